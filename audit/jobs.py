@@ -18,6 +18,7 @@ from ledgermq.audit.checks.opening import find_replicas, fingerprint
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, UNDECIDABLE, Finding, Flaw
 from ledgermq.audit.checks.seals import check_seals
+from ledgermq.audit.checks.verdicts import tell_difference
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.node_paths import NodeLost, node_path
 from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, refuse_unreadable
@@ -229,10 +230,18 @@ def drop_what_moved(group: GroupResult, moved: Callable[[Replica], str | None]) 
         group.moved.add(one.name)
         # Of a node that did more than write, every byte may be another one by now.
         marked = -1 if one.mark is None or one.point is not None else one.mark.index
-        keep = [f for f in group.findings if f.replica != one.name or (f.flaw.index is not None and f.flaw.index <= marked)]
-        derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
-        group.findings[:] = [f for f in keep if f.replica != one.name or not f.flaw.rule.startswith(derived)]
+        gone = [f for f in group.findings if f.replica == one.name and not _outlasts(f, marked)]
+        group.findings[:] = [f for f in group.findings if not any(f is each for each in gone)]
+        # What was left out for a finding that goes now stands by itself.
+        freed = [left for left, kept in group.folds if any(kept is each for each in gone)]
+        group.findings += [left for left in freed if _outlasts(left, marked)]
         group.reasons.append(f"group {group.group}: {one.name} {why}")
+
+
+def _outlasts(finding: Finding, marked: int) -> bool:
+    """Whether a finding counts though its node wrote meanwhile: of the log, up to the mark."""
+    derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
+    return finding.flaw.index is not None and finding.flaw.index <= marked and not finding.flaw.rule.startswith(derived)
 
 
 def compare_bytes(group: GroupResult) -> None:
@@ -263,11 +272,12 @@ def compare_bytes(group: GroupResult) -> None:
                 flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
                 group.findings.append(Finding(UNDECIDABLE, one.name, group.group, flaw))
             continue
-        for one, report, value in sound:
-            if value != usual:
+        measure = next((one for one, _, value in sound if value == usual), None)
+        for one, report, value in digests:
+            if value != usual and measure is not None:
                 proof = f"SHA-256 {value[:16]}…, that of the other replicas is {usual[:16]}…"
                 flaw = Flaw("replica.bytes", report.file, report.first_index, 0, min(limits), proof)
-                group.findings.append(Finding(RULES[flaw.rule].klass, one.name, group.group, flaw))
+                tell_difference(group, Finding(RULES[flaw.rule].klass, one.name, group.group, flaw), one, measure, min(limits))
 
 
 def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None) -> Audit:

@@ -73,18 +73,26 @@ class Outcome:
     def from_json(cls, text: str) -> Outcome:
         value = json.loads(text)
         log = None if value["log"] is None else _log_report(value["log"])
-        found = [TailReport(**{**tail, "flaws": [Flaw(**f) for f in tail["flaws"]]}) for tail in value["tails"]]
+        found = [_tail_report(tail) for tail in value["tails"]]
         state = value["state"]
         if state is not None:
-            state = StateReport(**{**state, "flaws": [Flaw(**flaw) for flaw in state["flaws"]]})
+            state = StateReport(**{**state, "flaws": _flaws(state["flaws"])})
         outlined = tuple(_log_report(report) for report in value["outline"])
-        return cls(log, tuple(found), tuple(Flaw(**flaw) for flaw in value["flaws"]), state, outlined, value["lost"])
+        return cls(log, tuple(found), tuple(_flaws(value["flaws"])), state, outlined, value["lost"])
+
+
+def _flaws(values: list[dict[str, Any]]) -> list[Flaw]:
+    return [Flaw(**{**value, "measures": tuple((file, start, end) for file, start, end in value["measures"])}) for value in values]
+
+
+def _tail_report(tail: dict[str, Any]) -> TailReport:
+    return TailReport(**{**tail, "flaws": _flaws(tail["flaws"]), "gaps": [(start, end) for start, end in tail["gaps"]]})
 
 
 def _log_report(log: dict[str, Any]) -> LogReport:
     log["queues"] = [QueueRun(**run) for run in log["queues"]]
     log["producers"] = [ProducerRun(**run) for run in log["producers"]]
-    log["flaws"] = [Flaw(**flaw) for flaw in log["flaws"]]
+    log["flaws"] = _flaws(log["flaws"])
     for records in ("memberships", "elections", "trims", "seals", "resets"):
         log[records] = [(index, body) for index, body in log[records]]
     return LogReport(**log)

@@ -6,20 +6,27 @@ Everything here is about one replica on its own. Flaws are collected, not judged
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ledgermq.audit.checks.derived import QueueRun, TailReport
-from ledgermq.audit.checks.order import check_row
+import numpy as np
+
+from ledgermq.audit.checks.derived import QueueRun, TailReport, density_flaw
+from ledgermq.audit.checks.order import ProducerRun, wrong_step
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import LITE, may_begin
 from ledgermq.audit.reading.decode import (
+    HEADER_BYTES,
+    QUEUE_UNIT,
+    QUEUE_UNIT_BYTES,
     SECTOR,
     SLOT_FILE_BYTES,
     crc,
     find_stain,
+    read_space,
 )
 from ledgermq.audit.reading.files import open_file, size_of
 
@@ -37,24 +44,32 @@ def check_log(replica: Replica, decided: int) -> None:
     for before, after in pairwise(filled):
         _check_join(replica, before, after)
     _check_empty(replica)
+    _check_links(replica)
     for report in replica.reports:
         replica.flaws += report.flaws
-        if report.last_index is not None and report is not last and report.ending != "blank" and not replica.has_gap_in(report):
+        rest = report.file, report.end, report.length
+        if report.last_index is not None and report is not last and report.ending != "blank":
             proof = "entries stand in the next file, but no blank ends this one"
-            # It is written with the entry behind it.
-            replica.flaws.append(Flaw("blank.missing", report.file, report.last_index + 1, report.end, report.length, proof))
-        if report.ending == "blank" and (report is last or not report.entries) and not (report is last and replica.cut_short):
+            # The blank is written with the entry behind it: if that entry is missing, `entry.gap` names the same bytes.
+            replica.flaws.append(_at("blank.missing", rest, proof, report.last_index + 1, (rest,)))
+        if report.ending == "blank" and (report is last or not report.entries):
             proof = "a blank ends this file, but no entry follows"
-            replica.flaws.append(Flaw("blank.alone", report.file, replica.last_index + 1, report.end, report.length, proof, torn=True))
+            lost = replica.lost_end if report is last else None
+            flaw = _at("blank.alone", rest, proof, replica.last_index + 1, () if lost is None else (lost,))
+            replica.flaws.append(replace(flaw, torn=True))
     if filled and filled[0].base == begin.pos and filled[0].first_index not in (begin.index, None):
         proof = f"the log begins with index {filled[0].first_index}"
         replica.flaws.append(Flaw("entry.gap", filled[0].file, begin.index, 0, 48, proof))
-    unknown = bool(replica.broken) or any(flaw.rule == "record.native" for flaw in replica.flaws)
-    replica.flaws += check_row(((report.file, report.producers) for report in filled), unknown)
+    _check_producers(replica)
     _check_small_files(replica, last)
 
 
+def _at(rule: str, place: Place, proof: str, index: int | None, measures: tuple[Place, ...] = ()) -> Flaw:
+    return Flaw(rule, place[0], index, place[1], place[2], proof, measures=measures)
+
+
 def check_names(replica: Replica) -> None:
+    """The log files follow each other. A file farther ahead than the log reaches is no part of it: its content does not count."""
     size = replica.sizes[0]
     expected = replica.begin.pos
     for base, name in replica.log_files:
@@ -63,6 +78,9 @@ def check_names(replica: Replica) -> None:
             replica.flaw("file.name", path, f"the offset is no multiple of {size}")
             continue
         if base < replica.begin.pos:
+            continue
+        if base != expected and not _goes_on(replica, expected, base):
+            _set_aside(replica, base, path, f"the log ends before offset {expected}, where its next file would stand")
             continue
         if base != expected:
             proof = f"the next file is {name}"
@@ -73,40 +91,87 @@ def check_names(replica: Replica) -> None:
         replica.flaw("file.missing", f"{replica.log_folder}/data/{expected:020d}", proof, 0, size)
 
 
+def _goes_on(replica: Replica, expected: int, base: int) -> bool:
+    """Whether anything but the name of the file at `base` says that the log has a file at `expected`."""
+    if expected == replica.begin.pos:
+        return True
+    known = [end_pos for _, end_pos in replica.known_ends]
+    before = [report for report in replica.filled if report.base < expected]
+    last = max((report.last_index for report in before if report.last_index is not None), default=-1)
+    later = [report.first_index for report in replica.filled if report.base >= base and report.first_index is not None]
+    full = bool(before) and before[-1].ending == "blank"
+    return full or any(pos > expected for pos in known) or any(first > last for first in later)
+
+
+def _set_aside(replica: Replica, base: int, path: str, proof: str) -> None:
+    length = size_of(f"{replica.root}/{path}")
+    replica.flaw("file.name", path, proof, 0, length)
+    place = replica.shown(path), 0, length
+    strange = [report for report in replica.reports if report.base == base]
+    replica.reports = [report for report in replica.reports if report.base != base]
+    replica.flaws += [replace(flaw, measures=(place,)) for report in strange for flaw in report.flaws]
+
+
 def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
     """The first entry of a file continues the last one of the file before: index, term, store time, chain, and it did not fit there."""
-    if after.base != before.base + replica.sizes[0] or before.last_index is None or after.first_index is None:
+    if before.last_index is None or after.first_index is None:
         return
-    place, index = after.file, after.first_index
-    if index > before.last_index + 1 and before.ending != "blank":
-        # They stood where the file before ends without a blank.
-        proof = f"index {index} in the next file follows index {before.last_index}"
-        replica.flaws.append(Flaw("entry.gap", before.file, before.last_index + 1, before.end, before.length, proof))
+    index = after.first_index
+    head, tail = (after.file, 0, after.first_size), (before.file, before.last_at, before.end)
+    unproven = tuple(place for place, report, at in ((tail, before, before.last_index), (head, after, index)) if at in {*report.damaged})
+    if index > before.last_index and after.first_term < before.last_term:
+        place, proof = (after.file, 16, 24), f"term {after.first_term} follows term {before.last_term}"
+        replica.flaws.append(_at("entry.term-order", place, proof, index, unproven))
+    if index > before.last_index and after.first_store_ms < before.last_store_ms:
+        place, proof = (after.file, 104, 112), f"store time {after.first_store_ms} follows {before.last_store_ms}"
+        replica.flaws.append(_at("record.store-time", place, proof, index, unproven))
+    if after.base != before.base + replica.sizes[0]:
         return
     if index != before.last_index + 1:
-        rule, proof = "entry.gap" if index > before.last_index + 1 else "entry.repeat", f"index {index} follows index {before.last_index}"
-        hole = next((flaw for flaw in after.flaws if flaw.rule == "entry.unreadable" and flaw.byte_from == 0), None)
-        if hole is not None and not replica.clean:
-            # They may never have been written.
-            replica.flaws.append(Flaw(rule, place, min(index, before.last_index + 1), 0, hole.byte_to, proof, torn=True))
-        else:
-            replica.flaws.append(Flaw(rule, place, min(index, before.last_index + 1), 8, 16, proof))
+        _check_step(replica, before, after)
         return
-    damaged = {*before.damaged, *after.damaged}
-    if after.first_term < before.last_term and index not in damaged and before.last_index not in damaged:
-        replica.flaws.append(Flaw("entry.term-order", place, index, 16, 24, f"term {after.first_term} follows term {before.last_term}"))
-    if after.first_store_ms < before.last_store_ms and index not in damaged and before.last_index not in damaged:
-        replica.flaws.append(
-            Flaw("record.store-time", place, index, 104, 112, f"store time {after.first_store_ms} follows {before.last_store_ms}")
-        )
     expected = crc(bytes.fromhex(after.first_input), before.last_chain)
-    if after.prev_chain != before.last_chain and expected != after.first_chain and index not in damaged:
+    if after.prev_chain != before.last_chain and expected != after.first_chain:
         proof = f"the chain CRC is {after.first_chain:08x}, recomputed across files {expected:08x}"
-        replica.flaws.append(Flaw("entry.chain", place, index, 0, after.first_size, proof))
+        replica.flaws.append(_at("entry.chain", head, proof, index))
     rest = replica.sizes[0] - before.end
     if before.ending == "blank" and after.first_size + 8 <= rest:
         proof = f"{rest} bytes were left, the entry behind the blank needs {after.first_size} and 8"
-        replica.flaws.append(Flaw("blank.needless", before.file, index, before.end, before.length, proof))
+        replica.flaws.append(_at("blank.needless", (before.file, before.end, before.length), proof, index))
+
+
+def _check_links(replica: Replica) -> None:
+    """Where the entry before a file's first one is not known, only a peer can confirm that first entry. Without a peer the finding is what
+    is missing before it."""
+    before: LogReport | None = None
+    absent = [flaw for flaw in replica.flaws if flaw.rule in ("file.missing", "identity.missing", "identity.json", "begin.json")]
+    measures = tuple((flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent)
+    for report in replica.filled:
+        follows = before is not None and before.last_index is not None and report.first_index == before.last_index + 1
+        if report.prev_chain is None and not (follows and before is not None and report.base == before.base + replica.sizes[0]):
+            head, proof = (report.file, 0, report.first_size), "the entry before it is not known, so nothing continues to this one"
+            behind = () if before is None else ((before.file, before.last_at, before.length),)
+            flaw = _at("entry.chain", head, proof, report.first_index, (*measures, *behind, (report.file, 0, HEADER_BYTES)))
+            replica.flaws.append(replace(flaw, torn=True))
+        before = report
+
+
+def _check_step(replica: Replica, before: LogReport, after: LogReport) -> None:
+    """The first index of a file is not the one behind the last of the file before."""
+    assert before.last_index is not None and after.first_index is not None
+    index, proof = after.first_index, f"index {after.first_index} follows index {before.last_index}"
+    if index > before.last_index + 1 and before.ending != "blank":
+        # They stood where the file before ends without a blank.
+        proof = f"index {index} in the next file follows index {before.last_index}"
+        replica.flaws.append(_at("entry.gap", (before.file, before.end, before.length), proof, before.last_index + 1))
+        return
+    rule, first = ("entry.gap" if index > before.last_index + 1 else "entry.repeat"), min(index, before.last_index + 1)
+    hole = next((flaw for flaw in after.flaws if flaw.rule == "entry.unreadable" and flaw.byte_from == 0), None)
+    if hole is not None and not replica.clean:
+        # They may never have been written.
+        replica.flaws.append(replace(_at(rule, (after.file, 0, hole.byte_to), proof, first), torn=True))
+    else:
+        replica.flaws.append(_at(rule, (after.file, 8, 16), proof, first))
 
 
 def _check_empty(replica: Replica) -> None:
@@ -122,19 +187,24 @@ def _check_empty(replica: Replica) -> None:
 
 def _check_small_files(replica: Replica, last: LogReport | None) -> None:
     folder = replica.log_folder
-    if replica.hard_term is not None and last is not None and replica.hard_term < last.last_term and replica.last_index not in last.damaged:
-        proof = f"term {replica.hard_term} is below term {last.last_term} of the last entry"
+    term = next((report.last_sound_term for report in reversed(replica.filled) if report.last_sound_term is not None), None)
+    if replica.hard_term is not None and term is not None and replica.hard_term < term:
+        proof = f"term {replica.hard_term} is below term {term} of the last entry"
         replica.flaw("hardstate.term", f"{folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
-    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > replica.last_index]
-    if ahead and replica.ends_whole:
-        proof = f"it names entry {ahead[-1]}, log and synced mark end with {replica.last_index}"
+    marked = -1 if replica.mark is None else replica.mark.index
+    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > max(replica.last_index, marked)]
+    if ahead and replica.clean and replica.point is None and replica.mark is not None:
+        proof = f"it names entry {ahead[-1]}, log and synced mark end with {max(replica.last_index, marked)}"
         replica.flaw("checkpoint.ahead", f"{folder}/checkpoint", proof, 0, size_of(f"{replica.log}/checkpoint"))
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
-    # Of a log that lost its end, or cannot be read there, it is not known how late it went.
-    cut = replica.cut_short or (last is not None and (replica.last_index in last.damaged or last.ending == "tail"))
-    if late and replica.clean and replica.point is None and not cut:
-        replica.flaw("checkpoint.store", "checkpoint", f"stamp {late[0]} is later than the log's last {latest}", 0, 24)
+    if late and replica.clean and replica.point is None:
+        # Of a log that lost its end, or cannot be read there, it is not known how late it went.
+        measures = [] if replica.lost_end is None else [replica.lost_end]
+        if last is not None and (replica.last_index in last.damaged or last.ending == "tail"):
+            measures.append((last.file, last.last_at, last.length))
+        place, proof = (replica.shown("checkpoint"), 0, 24), f"stamp {late[0]} is later than the log's last {latest}"
+        replica.flaws.append(_at("checkpoint.store", place, proof, None, tuple(measures)))
 
 
 def required_dispatch(replica: Replica) -> int:
@@ -149,95 +219,206 @@ def required_dispatch(replica: Replica) -> int:
     return replica.commit if replica.clean and replica.commit is not None else -1
 
 
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """A sound entry between others: its file among those that are filled, its index, how many sound entries the file has before it, and
+    where it begins."""
+
+    report: int
+    index: int
+    ordinal: int
+    place: int
+
+
+def _begin(replica: Replica) -> _Spot:
+    """Before the first entry."""
+    return _Spot(0, replica.begin.index - 1, -1, 0)
+
+
+def _end(replica: Replica) -> _Spot:
+    """Behind the last entry."""
+    last = replica.filled[-1]
+    return _Spot(len(replica.filled) - 1, replica.last_index + 1, last.sound, last.length)
+
+
+def _after(at: int, run: QueueRun | ProducerRun) -> _Spot:
+    """The last entry of a run in a file."""
+    return _Spot(at, run.last_index, run.last_ordinal, run.last_at)
+
+
+def _lost_between(replica: Replica, before: _Spot, after: _Spot) -> int:
+    """How many entries between two sound ones cannot be read, are not there, or are not what was written."""
+    inside = replica.filled[before.report : after.report]
+    sound = sum(report.sound for report in inside) - before.ordinal - 1 + after.ordinal
+    return after.index - before.index - 1 - sound
+
+
+def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]:
+    """The parts of the log from one entry up to the header of another one. The first entry is included because its chain word may be the
+    damaged one."""
+    files = replica.filled[before.report : after.report + 1]
+    low, high = files[0].base, files[-1].base
+    if len(files) == 1:
+        return ((files[0].file, before.place, after.place + HEADER_BYTES),)
+    inner = [(report.file, 0, report.length) for report in replica.reports if low < report.base < high]
+    folder = replica.shown(f"{replica.log_folder}/data/")
+    absent = [flaw for flaw in replica.flaws if flaw.rule == "file.missing" and flaw.file.startswith(folder)]
+    inner += [(flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent if low < int(flaw.file.removeprefix(folder)) < high]
+    return (files[0].file, before.place, files[0].length), *inner, (files[-1].file, 0, after.place + HEADER_BYTES)
+
+
+def _explained(replica: Replica, before: _Spot, after: _Spot, lacking: int, more: int = 0) -> tuple[Place, ...]:
+    """The parts of the log whose damaged entries explain why `lacking` numbers are missing; nothing if too few entries are damaged there.
+    `more`: entries that can be read but whose numbers cannot be told."""
+    return _between(replica, before, after) if 0 < lacking <= _lost_between(replica, before, after) + more else ()
+
+
+def _check_producers(replica: Replica) -> None:
+    """Put the producers of all log files of a replica in a row."""
+    last: dict[int, tuple[ProducerRun, _Spot]] = {}
+    unnumbered = [index for report in replica.filled for index in report.unnumbered]
+    for at, report in enumerate(replica.filled):
+        for run in report.producers:
+            here = _Spot(at, run.first_index, run.first_ordinal, run.first_at)
+            if run.producer in last:
+                before, there = last[run.producer]
+                step, fallen = run.first_sequence - before.last_sequence, run.first_epoch < before.last_epoch
+                if step != 1 or fallen:
+                    proof = wrong_step(run.producer, before.last_sequence, run.first_sequence, fallen)
+                    more = sum(there.index < index < here.index for index in unnumbered)
+                    measures = () if fallen else _explained(replica, there, here, step - 1, more)
+                    place = report.file, run.first_at, run.first_at + HEADER_BYTES
+                    replica.flaws.append(_at("order.producer", place, proof, run.first_index, measures))
+            last[run.producer] = run, _after(at, run)
+
+
 def check_queues(replica: Replica) -> None:
     """Put the consume queues of all log files in a row: density across files, units that are due, holes, and what lies behind the end."""
-    runs: dict[tuple[str, int], list[QueueRun]] = {}
-    for report in replica.reports:
+    runs: dict[tuple[str, int], list[tuple[int, QueueRun]]] = {}
+    for at, report in enumerate(replica.filled):
         for run in report.queues:
-            runs.setdefault((run.topic, run.queue), []).append(run)
-    damage = replica.lost_entries
-    for (topic, queue), parts in runs.items():
-        _check_density(replica, topic, queue, parts, damage)
-        _check_dispatch(replica, parts)
-    if damage:
-        # An entry that cannot be read takes its queue offset with it: the gap it leaves is not a second finding.
-        replica.flaws = [flaw for flaw in replica.flaws if flaw.rule != "record.queue-offset"]
+            runs.setdefault((run.topic, run.queue), []).append((at, run))
+    for parts in runs.values():
+        _check_density(replica, parts)
+        _check_dispatch(replica, [run for _, run in parts])
     # Of a queue that has no entry in the log any more, the snapshot tells the end.
     ends = {f"consumequeue/{topic}/{queue}": low.offset for (topic, queue), low in replica.lows.items()}
-    ends |= {f"consumequeue/{topic}/{queue}": max(part.last for part in parts) + 1 for (topic, queue), parts in runs.items()}
+    ends |= {f"consumequeue/{topic}/{queue}": max(part.last for _, part in parts) + 1 for (topic, queue), parts in runs.items()}
+    last = {f"consumequeue/{topic}/{queue}": _after(*parts[-1]) for (topic, queue), parts in runs.items()}
     floors = {f"consumequeue/{topic}/{queue}": low.floor for (topic, queue), low in replica.lows.items()}
     for tail in replica.tails:
         if LITE in tail.folder and tail.folder not in ends:
             # A lite topic that has vanished: its files go with the next trim, and nothing of the log tells where they ended.
             continue
-        _check_front(replica, tail, floors.get(tail.folder, 0))
         index = tail.folder == f"{replica.log_folder}/index"
         unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
-        _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, (end if index else end + damage) * unit)
+        needed = replica.begin.index * 32 if index else floors.get(tail.folder, 0) * 20
+        _check_files(replica, tail, replica.sizes[1] if index else replica.sizes[2], needed, end * unit)
+        flaw = _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, end * unit)
+        if flaw is not None and not index and not flaw.measures and replica.filled:
+            flaw = replace(flaw, measures=_of_lost(replica, tail, last.get(tail.folder, _begin(replica)), end))
+        replica.flaws += [] if flaw is None else [flaw]
 
 
-def _check_front(replica: Replica, tail: TailReport, floor: int) -> None:
-    """Files of a derived space may be missing in front only below what the log still needs; older ones may be there still, or some."""
-    index = tail.folder == f"{replica.log_folder}/index"
-    size, needed = (replica.sizes[1], replica.begin.index * 32) if index else (replica.sizes[2], floor * 20)
+def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tuple[Place, ...]:
+    """The parts of the log that the units behind a queue's last readable message point to, if at least as many entries cannot be read
+    there: those entries had the units. `there`: that last message; `end`: the number of units up to it."""
+    low, high = replica.filled[there.report].base + there.place + HEADER_BYTES + 1, replica.end_pos
+    last = -(-tail.used // QUEUE_UNIT_BYTES)
+    path = f"{replica.root}/{tail.folder}"
+    data = read_space(path, replica.sizes[2], end * QUEUE_UNIT_BYTES, last * QUEUE_UNIT_BYTES) if last - end <= replica.entries else b""
+    units = np.frombuffer(data, QUEUE_UNIT, len(data) // QUEUE_UNIT_BYTES)
+    if len(units) < last - end or not bool(((units["pos"] >= low) & (units["pos"] < high)).all()):
+        return ()
+    return _explained(replica, there, _end(replica), last - end)
+
+
+def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:
+    """Every file of a derived space from the first one that the log needs is there; those before may be there or not. A file behind a gap
+    that begins where the log's units end is no part of the space."""
+    replica.flaws += tail.flaws
     needed -= needed % size
+    gaps = [*tail.gaps]
     if tail.first_base > needed:
-        proof = f"the next file is {tail.first_base:020d}"
-        replica.flaw("file.missing", f"{tail.folder}/{needed:020d}", proof, 0, tail.first_base - needed)
-    trimmed = {replica.shown(f"{tail.folder}/{base:020d}") for base in range(tail.first_base, needed, size)} if tail.flaws else set()
-    replica.flaws += [flaw for flaw in tail.flaws if flaw.rule != "file.missing" or flaw.file not in trimmed]
+        gaps.insert(0, (needed, tail.first_base))
+    for start, base in gaps:
+        first = max(start, needed)
+        if first >= base:
+            continue
+        if first >= end:
+            path = f"{tail.folder}/{base:020d}"
+            proof = f"the units of the log end before offset {first}, where the next file would stand"
+            replica.flaw("file.name", path, proof, 0, size_of(f"{replica.root}/{path}"))
+        else:
+            proof = f"the next file is {base:020d}"
+            replica.flaw("file.missing", f"{tail.folder}/{first:020d}", proof, 0, base - first)
 
 
-def _check_density(replica: Replica, topic: str, queue: int, parts: list[QueueRun], damage: int) -> None:
-    expected = 0
+def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
+    """The queue offsets of a queue go on from file to file, and begin with 0, or with what was trimmed."""
+    topic, queue = parts[0][1].topic, parts[0][1].queue
+    expected, there = 0, _begin(replica)
     if replica.begin.index:
         low = replica.lows.get((topic, queue))
-        expected = (low.offset if low is not None else 0) if replica.lows_are_exact else parts[0].first
-    for part in parts:
+        expected = (low.offset if low is not None else 0) if replica.lows_are_exact else parts[0][1].first
+    for at, part in parts:
+        here = _Spot(at, part.first_index, part.first_ordinal, part.first_at)
         if may_begin(topic, part.first, expected):
             expected = part.first
-        if part.first != expected and not damage and not any(flaw.rule == "file.missing" for flaw in replica.flaws):
-            rule = "record.queue-offset" if part.first > expected else "record.queue-repeat"
-            found = next(report for report in replica.reports if part in report.queues)
-            proof = f"queue offset {part.first} of {topic}/{queue} follows {expected - 1}"
-            replica.flaws.append(Flaw(rule, found.file, part.first_index, 0, found.end, proof))
-        expected = part.last + 1
+        if part.first != expected:
+            report = replica.filled[at]
+            flaw = density_flaw(report.file, f"{topic}/{queue}", (part.first_index, part.first_at), part.first, expected)
+            replica.flaws.append(replace(flaw, measures=_explained(replica, there, here, part.first - expected)))
+        expected, there = part.last + 1, _after(at, part)
 
 
-def _check_dispatch(replica: Replica, parts: Iterable[QueueRun]) -> None:
-    parts = list(parts)
-    waiting = next((part for part in parts if part.waiting_offset is not None), None)
-    if waiting is None or waiting.waiting_offset is None or waiting.waiting_index is None:
-        return
-    place = waiting.waiting_offset * 20
-    base = place - place % replica.sizes[2]
-    path = f"consumequeue/{waiting.topic}/{waiting.queue}/{base:020d}"
+def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
+    """Every message that was applied, and every message before one that has its unit, has its unit."""
     filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=-1)
-    bounds = place - base, place - base + 20
     required = required_dispatch(replica)
-    if waiting.waiting_index <= required:
-        replica.flaw("queue.missing", path, f"entries up to {required} are applied, this unit is empty", *bounds, waiting.waiting_index)
-    elif filed > waiting.waiting_offset:
-        proof = f"the unit is empty, but unit {filed} is written"
-        replica.flaw("queue.hole", path, proof, *bounds, waiting.waiting_index, torn=True)
+    for part in parts:
+        folder = f"consumequeue/{part.topic}/{part.queue}"
+        for first, last, index, last_index in part.waiting:
+            if index <= required:
+                proof = f"entries up to {required} are applied, this unit is empty"
+                # Where the run goes on behind the last applied entry, at most this many of its messages can be applied.
+                stop = last if last_index <= required else min(last, first + required - index)
+                for place in _units(replica, folder, first, stop):
+                    replica.flaws.append(_at("queue.missing", place, proof, index))
+            elif first < filed:
+                for place in _units(replica, folder, first, last):
+                    flaw = _at("queue.hole", place, f"the unit is empty, but unit {filed} is written", index)
+                    replica.flaws.append(replace(flaw, torn=True))
 
 
-def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: int) -> None:
+def _units(replica: Replica, folder: str, first: int, last: int) -> Iterator[Place]:
+    """Where units of a consume queue stand, file by file."""
+    size, start, end = replica.sizes[2], first * QUEUE_UNIT_BYTES, (last + 1) * QUEUE_UNIT_BYTES
+    while start < end:
+        base = start - start % size
+        stop = min(base + size, end)
+        yield replica.shown(f"{folder}/{base:020d}"), start - base, stop - base
+        start = stop
+
+
+def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: int) -> Flaw | None:
+    """Nothing but zero stands behind the last unit of the log."""
     if tail.used <= end:
-        return
+        return None
     base = int(tail.last_file)
     start = max(end - base, 0)
     path = f"{replica.root}/{tail.folder}/{tail.last_file}"
     with open_file(path) as file:
         stain = find_stain(file, start, file.size)
     beyond = stain is not None and _is_unit_beyond(replica, rule, base + stain.first - (base + stain.first) % unit, path)
-    if beyond and replica.cut_short:
-        # The units are right: it is the log that lost what they speak of, and that is told.
-        return
     torn = beyond and not replica.clean
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
+    # If all these units continue those of the log, the log lost the entries that they point to.
+    units = range(base + first - (base + first) % unit, base + last, unit)
+    lost = replica.lost_end if beyond and all(_is_unit_beyond(replica, rule, each, path) for each in units) else None
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
-    replica.flaw(rule, f"{tail.folder}/{tail.last_file}", proof, first, last, torn=torn)
+    place = replica.shown(f"{tail.folder}/{tail.last_file}"), first, last
+    return replace(_at(rule, place, proof, None, () if lost is None else (lost,)), torn=torn)
 
 
 def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:

@@ -18,6 +18,7 @@ import numpy as np
 from ledgermq.audit.checks.after_scan import check_names
 from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
+from ledgermq.audit.checks.histories import NEIGHBOURS
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
@@ -28,8 +29,6 @@ from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at, stored_chain
 
 MAGIC_BYTES = 4
-NEIGHBOURS = 16
-"""So many entries beside one whose word cannot be found are tried in its place."""
 
 
 def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:

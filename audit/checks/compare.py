@@ -39,7 +39,7 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
         agree_by_record(result)
     check_leaders(result)
     for one in replicas:
-        check_mark(one)
+        check_mark(one, [other for other in replicas if other is not one])
         check_point(one)
         check_state(one)
         check_snapshot(one)

@@ -15,11 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ledgermq.audit.checks.evidence import entry
 from ledgermq.audit.checks.group import GroupResult
-from ledgermq.audit.checks.histories import Table, diverge, entry_place, read_table
+from ledgermq.audit.checks.histories import Table, diverge, entry_place, first_apart, read_table
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport
@@ -101,9 +99,9 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
         if high <= low:
             continue
         mine, yours = own.chain[low - own.first : high - own.first], their.chain[low - their.first : high - their.first]
-        different = np.flatnonzero((mine != yours) & (mine >= 0) & (yours >= 0))
-        if len(different):
-            return _Parting(low + int(different[0]), report, own, their)
+        at = first_apart(mine, yours)
+        if at is not None:
+            return _Parting(low + at, report, own, their)
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,14 +32,18 @@ from ledgermq.audit.reading.files import is_directory, names_in, open_file, size
 from ledgermq.audit.reading.walk import LogFile
 
 REACH_MAX = 1 << 20
-"""A queue offset this far from its neighbours is damage, not a place to read."""
+"""Numbers farther apart than this are read separately: one of them is damaged, and nothing between them is read."""
+WAITING_MAX = 100
+"""How many runs of missing units are kept apart for each queue and log file."""
 
 
 @dataclass(slots=True)
 class QueueRun:
     """One (topic, queue) within one log file: its queue offsets first … last, and how far they are in the consume queue.
 
-    `waiting_offset` and `waiting_index` are the first message without its unit, `filed_offset` and `filed_index` the last one with it.
+    Of its first and its last message also the index, how many sound entries the file has before it, and where it begins. `waiting`:
+    runs of messages without their units, each as first and last queue offset, first and last index. `filed_offset` and `filed_index`: the
+    last message with its unit.
     """
 
     topic: str
@@ -48,8 +52,12 @@ class QueueRun:
     last: int
     count: int
     first_index: int
-    waiting_offset: int | None = None
-    waiting_index: int | None = None
+    first_ordinal: int
+    first_at: int
+    last_index: int = -1
+    last_ordinal: int = -1
+    last_at: int = 0
+    waiting: list[list[int]] = field(default_factory=list)
     filed_offset: int | None = None
     filed_index: int | None = None
 
@@ -69,14 +77,15 @@ class IndexCheck:
         self._shown = f"{os.path.basename(task.root)}/{task.log_folder}/index"
 
     def check(self, entries: Columns) -> None:
-        rows = np.flatnonzero(entries.intact)
-        if not len(rows):
-            return
+        rows = np.flatnonzero(entries.proven)
+        for near in near_each_other(entries.index[rows]):
+            self._check(entries, rows[near])
+
+    def _check(self, entries: Columns, rows: I64) -> None:
+        """Entries whose units lie near each other."""
         task = self._task
         index = entries.index[rows]
         first, last = int(index.min()), int(index.max())
-        if first < 0 or last - first > len(rows) + REACH_MAX:
-            return
         try:
             data = read_space(task.index_directory, task.index_file_bytes, first * INDEX_UNIT_BYTES, (last + 1) * INDEX_UNIT_BYTES)
         except OSError as error:
@@ -92,7 +101,7 @@ class IndexCheck:
         wanted["size"] = entries.size[rows]
         wanted["index"] = index
         wanted["term"] = entries.term[rows]
-        different = (stored.view("V32") != wanted.view("V32")) if len(rows) else np.zeros(0, np.bool_)
+        different = stored.view("V32") != wanted.view("V32")
         for at in np.flatnonzero(different).tolist():
             has, wants = stored[at].tobytes(), wanted[at].tobytes()
             if not any(has):
@@ -109,6 +118,21 @@ class IndexCheck:
         base = place - place % self._task.index_file_bytes
         file = f"{self._shown}/{base:020d}"
         self.flaws.append(Flaw(rule, file, index, place - base + start, place - base + stop, proof, torn))
+
+
+def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
+    """Places of numbers that are not negative, in groups between which there are gaps of more than `REACH_MAX`: all of them, unless
+    something is damaged."""
+    if not len(numbers):
+        return
+    low, high = int(numbers.min()), int(numbers.max())
+    if low >= 0 and high - low <= len(numbers) + REACH_MAX:
+        yield slice(None)
+        return
+    order = np.argsort(numbers, kind="stable")
+    order = order[numbers[order] >= 0]
+    groups = np.split(order, np.flatnonzero(np.diff(numbers[order]) > REACH_MAX) + 1)
+    yield from (np.sort(group) for group in groups if len(group))
 
 
 def _of_replaced(has: np.void, wants: np.void) -> bool:
@@ -143,29 +167,32 @@ class QueueCheck:
         offsets = entries.queue_offset[rows]
         name = topic.decode("utf-8", "replace")
         run = self._runs.get((topic, queue))
-        before = run.last if run else int(offsets[0]) - 1
-        for at in np.flatnonzero(np.diff(offsets, prepend=before) != 1).tolist():
-            expected = (int(offsets[at - 1]) if at else before) + 1
+        if run is None:
+            first, row = int(offsets[0]), int(rows[0])
+            run = self._runs[topic, queue] = QueueRun(name, queue, first, first - 1, 0, *entries.place_of(row))
+        for at in np.flatnonzero(np.diff(offsets, prepend=run.last) != 1).tolist():
+            expected = (int(offsets[at - 1]) if at else run.last) + 1
             if may_begin(name, int(offsets[at]), expected):
                 continue
-            self._density(entries, int(rows[at]), int(offsets[at]), expected, f"{name}/{queue}")
-        if run is None:
-            first = int(offsets[0])
-            run = self._runs[topic, queue] = QueueRun(name, queue, first, first - 1, 0, int(entries.index[rows[0]]))
+            before = entries.place_of(int(rows[at - 1])) if at else (run.last_index, run.last_ordinal, run.last_at)
+            self._density(entries, int(rows[at]), expected, f"{name}/{queue}", before)
         run.last = int(offsets[-1])
+        run.last_index, run.last_ordinal, run.last_at = entries.place_of(int(rows[-1]))
         run.count += len(rows)
-        self._check_units(run, entries, rows, offsets)
+        for near in near_each_other(offsets):
+            self._check_units(run, entries, rows[near], offsets[near])
 
-    def _density(self, entries: Columns, row: int, offset: int, expected: int, queue: str) -> None:
-        rule = "record.queue-offset" if offset > expected else "record.queue-repeat"
-        place = int(entries.offset[row]) + HEADER_BYTES
-        proof = f"queue offset {offset} of {queue} follows {expected - 1}"
-        self.flaws.append(Flaw(rule, self._task.shown, int(entries.index[row]), place + 20, place + 28, proof))
+    def _density(self, entries: Columns, row: int, expected: int, queue: str, before: tuple[int, int, int]) -> None:
+        """`before`: index, ordinal and place of the queue's message before this row."""
+        index, start, offset = int(entries.index[row]), int(entries.offset[row]), int(entries.queue_offset[row])
+        lost = index - before[0] - int(entries.ordinal[row]) + before[1]
+        flaw = density_flaw(self._task.shown, queue, (index, start), offset, expected)
+        # Damaged entries between them may have had the missing queue offsets.
+        explained = 0 < offset - expected <= lost
+        self.flaws.append(replace(flaw, measures=((flaw.file, before[2], start + HEADER_BYTES),)) if explained else flaw)
 
     def _check_units(self, run: QueueRun, entries: Columns, rows: I64, offsets: I64) -> None:
         low, high = int(offsets.min()), int(offsets.max())
-        if low < 0 or high - low > len(rows) + REACH_MAX:
-            return
         task = self._task
         folder = f"consumequeue/{run.topic}/{run.queue}"
         try:
@@ -195,13 +222,26 @@ class QueueCheck:
     @staticmethod
     def _follow(run: QueueRun, index: I64, offsets: I64, empty: Flags) -> None:
         waiting, filed = np.flatnonzero(empty), np.flatnonzero(~empty)
-        if len(waiting) and run.waiting_offset is None:
-            run.waiting_offset, run.waiting_index = int(offsets[waiting[0]]), int(index[waiting[0]])
+        for part in np.split(waiting, np.flatnonzero(np.diff(offsets[waiting]) != 1) + 1) if len(waiting) else []:
+            first, last = int(part[0]), int(part[-1])
+            found = [int(offsets[first]), int(offsets[last]), int(index[first]), int(index[last])]
+            before = run.waiting[-1] if run.waiting else None
+            if before is not None and (before[1] + 1 == found[0] or len(run.waiting) >= WAITING_MAX):
+                before[1], before[3] = found[1], found[3]
+            else:
+                run.waiting.append(found)
         if len(filed):
             run.filed_offset, run.filed_index = int(offsets[filed[-1]]), int(index[filed[-1]])
 
     def _add(self, rule: str, folder: str, offset: int, index: int, start: int, stop: int, proof: str) -> None:
         self.flaws.append(queue_flaw(self._task, rule, folder, offset, index, start, stop, proof))
+
+
+def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, expected: int) -> Flaw:
+    """The queue offset of an entry (index, place in its file) is not the one that follows."""
+    rule = "record.queue-offset" if offset > expected else "record.queue-repeat"
+    place = entry[1] + HEADER_BYTES
+    return Flaw(rule, file, entry[0], place + 20, place + 28, f"queue offset {offset} of {queue} follows {expected - 1}")
 
 
 def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | None, start: int, stop: int, proof: str) -> Flaw:
@@ -214,7 +254,8 @@ def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | 
 
 @dataclass(slots=True)
 class TailReport:
-    """What was seen of one derived space without the log: the end (absolute, exclusive) of its bytes that are not zero, and its flaws."""
+    """What was seen of one derived space without the log: the end (absolute, exclusive) of its bytes that are not zero, its flaws, and
+    where files are missing between others: from where on, and where the next one begins."""
 
     folder: str
     used: int
@@ -222,6 +263,7 @@ class TailReport:
     flaws: list[Flaw]
     first_base: int = 0
     """Where the first file begins; files before it are missing, or were trimmed."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
 def tails(task: LogFile) -> Iterator[TailReport]:
@@ -245,8 +287,7 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
             report.flaws.append(Flaw("file.name", f"{shown}/{name}", None, 0, 0, f"the offset is no multiple of {file_bytes}"))
             continue
         if base != expected:
-            proof = f"the next file is {name}"
-            report.flaws.append(Flaw("file.missing", f"{shown}/{expected:020d}", None, 0, base - expected, proof))
+            report.gaps.append((expected, base))
         expected = base + file_bytes
         try:
             size, last = _length_and_end(f"{task.root}/{folder}/{name}", running=task.end_pos is not None, file_bytes=file_bytes)

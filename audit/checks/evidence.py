@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import LITE
-from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES
+from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES, SLOT_FILE_BYTES
 from ledgermq.audit.reading.lookup import header_at
 from ledgermq.audit.state.derive import StateReport
 
@@ -65,7 +65,9 @@ def locate(one: Replica, index: int) -> Located | None:
     return None
 
 
-def check_mark(one: Replica) -> None:
+def check_mark(one: Replica, others: Sequence[Replica]) -> None:
+    """The synced mark names an entry of the log. If the log ends before it, another replica has to hold the entry that it names; otherwise
+    the mark is a finding, too. A stop in good order leaves the mark at the last entry."""
     mark, path = one.mark, f"{one.log_folder}/syncedmark"
     if mark is None:
         return
@@ -79,26 +81,25 @@ def check_mark(one: Replica) -> None:
             proof = f"the log says {_point(found)}, the older slot of the mark {_point((older.term, older.end_pos, older.chain))}"
             one.flaw("mark.log", path, proof, index=older.index)
     if mark.index > one.last_index:
-        base, start = _behind(one)
-        end = min(max(mark.end_pos - base, start), one.sizes[0] or start)
-        proof = f"entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
-        one.flaws.append(Flaw("mark.end", one.shown(f"{one.log_folder}/data/{base:020d}"), one.last_index + 1, start, end, proof))
+        assert one.lost_end is not None
+        file, start, end = one.lost_end
+        proof = f"{one.shown(path)} says that entries up to {mark.index} were on stable storage, the log ends with {one.last_index}"
+        one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
+        held = {entry(other, mark.index) for other in others}
+        if others and (mark.term, mark.end_pos, mark.chain) not in held:
+            # Either the log lost entries that no other replica has, or the mark is wrong: both are named.
+            proof = f"it names entry {mark.index}, {_point((mark.term, mark.end_pos, mark.chain))}: no replica has such an entry"
+            one.flaw("mark.log", path, proof, 0, SLOT_FILE_BYTES, mark.index)
     elif mark.index >= 0:
         found = entry(one, mark.index)
         if found is not None and found != (mark.term, mark.end_pos, mark.chain):
             proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
             one.flaw("mark.log", path, proof, index=mark.index)
+        elif mark.index < one.last_index and one.clean and one.point is None and not one.is_backup:
+            proof = f"it names entry {mark.index}, the log of a node that was stopped in good order ends with {one.last_index}"
+            one.flaw("mark.log", path, proof, 0, SLOT_FILE_BYTES, mark.index)
     elif (mark.term, mark.index, mark.end_pos) != (-1, -1, 0):
         one.flaw("mark.log", path, f"it names no entry, but term {mark.term} and end {mark.end_pos}")
-
-
-def _behind(one: Replica) -> tuple[int, int]:
-    """Where the entry behind the last one should stand: the file's base, and the place in it."""
-    filled = one.filled
-    if not filled:
-        return one.begin.pos, 0
-    last = filled[-1]
-    return (last.base + one.sizes[0], 0) if last.ending == "blank" else (last.base, last.end)
 
 
 def check_point(one: Replica) -> None:
@@ -108,12 +109,10 @@ def check_point(one: Replica) -> None:
         return
     told = point.term, point.end_pos, point.chain
     if point.index > one.last_index:
-        filled = one.filled
-        file = filled[-1].file if filled else one.shown(f"{one.log_folder}/data/{0:020d}")
-        start = filled[-1].end if filled else 0
-        end = max(point.end_pos - (filled[-1].base if filled else 0), start)
+        assert one.lost_end is not None
+        file, start, end = one.lost_end
         proof = f"its node has applied entry {point.index}, the log ends with {one.last_index}"
-        one.flaws.append(Flaw("marker.held", file, one.last_index + 1, start, min(end, one.sizes[0] or end), proof))
+        one.flaws.append(Flaw("marker.held", file, one.last_index + 1, start, end, proof))
     elif (found := entry(one, point.index)) is not None and found != told:
         report = next(r for r in one.filled if r.last_index is not None and point.index <= r.last_index)
         proof = f"the log says {_point(found)}, its node {_point(told)}"
@@ -141,10 +140,11 @@ def check_snapshot(one: Replica) -> None:
     if one.log_id is not None and value.get("log_id") != one.log_id:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:
-        # Of a log that lost its end that is told already: the snapshot may be right.
-        if not one.cut_short:
-            proof = f"index {index} is applied, the log ends with {one.last_index}"
-            one.flaw("snapshot.log", path, proof, torn=True)
+        # If the log lost its end, the snapshot may be right up to where the log is known to have reached.
+        lost = one.lost_end if index <= max((known for known, _ in one.known_ends), default=-1) else None
+        proof = f"index {index} is applied, the log ends with {one.last_index}"
+        place = one.shown(path), None, 0, 0
+        one.flaws.append(Flaw("snapshot.log", *place, proof, torn=True, measures=() if lost is None else (lost,)))
     elif index >= 0:
         found = entry(one, index)
         if found is not None and found != (term, end_pos, chain):
@@ -159,10 +159,13 @@ def check_state(one: Replica) -> None:
     if found is None:
         return
     reach = max([-1 if found.last_index is None else found.last_index, *(flaw.index or 0 for flaw in found.flaws)])
-    if any(index <= reach for index in one.broken):
-        one.state = StateReport("the log is damaged")
-    else:
+    broken = [index for index in one.broken if index <= reach]
+    if not broken:
         one.flaws += found.flaws
+        return
+    one.state = StateReport("the log is damaged")
+    measures = tuple((report.file, 0, report.length) for report in one.reports if (report.first_index or 0) <= max(broken))
+    one.flaws += [replace(flaw, index=reach if flaw.index is None else flaw.index, measures=measures) for flaw in found.flaws]
 
 
 def _check_kept_units(one: Replica) -> None:

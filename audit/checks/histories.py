@@ -18,6 +18,9 @@ from ledgermq.audit.checks.scan import LogReport, Scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import I64
 
+NEIGHBOURS = 16
+"""So many entries beside a damaged one are tried in its place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -81,10 +84,18 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
     result.compared = low + top
     reference = voters[int(np.argmax(equal[:, top]))]
     for row, (one, report) in enumerate(present):
-        different = np.flatnonzero((chains[row] != chains[reference]) & (chains[row] >= 0) & (chains[reference] >= 0))
-        different = different[different <= top]
-        if len(different):
-            diverge(result, one, report, tables[row], present[reference], tables[reference], low + int(different[0]))
+        at = first_apart(chains[row][: top + 1], chains[reference][: top + 1])
+        if at is not None:
+            diverge(result, one, report, tables[row], present[reference], tables[reference], low + at)
+
+
+def first_apart(own: I64, theirs: I64) -> int | None:
+    """The first place from which on two rows of chain CRCs (−1: not intact) differ for good."""
+    both = (own >= 0) & (theirs >= 0)
+    equal = np.flatnonzero(both & (own == theirs))
+    different = np.flatnonzero(both & (own != theirs))
+    different = different[different > (int(equal[-1]) if len(equal) else -1)]
+    return int(different[0]) if len(different) else None
 
 
 def diverge(
@@ -94,6 +105,8 @@ def diverge(
 
     Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
     """
+    if _meet_again(one, other[0], index):
+        return
     own, others = entry(one, index), entry(other[0], index)
     if own is not None and others is not None and own[0] != others[0] and index > one.known_commit:
         one.stale_from = index
@@ -107,6 +120,17 @@ def diverge(
     start, size = int(table.offset[at]), int(table.size[at])
     proof = f"the chain CRC is {int(table.chain[at]):08x}, that of the majority {int(theirs.chain[index - theirs.first]):08x}"
     one.flaws.append(Flaw(rule, report.file, index, start, start + size, proof))
+
+
+def _meet_again(one: Replica, other: Replica, index: int) -> bool:
+    """Whether two replicas have the same chain word at a later entry. Then they have the same history up to it: the entry at `index` was
+    altered together with its chain word, and the next one does not continue it."""
+    high = min(one.held, other.held)
+    for place in range(high, max(index, high - NEIGHBOURS), -1):
+        own, theirs = entry(one, place), entry(other, place)
+        if own is not None and theirs is not None:
+            return own[2] == theirs[2]
+    return False
 
 
 def entry_place(one: Replica, index: int) -> tuple[str, int, int]:

@@ -119,7 +119,8 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             continue
         size = size_of(f"{task.root}/index/{note.name}")
         if size != note.file_bytes:
-            bounds = min(size, note.file_bytes), max(size, note.file_bytes)
+            # Nothing of such a file counts.
+            bounds = 0, max(size, note.file_bytes)
             yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, f"{size} bytes instead of {note.file_bytes}")
     if clean:
         for folder in ("index", "state/bloom"):
@@ -172,25 +173,24 @@ class KeyFileCheck:
 
     def run(self) -> list[Flaw]:
         clean = _is_clean(self.task)
-        if not self._go_through() and not clean:
-            # The log lost with the power what the index was made from: the index is begun anew.
-            return []
+        self._go_through()
         if self.note.full or clean:
             self._check_head()
             self._check_slots()
             self._check_rest()
         if self.note.full:
             self._check_filter()
-        return coalesce(self.flaws)[:FLAWS_MAX]
+        return coalesce(self.flaws, FLAWS_MAX)
 
     def _flaw(self, rule: str, start: int, end: int, proof: str, index: int | None = None) -> None:
-        if len(self.flaws) < 100 * FLAWS_MAX:
-            self.flaws.append(Flaw(rule, _shown(self.task, self.note.name), index, start, end, proof))
+        if len(self.flaws) >= 100 * FLAWS_MAX:
+            self.flaws = coalesce(self.flaws, FLAWS_MAX)
+        self.flaws.append(Flaw(rule, _shown(self.task, self.note.name), index, start, end, proof))
 
     # --------------------------------------------------------------------------------------------------- units and log
 
-    def _go_through(self) -> bool:
-        """Every unit, with the log beside it. False when the log ends before the units do."""
+    def _go_through(self) -> None:
+        """Every unit, with the log beside it."""
         note = self.note
         passed, fresh, last = note.first_rows, True, -1
         for task, start in needed(_log_files(self.task), Span(note.first_index, None)):
@@ -206,12 +206,13 @@ class KeyFileCheck:
             except OSError:
                 fresh = True
         if self.number >= note.count:
-            return True
+            return
         left = note.count - self.number
         bounds = note.unit_at(self.number), note.unit_at(note.count)
         self._pass_over(None)
-        self._flaw("keyindex.unit", *bounds, f"the log has no keys for the last {left} units")
-        return False
+        # If the log lost the entries of these units with a power cut, the next start begins the index anew.
+        proof = f"the log has no keys for the last {left} units"
+        self.flaws.append(Flaw("keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not _is_clean(self.task)))
 
     def _beside(self, entries: Entries, passed: int, fresh: bool) -> tuple[int, bool]:
         """The units of some entries. `passed`: keys of the first entry of the file that the file before it holds; `fresh`: nothing is known

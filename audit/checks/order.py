@@ -7,7 +7,6 @@ and nodes that hear of it one after the other may do so once more, so only a gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ import numpy as np
 
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.columns import Columns, Parts, intern, is_system, native_ids
-from ledgermq.audit.reading.decode import I64, U8, tags_code
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64, U8, tags_code
 from ledgermq.audit.reading.walk import LogFile, Piece
 
 _NUMBERS_AT = len(b"UNIQ_KEY\x014C") + 8
@@ -30,16 +29,20 @@ GROUPS_MAX = 1 << 17
 
 @dataclass(slots=True)
 class ProducerRun:
-    """One native producer within one log file: its first and its last message there."""
+    """One native producer within one log file: its first and its last message there, each with how many sound entries the file has before
+    it."""
 
     producer: int
     first_sequence: int
     first_epoch: int
     first_index: int
-    first_offset: int
+    first_ordinal: int
+    first_at: int
     last_sequence: int
     last_epoch: int
     last_index: int
+    last_ordinal: int
+    last_at: int
 
 
 class OrderCheck:
@@ -51,14 +54,13 @@ class OrderCheck:
         self._runs: dict[int, ProducerRun] = {}
         self._places: dict[tuple[bytes, bytes], list[int]] = {}
         """(topic, message group) → queue, moves."""
-        self._unknown = False
-        """There was a message whose numbers cannot be told, so that a gap says nothing."""
+        self.unnumbered: list[int] = []
+        """Indexes of messages whose numbers cannot be told."""
 
     def runs(self) -> list[ProducerRun]:
         return list(self._runs.values())
 
     def check(self, piece: Piece, columns: Columns, parts: Parts) -> None:
-        self._unknown = self._unknown or not columns.sound.all()
         self._check_producers(piece, columns, parts)
         self._check_groups(piece, columns, parts)
 
@@ -71,7 +73,7 @@ class OrderCheck:
         starts, ends = parts.property_at[rows], piece.offsets[rows] + piece.sizes[rows]
         native = native_ids(piece.window, starts, ends)
         native &= piece.rows["flag"][rows] > 0
-        self._unknown = self._unknown or not native.all()
+        self.unnumbered += columns.index[rows[~native]].tolist()
         rows = rows[native]
         producer, epoch, sequence = numbers_of(np.frombuffer(piece.window, np.uint8), starts[native])
         order = np.argsort(producer, kind="stable")
@@ -85,21 +87,27 @@ class OrderCheck:
         run = self._runs.get(producer)
         if run is None:
             first = int(rows[0])
-            numbers = int(sequence[0]), int(epoch[0]), int(columns.index[first])
-            run = self._runs[producer] = ProducerRun(producer, *numbers, int(columns.offset[first]), *numbers)
+            numbers = int(sequence[0]), int(epoch[0]), int(columns.index[first]), int(columns.ordinal[first])
+            run = self._runs[producer] = ProducerRun(producer, *numbers, int(columns.offset[first]), *numbers, 0)
             before, epochs = sequence[:1] - 1, epoch[:1]
         else:
             before, epochs = np.array([run.last_sequence]), np.array([run.last_epoch])
         steps = np.diff(np.concatenate([before, sequence]))
         falls = np.diff(np.concatenate([epochs, epoch])) < 0
-        wrong = (steps < 1) | falls | ((steps > 1) & (not self._unknown))
-        for at in np.flatnonzero(wrong).tolist():
+        for at in np.flatnonzero((steps != 1) | falls).tolist():
             row = int(rows[at])
             last = int(sequence[at - 1]) if at else int(before[0])
             proof = wrong_step(producer, last, int(sequence[at]), bool(falls[at]))
-            place, size = int(columns.offset[row]), int(columns.size[row])
-            self.flaws.append(Flaw("order.producer", self._task.shown, int(columns.index[row]), place, place + size, proof))
-        run.last_sequence, run.last_epoch, run.last_index = int(sequence[-1]), int(epoch[-1]), int(columns.index[rows[-1]])
+            place, size, index = int(columns.offset[row]), int(columns.size[row]), int(columns.index[row])
+            previous = columns.place_of(int(rows[at - 1])) if at else (run.last_index, run.last_ordinal, run.last_at)
+            lost = index - previous[0] - int(columns.ordinal[row]) + previous[1]
+            lost += sum(previous[0] < number < index for number in self.unnumbered)
+            # Messages between them that cannot be read, or whose numbers cannot be told, may have the missing sequence numbers.
+            explained = 0 < int(steps[at]) - 1 <= lost and not falls[at]
+            measures = ((self._task.shown, previous[2], place + HEADER_BYTES),) if explained else ()
+            self.flaws.append(Flaw("order.producer", self._task.shown, index, place, place + size, proof, measures=measures))
+        run.last_sequence, run.last_epoch = int(sequence[-1]), int(epoch[-1])
+        run.last_index, run.last_ordinal, run.last_at = columns.place_of(int(rows[-1]))
 
     # Message groups
 
@@ -182,20 +190,3 @@ def _found(window: bytes, name: bytes) -> I64:
         places.append(at)
         at = window.find(name, at + len(name))
     return np.array(places, np.int64)
-
-
-def check_row(runs: Iterable[tuple[str, Sequence[ProducerRun]]], unknown: bool) -> list[Flaw]:
-    """Put the producers of all log files of a replica in a row. `unknown`: there are messages whose numbers cannot be told: a gap says
-    nothing then."""
-    last: dict[int, ProducerRun] = {}
-    flaws = []
-    for file, found in runs:
-        for run in found:
-            before = last.get(run.producer)
-            if before is not None:
-                step, fallen = run.first_sequence - before.last_sequence, run.first_epoch < before.last_epoch
-                if step < 1 or fallen or (step > 1 and not unknown):
-                    proof = wrong_step(run.producer, before.last_sequence, run.first_sequence, fallen)
-                    flaws.append(Flaw("order.producer", file, run.first_index, run.first_offset, run.first_offset, proof))
-            last[run.producer] = run
-    return flaws

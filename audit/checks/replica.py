@@ -12,7 +12,7 @@ from typing import Any
 
 from ledgermq.audit.checks.backups import SUFFIX
 from ledgermq.audit.checks.derived import TailReport
-from ledgermq.audit.checks.rules import Flaw
+from ledgermq.audit.checks.rules import Flaw, Place
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.reading.begin import WHOLE, Begin, Low, lows
 from ledgermq.audit.reading.decode import (
@@ -163,15 +163,27 @@ class Replica:
         lost += [flaw.index for flaw in self.flaws if flaw.rule == "entry.gap" and flaw.index is not None]
         return sorted({*(index for report in self.reports for index in report.damaged), *lost})
 
-    def has_gap_in(self, report: LogReport) -> bool:
-        """Whether it is told already that entries are missing in a file."""
-        return any(flaw.rule == "entry.gap" and flaw.file == report.file and flaw.byte_from == report.end for flaw in self.flaws)
+    @property
+    def known_ends(self) -> list[tuple[int, int]]:
+        """Index and end position of the last entry that was on stable storage, and of the last one that its running node knows."""
+        return [(known.index, known.end_pos) for known in (self.mark, self.point) if known is not None]
 
     @property
     def cut_short(self) -> bool:
         """The log ends before what was on stable storage, or is known to its running node."""
-        known = max(-1 if self.mark is None else self.mark.index, -1 if self.point is None else self.point.index)
-        return known > self.last_index
+        return max((index for index, _ in self.known_ends), default=-1) > self.last_index
+
+    @property
+    def lost_end(self) -> Place | None:
+        """Of a log that is cut short, where the entries should be that it lost, as far as they stood in one file."""
+        index, known = max(self.known_ends, default=(-1, 0))
+        if index <= self.last_index:
+            return None
+        size, filled = self.sizes[0], self.filled
+        base, start = (filled[-1].base, filled[-1].end) if filled else (self.begin.pos, 0)
+        if filled and filled[-1].ending == "blank" and known > base + size:
+            base, start = base + size, 0
+        return self.shown(f"{self.log_folder}/data/{base:020d}"), start, min(max(known - base, start), size or start)
 
     @property
     def ends_whole(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 TORN_TAIL = "torn-tail"
 BIT_ROT = "bit-rot"
@@ -59,7 +60,7 @@ RULES = _table(
     """
     file.read            | bit-rot       | every byte of every file can be read
     file.length          | bit-rot       | a file has exactly the length that the identity gives its kind
-    file.name            | extra         | files are named by their offset, a multiple of the file length
+    file.name            | extra         | files are named by their offset, a multiple of the file length; none lies ahead of the log
     file.missing         | missing       | files follow each other without a gap from offset 0
     entry.magic          | bit-rot       | an entry begins with magic 1
     entry.size           | bit-rot       | size = 48 + bodySize
@@ -127,7 +128,7 @@ RULES = _table(
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written, and its number is its own
     mark.fill            | bit-rot       | the synced mark is zero outside its slots
     mark.missing         | missing       | a slot of the synced mark is intact
-    mark.log             | divergence    | the synced mark and the log tell the same term, position and chain CRC
+    mark.log             | divergence    | mark and log tell the same term, position and chain CRC; a good stop leaves the mark at the end
     mark.end             | missing       | the log reaches the synced mark
     hardstate.slot       | bit-rot       | a slot of the hard state is intact or was never written, and its number is its own
     hardstate.fill       | bit-rot       | the hard state is zero outside its slots
@@ -189,12 +190,17 @@ RULES = _table(
 )
 
 
+Place = tuple[str, int, int]
+"""A file under the node directory, and the first and the last (exclusive) byte of a part of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Flaw:
     """A broken rule at a place, before the circumstances (synced mark, peers, clean stop) decide what it means.
 
     `file` is a path under the node directory; bytes `byte_from` … `byte_to` − 1 of it are concerned. `index` is the first entry concerned.
-    `torn`: a write cut short by a crash could have left this.
+    `torn`: a write cut short by a crash could have left this. `measures`: the places that the
+    bytes were held against, if damage there would explain the flaw: then a finding there replaces it (`verdicts`).
     """
 
     rule: str
@@ -204,6 +210,7 @@ class Flaw:
     byte_to: int
     proof: str
     torn: bool = False
+    measures: tuple[Place, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.rule in RULES, self.rule
@@ -246,17 +253,18 @@ class Finding:
         }
 
 
-def coalesce(flaws: Sequence[Flaw]) -> list[Flaw]:
-    """Join runs of the same rule over consecutive entries of a file: a writer that is wrong everywhere is one finding, not a million."""
+def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
+    """Join runs of the same rule over consecutive entries of a file: a writer that is wrong everywhere is one finding, not a million. Of
+    more than `limit` the others of a rule in a file are one flaw that covers them all."""
     joined: list[Flaw] = []
     counts: list[int] = []
-    last: dict[tuple[str, str, bool], tuple[int, int]] = {}
+    last: dict[tuple[object, ...], tuple[int, int]] = {}
     for flaw in flaws:
-        key = (flaw.rule, flaw.file, flaw.torn)
+        key = (flaw.rule, flaw.file, flaw.torn, flaw.measures)
         before = last.get(key)
         if before is not None and flaw.index is not None and flaw.index == before[1] + 1:
             place = before[0]
-            joined[place] = replace(joined[place], byte_to=max(joined[place].byte_to, flaw.byte_to))
+            joined[place] = _over(joined[place], flaw)
             counts[place] += 1
         else:
             place = len(joined)
@@ -264,7 +272,27 @@ def coalesce(flaws: Sequence[Flaw]) -> list[Flaw]:
             counts.append(1)
         if flaw.index is not None:
             last[key] = (place, flaw.index)
-    return [
+    told = [
         replace(flaw, proof=f"{flaw.proof}; and {count - 1} more entries in a row") if count > 1 else flaw
         for flaw, count in zip(joined, counts, strict=True)
     ]
+    return [*told[:limit], *_summed(told[limit:])]
+
+
+def _over(one: Flaw, other: Flaw) -> Flaw:
+    """The first flaw at the bytes of both."""
+    return replace(one, byte_from=min(one.byte_from, other.byte_from), byte_to=max(one.byte_to, other.byte_to))
+
+
+def _summed(flaws: Sequence[Flaw]) -> list[Flaw]:
+    """One flaw for each rule and file, as strict as the strictest: of the first entry, torn only if all are."""
+    sums: dict[tuple[str, str], list[Flaw]] = {}
+    for flaw in flaws:
+        sums.setdefault((flaw.rule, flaw.file), []).append(flaw)
+    found = []
+    for same in sums.values():
+        whole = reduce(_over, same)
+        index = min((flaw.index for flaw in same if flaw.index is not None), default=None)
+        proof = f"{whole.proof}; and {len(same) - 1} more places up to byte {whole.byte_to}"
+        found.append(replace(whole, index=index, torn=all(flaw.torn for flaw in same), measures=(), proof=proof))
+    return found

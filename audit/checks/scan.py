@@ -7,7 +7,7 @@ more than one file (chain and index across files, the end of the log, other repl
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,7 @@ class _Links:
     calculated: I64
     good: Flags
     intact: Flags
+    proven: Flags
     flawed: Flags
     unchecked: bool
 
@@ -79,6 +80,8 @@ class LogReport:
     last_store_ms: int = 0
     last_chain: int = 0
     last_intact_index: int = -1
+    last_at: int = 0
+    """Offset of the last entry."""
     end: int = 0
     """Offset behind the last entry."""
     ending: str = "zero"
@@ -93,6 +96,12 @@ class LogReport:
     """Of a file that ends in a blank, where bytes are compared (`--deep`): the digest as it is sealed."""
     resets: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every record by which an operator moved a consumer group."""
+    sound: int = 0
+    """How many entries are sound (`Columns`)."""
+    last_sound_term: int | None = None
+    """The term of the last entry that is proven."""
+    unnumbered: list[int] = field(default_factory=list)
+    """Indexes of sound messages whose producer and sequence number cannot be told."""
     queues: list[derived.QueueRun] = field(default_factory=list)
     producers: list[ProducerRun] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
@@ -162,10 +171,10 @@ class Scan:
     def _finish(self) -> None:
         report = self.report
         report.queues = self._queues.runs()
-        report.producers = self._order.runs()
+        report.producers, report.unnumbered = self._order.runs(), self._order.unnumbered
         ordered = sorted(self._flaws, key=lambda flaw: (flaw.byte_from, flaw.rule)) + self._order.flaws
         ordered += self._index.flaws + self._queues.flaws
-        report.flaws = coalesce(ordered)[:FLAWS_MAX]
+        report.flaws = coalesce(ordered, FLAWS_MAX)
 
     # ------------------------------------------------------------------------------------------------------- one piece
 
@@ -175,17 +184,18 @@ class Scan:
         inputs = chain_inputs(rows, body_crcs)
         previous = self._chain if piece.joined else self._hint(piece)
         index, header_flawed = self._check_headers(piece)
-        intact = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
+        intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
             report.first_index, report.first_term = int(index[0]), int(rows["term"][0])
             report.first_size, report.prev_chain = int(piece.sizes[0]), previous
             report.first_input, report.first_chain = inputs[:40].hex(), int(rows["chain_crc"][0])
             report.first_store_ms = int(rows["store_ms"][0])
-        columns = self._records(piece, index, body_crcs, intact)
+        columns = self._records(piece, index, body_crcs, intact, proven)
         self._check_order(piece, columns)
         report.entries += count
         report.last_index, report.last_term = int(index[count - 1]), int(columns.term[-1])
         self._chain = report.last_chain = int(rows["chain_crc"][count - 1])
+        report.last_at = piece.start + int(piece.offsets[count - 1])
         report.damaged += columns.index[~columns.intact].tolist()
         sound_indexes = columns.index[columns.intact]
         report.last_intact_index = max(report.last_intact_index, int(sound_indexes[-1])) if len(sound_indexes) else report.last_intact_index
@@ -264,8 +274,11 @@ class Scan:
         rule = "entry.gap" if found > expected else "entry.repeat"
         self._flaw(piece, at, min(expected, found), rule, 8, 16, f"index {found} follows index {expected - 1}", torn=False)
 
-    def _check_chain(self, piece: Piece, index: I64, body_crcs: U32, inputs: bytes, previous: int | None, flawed: Flags) -> Flags:
-        """Recompute the chain with the stored value before each entry, and tell damage of body, header and both CRC words apart."""
+    def _check_chain(
+        self, piece: Piece, index: I64, body_crcs: U32, inputs: bytes, previous: int | None, flawed: Flags
+    ) -> tuple[Flags, Flags]:
+        """Recompute the chain with the stored value before each entry, and tell damage of body, header and both CRC words apart. Returns
+        which entries are intact, and which are proven (see `Columns`)."""
         rows, count = piece.rows, piece.count
         stored = rows["chain_crc"].astype(np.int64)
         before = [previous or 0, *stored[:-1].tolist()]
@@ -276,14 +289,23 @@ class Scan:
         good = calculated == stored
         same_body = rows["body_crc"] == body_crcs
         if previous is None:
-            # Nobody vouches for the value before this entry: `replica` checks the link across files; here only the body can be checked.
+            # The value before this entry is not known: only the body can be checked. `after_scan` checks the link across files.
             good[0] = same_body[0]
-        link = _Links(inputs, before, calculated, good, good.copy(), flawed, previous is None)
+            if piece.start:
+                self._unlinked(piece, int(index[0]))
+        link = _Links(inputs, before, calculated, good, good.copy(), good.copy(), flawed, previous is None)
         for at in np.flatnonzero(~(good & same_body)).tolist():
             if at < count:
                 self._tell_damage(piece, at, int(index[at]), link)
-        result: Flags = link.intact[:count]
-        return result
+        link.proven[:] |= link.intact
+        return link.intact[:count], link.proven[:count]
+
+    def _unlinked(self, piece: Piece, index: int) -> None:
+        """Only a peer can confirm the header of an entry behind a place that cannot be read. Without a peer that place is the finding."""
+        start, size = piece.start, int(piece.sizes[0])
+        proof = "the entry before it cannot be read, so nothing continues to this one"
+        flaw = Flaw("entry.chain", self.task.shown, index, start, start + size, proof, torn=True)
+        self._flaws.append(replace(flaw, measures=((self.task.shown, start - 1, start),)))
 
     def _tell_damage(self, piece: Piece, at: int, index: int, link: _Links) -> None:
         size, row = int(piece.sizes[at]), piece.rows[at]
@@ -309,7 +331,9 @@ class Scan:
         authentic = crc(header + wants.to_bytes(4, "big"), link.before[at]) == stored
         if has != wants:
             self._flaw(piece, at, index, "entry.body", HEADER_BYTES if authentic else 0, size, body)
-        elif not (authentic and link.flawed[at]):
+        elif authentic and link.flawed[at]:
+            link.proven[at] = True
+        else:
             # The body may have been altered together with its bodyCrc: nothing of this entry is proven.
             rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == self.task.begin_pos else "entry.chain"
             self._flaw(piece, at, index, rule, 0, size, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
@@ -322,10 +346,10 @@ class Scan:
 
     # --------------------------------------------------------------------------------------------------------- records
 
-    def _records(self, piece: Piece, index: I64, body_crcs: U32, intact: Flags) -> Columns:
+    def _records(self, piece: Piece, index: I64, body_crcs: U32, intact: Flags, proven: Flags) -> Columns:
         rows, count = piece.rows[: piece.count], piece.count
         parts = take_apart(piece.window, piece.offsets[:count], piece.sizes[:count], rows)
-        sound = intact & parts.fits
+        sound = proven & parts.fits
         columns = Columns(
             index=index[:count],
             term=rows["term"].astype(np.int64),
@@ -342,14 +366,17 @@ class Scan:
             topic_of=parts.topic_of,
             topics=parts.topics,
             intact=intact,
+            proven=proven,
             sound=sound,
+            ordinal=self.report.sound + np.cumsum(sound) - sound,
         )
+        self.report.sound += int(np.count_nonzero(sound))
         self._check_records(piece, rows, columns, parts)
         self._order.check(piece, columns, parts)
         return columns
 
     def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:
-        """The rules of a record, for intact entries only: elsewhere the damage itself is the finding."""
+        """The rules of a record, for proven entries only: elsewhere the damage itself is the finding."""
         pos = self.task.base + columns.offset
         # Term 0 has no leader: what it holds besides the first members was imported, and keeps these fields.
         constant = ((rows["born_host"] != 0) | (rows["reconsume_times"] != 0)) & (columns.term > 0)
@@ -360,18 +387,18 @@ class Scan:
         odd_origin = (origin < 0) | (origin >= np.maximum(columns.index, 1))
         whole = columns.sound
         checks = (
-            ("record.total-size", 0, 4, columns.intact & (columns.total_size != columns.size - HEADER_BYTES), "TOTALSIZE is not bodySize"),
-            ("record.magic", 4, 8, columns.intact & ~parts.right_magic, "MAGICCODE does not fit the topic"),
-            ("record.structure", RECORD_FIXED_BYTES - 4, 0, columns.intact & ~parts.fits, "its parts do not fill the record"),
+            ("record.total-size", 0, 4, columns.proven & (columns.total_size != columns.size - HEADER_BYTES), "TOTALSIZE is not bodySize"),
+            ("record.magic", 4, 8, columns.proven & ~parts.right_magic, "MAGICCODE does not fit the topic"),
+            ("record.structure", RECORD_FIXED_BYTES - 4, 0, columns.proven & ~parts.fits, "its parts do not fill the record"),
             ("record.crc", 8, 12, whole & (rows["record_crc"] != parts.record_crcs), "BODYCRC is not that of the body"),
-            ("record.constant", 48, 76, columns.intact & constant, "a field that must be zero is not"),
-            ("record.sysflag", 36, 40, columns.intact & odd_packing, "SYSFLAG is none of those that a record may have"),
+            ("record.constant", 48, 76, columns.proven & constant, "a field that must be zero is not"),
+            ("record.sysflag", 36, 40, columns.proven & odd_packing, "SYSFLAG is none of those that a record may have"),
             ("record.native", 16, 20, flagged, "FLAG is not the place of a native message in its frame"),
-            ("record.origin", 76, 84, columns.intact & odd_origin, "its origin is not before it"),
-            ("record.position", 28, 36, columns.intact & (rows["physical_offset"] != pos + HEADER_BYTES), "PHYSICALOFFSET is not pos + 48"),
+            ("record.origin", 76, 84, columns.proven & odd_origin, "its origin is not before it"),
+            ("record.position", 28, 36, columns.proven & (rows["physical_offset"] != pos + HEADER_BYTES), "PHYSICALOFFSET is not pos + 48"),
             ("record.topic", 12, 0, whole & (~parts.right_topic | (columns.queue < 0)), "the topic or the queue id is illegal"),
             ("record.properties", RECORD_FIXED_BYTES, 0, whole & ~parts.closed, "the property string does not end in 02"),
-            ("entry.channel", -16, -12, columns.intact & (columns.channel != parts.membership), "the channel does not fit the record"),
+            ("entry.channel", -16, -12, columns.proven & (columns.channel != parts.membership), "the channel does not fit the record"),
         )
         for rule, start, end, bad, proof in checks:
             for at in np.flatnonzero(bad).tolist():
@@ -389,10 +416,10 @@ class Scan:
         """Records whose FLAG is neither 0 nor that of the next message of a frame with a native id. Behind a damaged entry, or at the begin
         of a piece, nothing is known of the one before."""
         flags = rows["flag"].astype(np.int64)
-        odd: Flags = columns.intact & (flags < 0)
+        odd: Flags = columns.proven & (flags < 0)
         if flags.any():
             later = np.flatnonzero(columns.sound & (flags > 1))
-            later = later[(later > 0) & columns.intact[later - 1]]
+            later = later[(later > 0) & columns.proven[later - 1]]
             odd[later] |= flags[later] != flags[later - 1] + 1
             native = np.flatnonzero(columns.sound & (flags > 0))
             ends = piece.offsets[native] + piece.sizes[native]
@@ -400,8 +427,8 @@ class Scan:
         return odd
 
     def _check_order(self, piece: Piece, columns: Columns) -> None:
-        """Terms and store times never fall from one intact entry to the next."""
-        rows = np.flatnonzero(columns.intact)
+        """Terms and store times never fall from one proven entry to the next."""
+        rows = np.flatnonzero(columns.proven)
         if not len(rows):
             return
         report = self.report
@@ -412,7 +439,8 @@ class Scan:
         for at in np.flatnonzero(np.diff(times, prepend=self._store_ms) < 0).tolist():
             proof = f"store time {int(times[at])} follows {int(times[at - 1]) if at else self._store_ms}"
             self._flaw(piece, int(rows[at]), int(columns.index[rows[at]]), "record.store-time", RECORD + 56, RECORD + 64, proof, torn=False)
-        self._term, self._store_ms = int(terms[-1]), int(times[-1])
+        self._term = report.last_sound_term = int(terms[-1])
+        self._store_ms = int(times[-1])
         report.last_store_ms = self._store_ms
 
     def _note_memberships(self, piece: Piece, columns: Columns) -> None:

@@ -10,13 +10,12 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
-from ledgermq.audit.checks.scan import LogReport
-from ledgermq.audit.reading import bytewise
+from ledgermq.audit.checks.verdicts import tell, tell_difference
 from ledgermq.audit.reading.decode import read_sealed_json
 
 DIGESTS = "state/digests"
@@ -66,7 +65,8 @@ def check_seals(result: GroupResult) -> None:
     """Hold the records of a compared group against its files; after everything else was judged."""
     seals = seals_of(result)
     for one in result.replicas:
-        result.findings += [Finding(RULES[flaw.rule].klass, one.name, result.group, flaw) for flaw in check_records(one, seals)]
+        for flaw in check_records(one, seals):
+            tell(result, Finding(RULES[flaw.rule].klass, one.name, result.group, flaw))
     _check_digests(result, seals)
 
 
@@ -75,16 +75,20 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
     flaws = []
     for report in one.filled:
         seal = seals.get(report.base)
-        if seal is None or report.last_index is None or report.last_index in report.damaged:
+        if seal is None or report.last_index is None:
             continue
         if report is one.filled[-1] and report.last_index < seal.last:
             # It ends before the file was complete: a replica that lags, or a backup. What it lost, others tell.
             continue
         found = report.first_index, report.last_index, report.base + report.end
-        if found != (seal.first, seal.last, seal.end) and not report.flaws:
+        if found != (seal.first, seal.last, seal.end):
             sealed = f"sealed with entries {seal.first} to {seal.last} up to position {seal.end}"
             proof = f"{sealed}; here {found[0]} to {found[1]} up to {found[2]}"
-            flaws.append(Flaw("seal.record", report.file, report.first_index, 0, report.end, proof))
+            # If the file lacks entries, or some cannot be read, another finding names bytes between both ends.
+            ends = sorted((report.end, seal.end - report.base))
+            places = [(report.file, 0, report.first_size)] if report.first_index in report.damaged else []
+            places += [(report.file, report.last_at, ends[1])] if found[2] != seal.end or report.last_index in report.damaged else []
+            flaws.append(Flaw("seal.record", report.file, report.first_index, 0, report.end, proof, measures=tuple(places)))
     return flaws
 
 
@@ -102,7 +106,8 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
 
 
 def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
-    """The bytes of complete files (reports with a digest) against the records; what is a finding of that file already is not told twice."""
+    """The bytes of complete files (reports with a digest) against the records. Differences that other findings cover are not told twice. If
+    no replica has the sealed bytes, it is not known which bytes differ."""
     for base, seal in sorted(seals.items()):
         reports = [(one, report) for one in result.replicas for report in one.reports if report.base == base and report.sha256]
         wrong = [(one, report) for one, report in reports if report.sha256 != seal.sha256]
@@ -110,26 +115,13 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
         rewritten = bool(usual) and usual[0][1] >= max(2, result.majority)
         peers = [one for one, report in reports if report.sha256 == seal.sha256]
         for one, report in wrong:
-            if any(finding.replica == one.name and finding.flaw.file == report.file and finding.fails for finding in result.findings):
-                continue
             proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
             flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
+            # The same other bytes on a majority are another history, unless they are known to be damaged.
+            damaged = any(f.fails and f.replica == one.name and f.flaw.file == report.file for f in result.findings)
+            klass = DIVERGENCE if rewritten and report.sha256 == usual[0][0] and not damaged else BIT_ROT
+            finding = Finding(klass, one.name, result.group, flaw)
             if peers:
-                flaw = _narrowed(flaw, one, peers[0], report)
-            # The same bytes on a majority are no accident.
-            klass = DIVERGENCE if rewritten and report.sha256 == usual[0][0] else BIT_ROT
-            result.findings.append(Finding(klass, one.name, result.group, flaw))
-
-
-def _narrowed(flaw: Flaw, one: Replica, peer: Replica, report: LogReport) -> Flaw:
-    """The very bytes that differ from those of a replica whose file is what was sealed."""
-    name, first, last = f"{report.base:020d}", -1, -1
-    for start in range(0, report.length, bytewise.CHUNK):
-        end = min(start + bytewise.CHUNK, report.length)
-        own, theirs = (bytewise.read(f"{replica.log}/data/{name}", start, end) for replica in (one, peer))
-        if own is None or theirs is None or len(own) != len(theirs):
-            return flaw
-        found = bytewise.difference(own, theirs)
-        if found is not None:
-            first, last = (start + found[0] if first < 0 else first), start + found[1]
-    return replace(flaw, byte_from=first, byte_to=last, proof=f"{flaw.proof}, as {peer.name} has it") if first >= 0 else flaw
+                tell_difference(result, finding, one, peers[0], report.length)
+            else:
+                result.findings.append(finding)

@@ -1,13 +1,15 @@
 """What every flaw of a replica means once its group was compared: ordinary after a crash, damage, or undecidable; and where exactly.
 
 Damage of the log is narrowed down to the bytes that differ from an intact peer's. A flaw of which no byte differs has its cause in what it
-was held against: it is moved there. The law of this module: a finding is left out only for another one that is reported, that fails, and
-that covers the same bytes of the same replica; `GroupResult.folds` keeps every such pair, and the tests hold them against the findings.
+was held against: it is moved there.
+
+The law of this module, which alone leaves findings out: a finding is left out only for another one of the same replica that is reported and
+fails, and that covers the same bytes, or lies on what these bytes were held against (`Flaw.measures`). `GroupResult.folds` keeps every such
+pair; the tests hold them against the findings of every audit that they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from ledgermq.audit.checks.evidence import locate
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw
+from ledgermq.audit.checks.rules import BIT_ROT, RULES, TORN_TAIL, UNDECIDABLE, Finding, Flaw, Place
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import I64
@@ -27,6 +29,8 @@ CHECKED = (*CHAINED, "entry.body", "entry.body-crc", "entry.chain-word")
 PROVEN = ("entry.body-crc", "entry.body-size", "entry.chain-word")
 """Rules of words that may be rotten though the chain proves their entry."""
 CHAIN_WORD = (36, 40)
+HISTORIES = "replica."
+"""Rules that say that entries are others, from the named one on."""
 
 
 def settle(result: GroupResult) -> None:
@@ -37,9 +41,63 @@ def settle(result: GroupResult) -> None:
 
 
 def covers(finding: Finding, flaw: Flaw) -> bool:
-    """Whether a finding of the same replica tells of all bytes of a flaw, and fails for them."""
+    """Whether a finding of the same replica covers all bytes of a flaw. A finding of another history covers everything behind it."""
     there = finding.flaw
-    return finding.fails and there.file == flaw.file and there.byte_from <= flaw.byte_from and flaw.byte_to <= there.byte_to
+    end = flaw.byte_to if there.rule.startswith(HISTORIES) else there.byte_to
+    return there.file == flaw.file and there.byte_from <= flaw.byte_from and flaw.byte_to <= end
+
+
+def answers(finding: Finding, flaw: Flaw) -> bool:
+    """Whether a finding of the same replica replaces a flaw: it covers the flaw's bytes, or it lies on what they were held against. A
+    measure that is the flaw's own place has to be covered."""
+    own = flaw.file, flaw.byte_from, flaw.byte_to
+    return covers(finding, flaw) or any(_lies_on(finding.flaw, place) for place in flaw.measures if place != own)
+
+
+def _lies_on(flaw: Flaw, place: Place) -> bool:
+    file, start, end = place
+    return flaw.file == file and ((flaw.byte_from < end and flaw.byte_to > start) or start <= flaw.byte_from <= flaw.byte_to <= end)
+
+
+def tell(result: GroupResult, finding: Finding) -> None:
+    """Add a finding to those that are settled, unless one of them answers for it."""
+    settled = (other for other in result.findings if other.fails and other.replica == finding.replica)
+    told = next((other for other in settled if answers(other, finding.flaw)), None) if finding.flaw.measures else None
+    if told is None:
+        result.findings.append(finding)
+    else:
+        result.folds.append((finding, told))
+
+
+def tell_difference(result: GroupResult, finding: Finding, one: Replica, peer: Replica, end: int) -> None:
+    """Tell of a log file whose first `end` bytes differ from a peer's, as far as no other finding covers the bytes that differ."""
+    failing = [other for other in result.findings if other.fails and other.replica == one.name and other.flaw.file == finding.flaw.file]
+    told: dict[int, list[int]] = {}
+    open_bytes: list[int] = []
+    name = finding.flaw.file.rpartition("/")[2]
+    for start in range(0, end, bytewise.CHUNK):
+        own, theirs = (bytewise.read(f"{each.log}/data/{name}", start, min(start + bytewise.CHUNK, end)) for each in (one, peer))
+        if own is None or theirs is None or len(own) != len(theirs):
+            result.findings.append(finding)
+            return
+        places = np.flatnonzero(np.frombuffer(own, np.uint8) != np.frombuffer(theirs, np.uint8)) + start
+        for number, other in enumerate(failing):
+            stop = end if other.flaw.rule.startswith(HISTORIES) else other.flaw.byte_to
+            inside = (places >= other.flaw.byte_from) & (places < stop)
+            if inside.any():
+                told.setdefault(number, []).extend((int(places[inside][0]), int(places[inside][-1])))
+                places = places[~inside]
+        if len(places):
+            open_bytes += [int(places[0]), int(places[-1])]
+    for number, at in told.items():
+        result.folds.append((_narrowed(finding, min(at), max(at) + 1), failing[number]))
+    if open_bytes:
+        proof = f"{finding.flaw.proof}; {peer.name} has other bytes here"
+        result.findings.append(_narrowed(finding, min(open_bytes), max(open_bytes) + 1, proof))
+
+
+def _narrowed(finding: Finding, start: int, end: int, proof: str = "") -> Finding:
+    return replace(finding, flaw=replace(finding.flaw, byte_from=start, byte_to=end, proof=proof or finding.flaw.proof))
 
 
 @dataclass(slots=True)
@@ -87,42 +145,74 @@ class _Settling:
         parted = [index for index in (result.divergent.get(one.name), one.stale_from) if index is not None]
         self._parted = min(parted, default=None)
         """From this index on the peers hold other entries."""
-        self._moved: list[Flaw] = []
+        self._findings: list[Finding] = []
+        self._by_file: dict[str, list[Finding]] = {}
+        self._waiting: list[Flaw] = []
+        """Flaws that may follow from others."""
 
     def run(self) -> None:
-        own = [finding for flaw in self._one.flaws for finding in self._settle(flaw)]
-        for flaw in self._moved:
-            for finding in self._judge(flaw, self._intact(flaw)):
-                told = next((other for other in own if covers(other, flaw)), None)
-                if told is None:
-                    own.append(finding)
-                else:
-                    self._result.folds.append((finding, told))
-        self._result.findings += own
+        for flaw in self._one.flaws:
+            self._settle(flaw)
+        left = [flaw for flaw in self._waiting if not self._fold(flaw)]
+        for flaw in left:
+            # A flaw that follows from no finding is one itself, and later flaws may follow from it.
+            if not self._fold(flaw):
+                self._add(flaw)
+        self._result.findings += self._findings
 
-    def _settle(self, flaw: Flaw) -> Iterator[Finding]:
-        """The findings of a flaw. What it says of an entry that it is not about is noted as moved."""
+    def _settle(self, flaw: Flaw) -> None:
+        """Tell of a flaw at its place, or note that it may follow from another one."""
         peers = self._intact(flaw)
-        if not self._is_rot(flaw, peers) or self._excuse(flaw, peers) is not None:
-            yield from self._judge(flaw, peers)
+        if self._excuse(flaw, peers) is not None:
+            self._add(flaw, peers)
+            return
+        if not self._is_rot(flaw, peers):
+            self._offer(flaw)
             return
         before = self._before(flaw, peers) if flaw.rule in CHAINED else None
         narrowed = self._narrow(flaw, peers)
         if before is not None:
-            self._moved.append(before)
-        if narrowed is not None:
-            yield from self._judge(narrowed, peers)
-        elif before is None:
-            # Nothing explains it: it stands as it was found.
-            yield from self._judge(flaw, peers)
+            self._waiting.append(before)
+        if narrowed is not None and narrowed is not flaw:
+            # Bytes that differ from a peer's are a finding whatever else is damaged.
+            self._add(replace(narrowed, measures=()), peers)
+        elif narrowed is not None or before is None:
+            self._offer(flaw)
 
-    def _judge(self, flaw: Flaw, peers: list[Replica]) -> Iterator[Finding]:
+    def _offer(self, flaw: Flaw) -> None:
+        if flaw.measures:
+            self._waiting.append(flaw)
+        else:
+            self._add(flaw)
+
+    def _add(self, flaw: Flaw, peers: list[Replica] | None = None) -> None:
+        self._put(self._judge(flaw, self._intact(flaw) if peers is None else peers))
+
+    def _put(self, finding: Finding) -> None:
+        self._findings.append(finding)
+        self._by_file.setdefault(finding.flaw.file, []).append(finding)
+
+    def _fold(self, flaw: Flaw) -> bool:
+        """Leave a flaw out for a finding that replaces it. If that one is excused, so is a flaw behind it: nothing counts from there on."""
+        files = dict.fromkeys((flaw.file, *(file for file, _, _ in flaw.measures)))
+        answering = [finding for file in files for finding in self._by_file.get(file, ()) if answers(finding, flaw)]
+        for finding in answering:
+            if finding.fails:
+                self._result.folds.append((self._judge(flaw, self._intact(flaw)), finding))
+                return True
+        for finding in answering:
+            if finding.flaw.index is not None and (flaw.index is None or flaw.index >= finding.flaw.index):
+                proof = f"{flaw.proof}; it follows from {finding.flaw.rule} at entry {finding.flaw.index}"
+                self._put(Finding(TORN_TAIL, self._one.name, self._result.group, replace(flaw, proof=proof), fails=False))
+                return True
+        return False
+
+    def _judge(self, flaw: Flaw, peers: list[Replica]) -> Finding:
         """Decide what a flaw means at its place."""
         one, result = self._one, self._result
         excused = self._excuse(flaw, peers)
         if excused is not None:
-            yield Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
-            return
+            return Finding(TORN_TAIL, one.name, result.group, replace(flaw, proof=f"{flaw.proof}; {excused}"), fails=False)
         klass = self._class_of(flaw, peers)
         if self._is_rot(flaw, peers):
             if self._is_undecidable(flaw, peers):
@@ -130,7 +220,7 @@ class _Settling:
                 flaw = replace(flaw, proof=f"{flaw.proof}; no majority holds this entry intact")
             elif flaw.torn and not one.clean and flaw.index is not None and (one.mark is None or flaw.index > one.mark.index):
                 flaw = replace(flaw, proof=f"{flaw.proof}; above the synced mark, but a majority holds this entry")
-        yield Finding(klass, one.name, result.group, flaw)
+        return Finding(klass, one.name, result.group, flaw)
 
     def _excuse(self, flaw: Flaw, peers: list[Replica]) -> str | None:
         return excuse(self._one, flaw, self._result.compared, peers)

@@ -25,10 +25,12 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The entries of one piece, one row each. `intact`: what the entry covers with its CRCs is what was written.
+    """The entries of one piece, one row each. `intact`: both CRCs of the entry are right; `proven`: they are right once the header fields
+    that are known to be wrong are put right.
 
     `offset` is the place in the file; `index` is the index the entry must have, whatever its field says; `body_crc` is recomputed; `sound`
-    marks intact entries whose record could be taken apart, only there `topics[topic_of]`, `tag_code` and the queue columns mean anything.
+    marks proven entries whose record could be taken apart, only there `topics[topic_of]`, `tag_code` and the queue columns mean anything.
+    `ordinal` counts the sound entries of the file before each.
     """
 
     index: I64
@@ -46,10 +48,16 @@ class Columns:
     topic_of: I64
     topics: list[bytes]
     intact: Flags
+    proven: Flags
     sound: Flags
+    ordinal: I64
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def place_of(self, row: int) -> tuple[int, int, int]:
+        """Index, ordinal and place of an entry."""
+        return int(self.index[row]), int(self.ordinal[row]), int(self.offset[row])
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from ledgermq.audit.reading.decode import crc
@@ -26,11 +25,12 @@ NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place at which two values differ; `NOTHING` where one of them has none."""
+    """One place at which two values differ; `NOTHING` where one of them has none. `moved`: everything behind it in its list is moved."""
 
     path: Path
     derived: Any
     stored: Any
+    moved: bool = False
 
     @property
     def text(self) -> str:
@@ -43,14 +43,14 @@ def differences(derived: Any, stored: Any, path: Path = ()) -> Iterator[Differen
         for key in sorted({*derived, *stored}):
             yield from differences(derived.get(key, NOTHING), stored.get(key, NOTHING), (*path, key))
     elif isinstance(derived, list) and isinstance(stored, list):
-        pairs = enumerate(zip(derived, stored, strict=False))
-        moved = len(derived) != len(stored)
-        found = (each for at, (one, other) in pairs for each in differences(one, other, (*path, str(at))))
-        yield from islice(found, 1 if moved else None)
-        at = min(len(derived), len(stored))
-        if moved and derived[:at] == stored[:at]:
-            rest = (values[at] if at < len(values) else NOTHING for values in (derived, stored))
-            yield Difference((*path, str(at)), *rest)
+        pairs = list(zip(derived, stored, strict=False))
+        if len(derived) == len(stored):
+            for number, (one, other) in enumerate(pairs):
+                yield from differences(one, other, (*path, str(number)))
+            return
+        at = next((number for number, (one, other) in enumerate(pairs) if one != other), len(pairs))
+        one, other = (values[at] if at < len(values) else NOTHING for values in (derived, stored))
+        yield Difference((*path, str(at)), one, other, moved=True)
     elif derived != stored or isinstance(derived, bool) != isinstance(stored, bool):
         yield Difference(path, derived, stored)
 

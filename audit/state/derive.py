@@ -46,7 +46,7 @@ KEYS = frozenset(
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50
-"""Of one snapshot. What differs in more places than that differs everywhere."""
+"""Of one value of a snapshot."""
 
 KINDS = {
     "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced"}),
@@ -168,7 +168,10 @@ class State:
                 except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                     found.append((Difference((key,), derived, f"unreadable: {error!r}"), None))
                     continue
-                found += [(each, part.touched(each.path)) for each in islice(differences(derived, stored, (key,)), FLAWS_MAX)]
+                places = list(islice(differences(derived, stored, (key,)), FLAWS_MAX + 1))
+                # A value that differs in more places is reported as a whole.
+                places[FLAWS_MAX:] = [Difference((key,), derived, stored)] if len(places) > FLAWS_MAX else []
+                found += [(each, part.touched(each.path)) for each in places]
         found += [(each, None) for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))]
         strange = sorted(snapshot.keys() - ENVELOPE - KEYS)
         found += [(Difference((key,), NOTHING, snapshot[key]), None) for key in strange]
@@ -302,8 +305,10 @@ def _flaws(task: LogFile, snapshot: Snapshot, state: State) -> list[Flaw]:
     found = state.compare(snapshot.value)
     file = f"{os.path.basename(task.root)}/{snapshot.file}"
     flaws = []
-    for difference, touched in found[:FLAWS_MAX]:
+    for difference, touched in found:
         bounds = place(snapshot.value, difference.path)
+        if difference.moved:
+            bounds = bounds[0], max(bounds[1], place(snapshot.value, difference.path[:-1])[1])
         told = difference.text if touched is None else f"{difference.text}; entry {touched} was the last to touch it"
         rule = f"state.{difference.path[0]}" if difference.path[0] in KEYS else "state.keys"
         flaws.append(Flaw(rule, file, touched, *bounds, told))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.audit.log_writer import Placed, Writer, checksum
 
-HEADER, RECORD_CRC, BODY_LENGTH, BODY = 48, 8, 84, 88
+HEADER, RECORD_CRC, LENGTH, BODY = 48, 8, 84, 88
 CHAIN_AT, BODY_CRC_AT = 36, 40
 LEVELS = ("record", "body", "chain", "later")
 """What is made right again: the record's BODYCRC, the header's bodyCrc, the chain word of this entry, and of all later ones."""
@@ -42,8 +42,8 @@ def alter(writer: Writer, entry: Placed, place: str, right: Collection[str]) -> 
     at = entry.pos
     space[at + PLACES[place]] ^= 1
     if "record" in right:
-        length = struct.unpack_from(">i", space, at + HEADER + BODY_LENGTH - 4)[0]
-        body = bytes(space[at + HEADER + BODY_LENGTH : at + HEADER + BODY_LENGTH + length])
+        length = struct.unpack_from(">i", space, at + HEADER + LENGTH)[0]
+        body = bytes(space[at + HEADER + BODY : at + HEADER + BODY + length])
         struct.pack_into(">I", space, at + HEADER + RECORD_CRC, zlib.crc32(body) & 0x7FFFFFFF)
     if "body" in right:
         struct.pack_into(">I", space, at + BODY_CRC_AT, checksum(bytes(space[at + HEADER : at + entry.size])))

@@ -55,6 +55,68 @@ def test_entries_lost_at_the_end_of_a_file_are_missed_there(tmp_path: Path) -> N
     assert 4096 <= gap.flaw.byte_from < 4096 + 600
 
 
+def forged_mark(writer: Writer, index: int, at: int) -> None:
+    """The mark names that entry with the term, end and chain CRC of entry `at`; its checksum is right."""
+    entry = writer.entries[at]
+    fields = struct.pack(">iqqqI", 0, entry.term, index, entry.pos + entry.size, entry.chain)
+    body = writer.log_id.encode() + fields
+    (writer.log / "syncedmark").write_bytes(writer.slot(b"LMSM", 8, body) + writer.slot(b"LMSM", 7, body))
+
+
+def test_a_mark_that_lies_ahead_is_named_beside_the_log(tmp_path: Path) -> None:
+    """No replica has the entry that it names: the log may have lost it, or the mark is wrong. Both files are named."""
+    writers = write_cluster(tmp_path, history(3, 60))
+    forged_mark(writers[1], len(writers[1].entries) + 4, -1)
+    result = run(tmp_path)
+    assert told(result) == {("n2", "mark.end", data(writers[1], writers[1].pos // FILE).name), ("n2", "mark.log", "syncedmark")}
+    assert all("g1/dledger-n2/syncedmark" in f.flaw.proof for f in result.findings if f.flaw.rule == "mark.end")
+
+
+def test_a_mark_that_other_replicas_bear_out_is_not_named(tmp_path: Path) -> None:
+    """The log lost its last entries, and the others hold the one that the mark names."""
+    writers = write_cluster(tmp_path, history(3, 60))
+    lost = writers[1].entries[-4]
+    path, at = data(writers[1], lost.pos // FILE), lost.pos % FILE
+    path.write_bytes(path.read_bytes()[:at].ljust(FILE, b"\0"))
+    assert told(run(tmp_path)) == {("n2", "mark.end", path.name)}
+
+
+def test_a_mark_behind_the_end_of_a_log_that_was_stopped_is_named(tmp_path: Path) -> None:
+    """A stop in good order leaves the mark at the last entry."""
+    writers = write_cluster(tmp_path, history(3, 60))
+    forged_mark(writers[1], len(writers[1].entries) - 5, -5)
+    assert told(run(tmp_path)) == {("n2", "mark.log", "syncedmark")}
+
+
+@pytest.mark.parametrize("content", ["zeros", "garbage", "a copy"])
+@pytest.mark.parametrize("folder", ["data", "index"])
+def test_a_stray_file_far_ahead_is_named_itself(tmp_path: Path, content: str, folder: str) -> None:
+    """Nothing says that the log goes on where files are missing before it: they are not called missing."""
+    writers = write_cluster(tmp_path, history(3, 60))
+    size = FILE if folder == "data" else writers[1].index_bytes
+    first = (writers[1].log / folder / f"{0:020d}").read_bytes()
+    stray = writers[1].log / folder / f"{90 * size:020d}"
+    stray.write_bytes({"zeros": bytes(size), "garbage": b"\x5a" * size, "a copy": first}[content])
+    found = told(run(tmp_path))
+    assert ("n2", "file.name", stray.name) in found and {(name, file) for name, _, file in found} == {("n2", stray.name)}, found
+
+
+def test_a_stray_file_beside_an_empty_log_is_named_itself(tmp_path: Path) -> None:
+    """A replica that has no entry yet needs no second log file."""
+    write_cluster(tmp_path, history(3, 60))
+    shutil.rmtree(tmp_path / "n2")
+    stray = data(Writer(tmp_path / "n2").finish(), 90)
+    stray.write_bytes(bytes(FILE))
+    assert told(run(tmp_path)) == {("n2", "file.name", stray.name)}
+
+
+def test_a_file_behind_missing_ones_that_the_log_needs_accuses_nobody_else(tmp_path: Path) -> None:
+    """Entries stand in the file behind: the one between is missing."""
+    writers = write_cluster(tmp_path, history(3, 120))
+    data(writers[1], 1).unlink()
+    assert told(run(tmp_path)) == {("n2", "file.missing", data(writers[1], 1).name)}
+
+
 def test_a_lost_last_file_is_named_and_nothing_derived_is_accused(tmp_path: Path) -> None:
     """What index, consume queues, snapshot and checkpoint say of lost entries is right: it is the log that lost them."""
     writers = write_cluster(tmp_path, history(3, 120))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,27 @@ def test_a_message_altered_with_its_checksums_fails_deep_and_plain_alike(cluster
     assert places == [[("n1", "entry.chain", entry.index, low, high)]] * 2
 
 
+@pytest.mark.parametrize("where", ["middle of a sealed file", "last of a sealed file", "first of a file", "last file"])
+def test_an_entry_that_later_ones_do_not_continue_is_no_other_history(tmp_path: Path, where: str) -> None:
+    """Everything of the entry was made right again, its chain word too; the next entry continues what it was. A replica that ends earlier
+    makes the audit look at every entry of the last file."""
+    told = history(5, 60)
+    writers = [*write_cluster(tmp_path, told)[:2], write_one(tmp_path / "n3", told[:-1])]
+    entry = entries_of(writers[0])[where]
+    alter(writers[1], entry, "body", ("record", "body", "chain"))
+    result = run(tmp_path)
+    assert [(f.klass, f.replica, f.flaw.rule, f.flaw.index) for f in result.findings] == [("bit-rot", "n2", "entry.chain", entry.index)]
+    assert not result.groups[0].divergent
+
+
+def write_one(node: Path, told: list[Message]) -> Writer:
+    shutil.rmtree(node)
+    writer = Writer(node)
+    for message in told:
+        writer.append(message)
+    return writer.finish()
+
+
 def test_unaltered_clusters_pass(cluster: tuple[Path, list[Writer]]) -> None:
     """What the other tests alter is right to begin with."""
     assert run(cluster[0]).verdict == "PASS"
@@ -111,5 +133,5 @@ def test_a_chain_word_is_told_once_though_the_next_file_contradicts_it_too(clust
     put_log(writers[2], before)
     places = [(f.replica, f.flaw.rule, f.flaw.index, int(f.flaw.file[-20:]) + f.flaw.byte_from) for f in result.findings]
     assert places == [("n3", "entry.chain", entry.index, changed)]
-    ((left, kept),) = result.groups[0].folds
+    left, kept = next((left, kept) for left, kept in result.groups[0].folds if left.flaw.rule == "entry.chain")
     assert kept is result.findings[0] and (left.flaw.index, left.flaw.byte_from) == (entry.index, kept.flaw.byte_from)

@@ -167,12 +167,19 @@ def test_stains(tmp_path: Path, places: tuple[int, ...], stray: bool) -> None:
 
 
 def test_rules_and_classes() -> None:
-    """Every rule has a class of the agreed list and every class a next step; runs of one flaw become one."""
+    """Every rule has a class of the agreed list and every class a next step; runs of one flaw become one, and no byte of those beyond
+    the limit is left untold."""
     assert {rule.klass for rule in RULES.values()} <= set(CLASSES) == set(NEXT_STEP)
     flaws = [Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p") for index in (3, 4, 5, 9)]
-    joined = coalesce(flaws)
+    joined = coalesce(flaws, 2)
     assert [(flaw.index, flaw.byte_from, flaw.byte_to) for flaw in joined] == [(3, 30, 54), (9, 90, 94)]
     assert "2 more entries" in joined[0].proof
+    many = [Flaw("entry.pos", "f", index, index * 10, index * 10 + 4, "p", torn=index > 2) for index in (1, 3, 5, 7)]
+    first, rest = coalesce(many, 1)
+    assert first == many[0]
+    assert (rest.index, rest.byte_from, rest.byte_to, rest.torn) == (3, 30, 74, True)
+    (whole,) = coalesce(many, 0)
+    assert (whole.index, whole.byte_from, whole.byte_to, whole.torn) == (1, 10, 74, False)
 
 
 def test_long_topic_and_empty_parts(tmp_path: Path) -> None:

@@ -149,7 +149,8 @@ def test_a_wrong_value_is_found_at_its_place(task: LogFile, key: str) -> None:
     (flaw,) = check_state(task).flaws
     assert flaw.rule == f"state.{key}" and flaw.file == "g1/state/snapshot" and flaw.proof.startswith(text), flaw
     raw = (Path(task.root) / "state/snapshot").read_bytes()
-    held = json.loads(raw[flaw.byte_from : flaw.byte_to])
+    # Of a list that has one value more or less, everything behind it is moved.
+    held, _ = json.JSONDecoder().raw_decode(raw[flaw.byte_from : flaw.byte_to].decode())
     inner: Any = value
     for step in flaw.proof.partition(" ")[0].split("/"):
         found = dict(enumerate(inner)).get(int(step)) if isinstance(inner, list) else inner.get(step)

@@ -220,8 +220,5 @@ MISSES: dict[str, Row] = {
     "M5: values of the older snapshot of a trimmed log": Row(
         r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
     ),
-    "M10: an older synced mark after a stop in good order": Row(
-        r"syncedmark: .*", "a stop in good order leaves the mark at the last entry", kinds="old"
-    ),
 }
 """By cause, as it is told to whoever mends it; each is wrong, and none may be added for convenience."""
