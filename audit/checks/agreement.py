@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -131,7 +131,7 @@ class _Words:
 def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
     """The highest index that a majority of the voters holds alike, and one of those that do."""
     if result.rule != MAJORITY:
-        return _compare_confirmed(result, members)
+        return _compare_confirmed(result, members, words)
     voters = [one for one in members if one.name in result.voters]
     reference = None
     for one in voters:
@@ -141,15 +141,22 @@ def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> 
     return reference
 
 
-def _compare_confirmed(result: GroupResult, members: Sequence[Replica]) -> Replica | None:
-    """Where masters are appointed: the confirmed entry of the highest epoch, and who holds it."""
+def _compare_confirmed(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
+    """Where masters are appointed: the confirmed entry of the highest epoch, and who holds it; unless more replicas recorded another
+    history."""
     points = [(min(one.known_commit, one.last_index), one) for one in members]
     found = [(header_at(one.task(f"{0:020d}"), index), index, one) for index, one in points if index >= 0]
     ranked = sorted(((header[1][3], index, -at) for at, (header, index, _) in enumerate(found) if header is not None), reverse=True)
-    if not ranked:
-        return None
-    result.compared, reference = ranked[0][1], found[-ranked[0][2]][2]
-    result.proven_by = reference.name
+    chosen = [(index, found[-at][2]) for _, index, at in ranked]
+    for index, reference in chosen:
+        against = [one for one in members if one is not reference and words.common(one, reference) < min(index, one.known_commit)]
+        if 2 * len(against) < len(members) or len(against) < 2:
+            break
+    else:
+        if not chosen:
+            return None
+        index, reference = chosen[0]
+    result.compared, result.proven_by = index, reference.name
     return reference
 
 
@@ -158,10 +165,16 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
     shared = words.common(one, reference)
     for report in one.filled:
         last = report.last_index
-        if last is not None and last <= min(shared, result.compared) and words.at(one.name, last) != words.at(reference.name, last):
-            # A later word is the same, so is the history up to it: this very entry is not what it was.
-            _name_damage(one, reference, last)
-            _name_damage(reference, one, last)
+        if last is None or last > min(shared, result.compared):
+            continue
+        both = words.at(one.name, last), words.at(reference.name, last)
+        if None in both or both[0] == both[1]:
+            continue
+        # Both have the same later chain word, so both have the same history: this entry was altered on one of them. If its own chain word
+        # was made right again, the next entry does not continue it.
+        pairs = ((one, reference), (reference, one))
+        if not any([_name_damage(*pair, last) for pair in pairs]) and not any([_name_broken(*pair, last) for pair in pairs]):
+            result.reasons.append(f"group {result.group}: {one.name} has another entry {last}; audit without --agreement")
     first = shared + 1
     if first > min(one.last_index, result.compared):
         return
@@ -177,31 +190,65 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
     _name_divergence(one, reference, first, own, words)
 
 
-def _name_damage(one: Replica, other: Replica, index: int) -> bool:
-    """Read one entry and recompute both CRCs: a finding if it is not what its words say."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """An entry that was read, and what its words should be. `chain` is None where the word before it cannot be found."""
+
+    pos: int
+    data: bytes
+    fields: tuple[int, ...]
+    body_crc: int
+    chain: int | None
+
+
+def _read(one: Replica, index: int) -> _Read | None:
     task = one.task(f"{0:020d}")
     found = header_at(task, index)
     if found is None:
-        return False
+        return None
     pos, fields = found
-    base = pos - pos % one.sizes[0]
-    path = f"{one.log}/data/{base:020d}"
-    with open_file(path) as file:
-        entry = file.pread(fields[1], pos - base)
+    with open_file(f"{one.log}/data/{pos - pos % one.sizes[0]:020d}") as file:
+        # The size is not verified: it may reach beyond the file.
+        room = file.size - pos % one.sizes[0]
+        data = file.pread(max(min(fields[1], room), 0), pos % one.sizes[0])
     # Before the first entry of all the task's seed is what a begin file says, or else what follows from the log id.
     before = stored_chain(task, index - 1) if index > one.begin.index else task.seed
-    body = crc(entry[HEADER_BYTES:])
-    chain = None if before is None else crc(entry[:36] + body.to_bytes(4, "big"), before)
-    if body == fields[7] and chain in (None, fields[6]):
+    body = crc(data[HEADER_BYTES:])
+    return _Read(pos, data, fields, body, None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before))
+
+
+def _name_damage(one: Replica, other: Replica, index: int) -> bool:
+    """Read one entry and recompute both CRCs: a finding if it is not what its words say."""
+    found = _read(one, index)
+    if found is None:
         return False
-    start, end, proof = pos - base, pos - base + len(entry), f"the chain CRC is {fields[6]:08x}, recomputed {chain or 0:08x}"
+    stored, body = found.fields[6], found.fields[7]
+    if found.body_crc == body and found.chain in (None, stored):
+        return False
+    rule = "entry.chain" if found.body_crc == body else "entry.body-crc" if found.chain == stored else "entry.body"
+    _name(one, other, index, found, rule, f"the chain CRC is {stored:08x}, recomputed {found.chain or 0:08x}")
+    return True
+
+
+def _name_broken(one: Replica, other: Replica, index: int) -> bool:
+    """A finding if the next entry is intact but continues another chain word: then this entry was altered together with its chain word."""
+    found, following = _read(one, index), _read(one, index + 1)
+    if found is None or following is None or following.body_crc != following.fields[7] or following.chain in (None, following.fields[6]):
+        return False
+    proof = f"entry {index + 1} continues another chain CRC: it is {following.fields[6]:08x}, recomputed {following.chain or 0:08x}"
+    _name(one, other, index, found, "entry.chain", proof)
+    return True
+
+
+def _name(one: Replica, other: Replica, index: int, found: _Read, rule: str, proof: str) -> None:
+    """A flaw at the bytes of an entry that differ from another replica's, or at all of them."""
+    base = found.pos - found.pos % one.sizes[0]
+    start, end = found.pos - base, found.pos - base + len(found.data)
     theirs = bytewise.read(f"{other.log}/data/{base:020d}", start, end)
-    difference = bytewise.difference(entry, theirs) if theirs is not None and len(theirs) == len(entry) else None
+    difference = bytewise.difference(found.data, theirs) if theirs is not None and len(theirs) == len(found.data) else None
     if difference is not None:
         start, end = start + difference[0], start + difference[1]
-    rule = "entry.body-crc" if body != fields[7] and chain == fields[6] else "entry.body" if body != fields[7] else "entry.chain"
     one.flaws.append(Flaw(rule, one.shown(f"{one.log_folder}/data/{base:020d}"), index, start, end, proof))
-    return True
 
 
 def _name_divergence(one: Replica, reference: Replica, index: int, own: tuple[int, tuple[int, ...]] | None, words: _Words) -> None:

@@ -44,21 +44,35 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
 
 
 def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
-    """From the log in its order, of any replica that holds it as far as compared; then from snapshots, which know of what was trimmed."""
+    """Seal records: first from the log in its order, up to the compared index, then from snapshots, which remember those of trimmed files.
+    Each as most replicas have it; where two versions are equally frequent, neither counts."""
     # Of another history than the majority's, nothing is a record.
     ends = [(one, result.divergent.get(one.name, limit + 1) - 1) for one in result.replicas]
-    reports = [(report, min(limit, one.held, end)) for one, end in ends for report in one.reports]
-    in_log = {index: body for report, held in reports for index, body in report.seals if index <= held}
-    for _, body in sorted(in_log.items()):
+    in_log: dict[int, Counter[str]] = {}
+    for one, end in ends:
+        for index, body in (record for report in one.reports for record in report.seals):
+            if index <= min(limit, one.held, end):
+                in_log.setdefault(index, Counter())[body] += 1
+    for _, bodies in sorted(in_log.items()):
         with contextlib.suppress(ValueError):
-            value = json.loads(body)
+            value = json.loads(_usual(bodies))
             if isinstance(value, dict):
                 yield value
+    by_file: dict[object, Counter[str]] = {}
     for one in result.replicas:
         snapshot = one.snapshot or {}
         applied, retained = snapshot.get("applied_index"), snapshot.get("retained")
-        if isinstance(applied, int) and applied <= limit and isinstance(retained, dict):
-            yield from (value for value in retained.get("seals") or () if isinstance(value, dict))
+        seals = retained.get("seals") if isinstance(retained, dict) and isinstance(applied, int) and applied <= limit else None
+        for value in seals if isinstance(seals, list) else ():
+            if isinstance(value, dict):
+                by_file.setdefault(value.get("base"), Counter())[json.dumps(value, sort_keys=True)] += 1
+    yield from (json.loads(text) for text in map(_usual, by_file.values()) if text)
+
+
+def _usual(told: Counter[str]) -> str:
+    """The most frequent text; empty if two are equally frequent."""
+    ranked = told.most_common(2)
+    return ranked[0][0] if len(ranked) == 1 or ranked[0][1] > ranked[1][1] else ""
 
 
 def check_seals(result: GroupResult) -> None:

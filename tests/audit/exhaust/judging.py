@@ -211,12 +211,6 @@ ALLOWED: Sequence[Row] = (
 """What docs/format.md calls no content, or nobody else can know."""
 
 MISSES: dict[str, Row] = {
-    "M2: of an HA group the first replica is the measure of --agreement": Row(
-        r"data: .*", "the whole audit accuses the right one", levels=".*later.*", modes=(AGREEMENT,), fits=_of("ha"), blames=True
-    ),
-    "M3: --agreement believes the seals of the replica that differs": Row(
-        r"data: .*|state/snapshot: retained", "a majority holds other records", levels=".*seals|crc", modes=(AGREEMENT,), blames=True
-    ),
     "M5: values of the older snapshot of a trimmed log": Row(
         r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
     ),
