@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.begin import LITE
 from ledgermq.audit.reading.decode import QUEUE_UNIT_BYTES, SLOT_FILE_BYTES
+from ledgermq.audit.reading.files import size_of
 from ledgermq.audit.reading.lookup import header_at
-from ledgermq.audit.state.derive import StateReport
+from ledgermq.audit.state.derive import NEWEST, StateReport
 
 
 def is_int(value: dict[str, object], key: str) -> bool:
@@ -209,21 +211,32 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
-    """Snapshots of one form at one index are equal; while nodes are upgraded one by one they may have two forms, and the first one of a new
-    form may know less than another node's. One that was held against its own log needs no other, and one that its log contradicts is no
-    measure for the others."""
-    by_index: dict[tuple[int, object], list[Replica]] = {}
+    """Snapshots of one version at one index are equal, the older ones included. A snapshot that was derived from its own log is not
+    compared, one that its log contradicts is no measure for others, and the first one of a new version may know less than that of another
+    node."""
+    by_index: dict[tuple[int, object], list[tuple[Replica, str]]] = {}
     for one in replicas:
-        known = one.state is not None and one.state.derived
-        refuted = any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown("state/snapshot") for flaw in one.flaws)
-        alone = known or refuted or one.upgraded
-        if one.snapshot is not None and is_int(one.snapshot, "applied_index") and not alone:
-            by_index.setdefault((int(one.snapshot["applied_index"]), one.snapshot.get("v")), []).append(one)
+        for file, value in one.snapshots.items():
+            derived = one.state is not None and file in one.state.compared
+            refuted = any(flaw.rule.startswith("snapshot.") and flaw.file == one.shown(file) for flaw in one.flaws)
+            alone = derived or refuted or (one.upgraded and file == NEWEST)
+            if is_int(value, "applied_index") and not alone:
+                by_index.setdefault((int(value["applied_index"]), value.get("v")), []).append((one, file))
     for (index, _), ones in by_index.items():
-        texts = Counter(json.dumps(one.snapshot, sort_keys=True) for one in ones)
-        for one in ones:
-            if len(texts) > 1 and json.dumps(one.snapshot, sort_keys=True) != texts.most_common(1)[0][0]:
-                one.flaw("snapshot.same", "state/snapshot", "another replica's snapshot at this index tells another state", index=index)
+        texts = _comparable([one.snapshots[file] for one, file in ones], older=any(file != NEWEST for _, file in ones))
+        usual = Counter(texts).most_common(1)[0][0]
+        for (one, file), text in zip(ones, texts, strict=True):
+            if text != usual:
+                proof = "another replica's snapshot at this index tells another state"
+                one.flaw("snapshot.same", file, proof, 0, size_of(f"{one.root}/{file}"), index)
+
+
+def _comparable(snapshots: Sequence[Mapping[str, Any]], *, older: bool) -> list[str]:
+    """What equal replicas have in common. Since when a snapshot remembers lapsed leases depends on when its node was upgraded: if an older
+    snapshot is among them, lapsed leases are compared only where that is the same."""
+    since = {json.dumps(value["lapsed"].get("since")) if isinstance(value.get("lapsed"), dict) else "" for value in snapshots}
+    left_out = {"lapsed"} if older and len(since) > 1 else set()
+    return [json.dumps({key: each for key, each in value.items() if key not in left_out}, sort_keys=True) for value in snapshots]
 
 
 def dispatched_too_far(replicas: Sequence[Replica], compared: int) -> None:

@@ -176,7 +176,8 @@ def _read_small_files(replica: Replica) -> None:
             _check_seed(replica, f"{folder}/begin", replica.begin.chain)
     names = ("state/snapshot", "state/snapshot.previous")
     snapshots = [_json(replica, f"{replica.root}/{name}", "snapshot.json", name, None) for name in names]
-    whole = [value for value in snapshots if value is not None]
+    replica.snapshots = {name: value for name, value in zip(names, snapshots, strict=True) if value is not None}
+    whole = [*replica.snapshots.values()]
     replica.upgraded = len({str(value.get("v")) for value in whole}) > 1
     replica.snapshot = next((value for value in whole if _is_within(replica, value)), whole[0] if whole else None)
     if begin is None:

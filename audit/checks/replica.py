@@ -71,6 +71,8 @@ class Replica:
     """The newest one that is whole."""
     upgraded: bool = False
     """Its two snapshots have different versions: what only the newer one knows begins where this replica was when it was upgraded."""
+    snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Those that are whole, by their files."""
     begin: Begin = WHOLE
     peers: dict[str, str] = field(default_factory=dict)
     vouched: bool | None = None

@@ -21,17 +21,12 @@ from ledgermq.audit.spark import java
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
-from tests.audit.exhaust.judging import ALLOWED, MISSES, complaint
 from tests.audit.exhaust.running import READ, audit_of, serving
 
 SEED = 20261122
 SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
 CROSS = 40
 SPARK_SAMPLE, REPAIRS = 12, 60
-KNOWN = {
-    "M5": ("one whole flip n2/ha/state/snapshot.previous 745 01 crc",),
-}
-"""Cases that the auditor gets wrong, by cause."""
 KNOWN_REPAIRS = {
     "R1 header bytes 36 to 47": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",
     "R2 state/keyindex is dropped": "one whole flip n3/raft/dledger-n3/data/00000000000000000000 3507 01 chain+later+ends+noted",
@@ -65,23 +60,13 @@ def test_no_damage_passes_and_nobody_else_is_accused(ground: Field, mode: str) -
     assert not wrong, wrong
 
 
-@pytest.mark.parametrize(
-    ("cause", "text"), [pytest.param(cause, text, id=f"{cause}-{at}") for cause, texts in KNOWN.items() for at, text in enumerate(texts)]
-)
-@pytest.mark.xfail(strict=True, reason="known; when it is mended its row goes from here and from MISSES")
-def test_a_known_miss(ground: Field, cause: str, text: str) -> None:
-    case = Case.of(text)
-    changes = ground.atlas.changes(case)
-    assert changes is not None
-    assert not complaint(ground.atlas, case, ground.ground.plain(changes, case.mode), ALLOWED)
-
-
 MENDED = (
-    "one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",
     "one agreement flip n1/ha/dledger-n1/data/00000000000000008192 2384 ff record+body+chain+later+ends",
-    "one whole old n1/ha/dledger-n1/syncedmark 0 2 -",
+    "one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",
+    "one whole flip n2/ha/state/snapshot.previous 745 01 crc",
     "one whole flip n2/raft/state/keyindex 219 01 crc",
     "one whole flip n2/ha/state/keyindex 291 01 crc",
+    "one whole old n1/ha/dledger-n1/syncedmark 0 2 -",
     "one whole flip n3/raft/dledger-n3/data/00000000000000008192 472 01 body",
     "one whole flip n1/raft/dledger-n1/data/00000000000000008192 3383 01 record+body+chain",
     "one whole flip n3/raft/dledger-n3/syncedmark 73 01 crc",
@@ -104,12 +89,6 @@ def test_a_miss_that_was_mended(ground: Field, text: str) -> None:
     assert changes is not None
     result = ground.ground.plain(changes, case.mode)
     assert result.verdict != PASS and not ground.complaint(case, result)
-
-
-def test_every_known_miss_has_a_case(ground: Field) -> None:
-    """Its place still holds what it held: a case that changes nothing would be an expected failure for ever."""
-    assert {cause.partition(":")[0] for cause in MISSES} == KNOWN.keys()
-    assert [text for cases in KNOWN.values() for text in cases if ground.atlas.changes(Case.of(text)) is None] == []
 
 
 def test_a_size_that_no_entry_has_does_not_end_the_quick_audit(ground: Field) -> None:

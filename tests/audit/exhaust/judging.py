@@ -1,6 +1,6 @@
 """What an audit must say of a case: never PASS, unless a row of a table says why the bytes are no content; and nobody else is accused.
 
-`ALLOWED` is that table. `MISSES` are known cases that the auditor gets wrong, by cause; a test fails when one of them is mended.
+`ALLOWED` is that table.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ class Row:
     modes: Sequence[str] = (*READ, AGREEMENT)
     verdicts: frozenset[str] = frozenset({PASS})
     fits: Callable[[Atlas, Case], bool] = lambda atlas, case: True
-    blames: bool = False
-    """Another replica may be accused."""
 
     def covers(self, atlas: Atlas, case: Case) -> bool:
         return (
@@ -44,13 +42,12 @@ class Row:
         )
 
 
-def complaint(atlas: Atlas, case: Case, result: Audit, rows: Sequence[Row] | None = None) -> str:
-    """What is wrong with this audit of this case; nothing if it is right. `rows`: what is allowed, else all that is."""
-    rows = [*ALLOWED, *MISSES.values()] if rows is None else rows
+def complaint(atlas: Atlas, case: Case, result: Audit) -> str:
+    """What is wrong with this audit of this case; nothing if it is right."""
     fails = [finding for finding in result.findings if finding.fails]
     others = sorted({finding.replica for finding in fails} - {case.node})
-    covering = [row for row in rows if row.covers(atlas, case)] if others or result.verdict != FAIL else []
-    if others and not any(row.blames for row in covering):
+    covering = [row for row in ALLOWED if row.covers(atlas, case)] if result.verdict != FAIL else []
+    if others:
         text = next(finding for finding in fails if finding.replica in others)
         return f"accuses {', '.join(others)}: {text.text}: {text.flaw.proof}"
     if result.verdict != FAIL and not any(result.verdict in row.verdicts for row in covering):
@@ -86,11 +83,6 @@ def _is_gone(atlas: Atlas, case: Case) -> bool:
     return ahead and atlas.changes(case) == {case.path: None}
 
 
-def _trimmed(atlas: Atlas, case: Case) -> bool:
-    one = atlas.owner(case.path)
-    return one is not None and one.entries[0].index > 0
-
-
 def _is_lower_hint(atlas: Atlas, case: Case) -> bool:
     """Still a checkpoint of the log, which names no entry behind the last one."""
     data, one = (atlas.changes(case) or {}).get(case.path), atlas.owner(case.path)
@@ -110,10 +102,6 @@ def _is_ahead(atlas: Atlas, case: Case) -> bool:
     """A log file without an entry behind the last one."""
     one = atlas.owner(case.path)
     return one is not None and case.path > one.end[0]
-
-
-def _of(shape: str) -> Callable[[Atlas, Case], bool]:
-    return lambda atlas, case: case.path.split("/")[1] == shape
 
 
 FIRST_READ = ((0, 16), (24, 32), (44, 48))
@@ -209,10 +197,3 @@ ALLOWED: Sequence[Row] = (
     ),
 )
 """What docs/format.md calls no content, or nobody else can know."""
-
-MISSES: dict[str, Row] = {
-    "M5: values of the older snapshot of a trimmed log": Row(
-        r"state/snapshot\.previous: .*", "peers' older snapshots are not looked at", kinds="flip|packed", fits=_trimmed
-    ),
-}
-"""By cause, as it is told to whoever mends it; each is wrong, and none may be added for convenience."""
