@@ -7,6 +7,7 @@ rotten word from another history. A replica that agrees here may have rotted all
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +18,16 @@ import numpy as np
 
 from ledgermq.audit.checks.after_scan import check_names
 from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
+from ledgermq.audit.checks.confirmed import gives_up, note_given_up
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.histories import NEIGHBOURS
+from ledgermq.audit.checks.outline import record_at
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import RULES, TORN_TAIL, Finding, Flaw
 from ledgermq.audit.checks.seals import check_notes, check_records, seals_of
 from ledgermq.audit.checks.unclean import excuse
 from ledgermq.audit.reading import bytewise
+from ledgermq.audit.reading.columns import RAFT_TOPIC
 from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER_BYTES, crc
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import header_at, stored_chain
@@ -149,7 +153,8 @@ def _compare_confirmed(result: GroupResult, members: Sequence[Replica], words: _
     ranked = sorted(((header[1][3], index, -at) for at, (header, index, _) in enumerate(found) if header is not None), reverse=True)
     chosen = [(index, found[-at][2]) for _, index, at in ranked]
     for index, reference in chosen:
-        against = [one for one in members if one is not reference and words.common(one, reference) < min(index, one.known_commit)]
+        parted = [(one, words.common(one, reference) + 1) for one in members if one is not reference]
+        against = [one for one, first in parted if first <= min(index, one.known_commit) and _forced(one, reference, first) is None]
         if 2 * len(against) < len(members) or len(against) < 2:
             break
     else:
@@ -182,12 +187,30 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
     if any(damaged):
         result.reasons.append(f"group {result.group}: {one.name} was compared up to index {shared} only, where an entry is damaged")
         return
+    forced = None if result.rule == MAJORITY or first > one.known_commit else _forced(one, reference, first)
+    if forced is not None:
+        note_given_up(result, one, first, forced)
+        return
     own, theirs = header_at(one.task(f"{0:020d}"), first), header_at(reference.task(f"{0:020d}"), first)
     if own is not None and theirs is not None and own[1][3] != theirs[1][3] and first > one.known_commit:
         one.stale_from = first
         return
     result.divergent[one.name] = first
     _name_divergence(one, reference, first, own, words)
+
+
+def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object] | None:
+    """The record by which an operator forced a master that did not keep what a replica has from `first` on. It is the second entry of its
+    epoch."""
+    own, found = header_at(one.task(f"{0:020d}"), first), _read(reference, first + 1)
+    if own is None or found is None or found.body_crc != found.fields[7] or found.chain not in (None, found.fields[6]):
+        return None
+    topic, body = record_at(reference.task(f"{0:020d}"), found.pos, found.fields[1])
+    with contextlib.suppress(ValueError):
+        value = json.loads(body) if topic == RAFT_TOPIC else None
+        if isinstance(value, dict) and gives_up(value, first, own[1][3]):
+            return value
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +298,9 @@ def _contents(one: Replica, index: int) -> list[int]:
 
 def _note_commits(result: GroupResult) -> None:
     """What was recorded as committed must be compared. Index files may lack their last units after a kill: less is no proof of a loss."""
-    recorded = [one.commit for one in result.replicas if one.commit is not None]
-    recorded += [one.snapshot["applied_index"] for one in result.replicas if one.snapshot and _is_index(one.snapshot)]
+    counting = [one for one in result.replicas if one.name not in result.given_up]
+    recorded = [one.commit for one in counting if one.commit is not None]
+    recorded += [one.snapshot["applied_index"] for one in counting if one.snapshot and _is_index(one.snapshot)]
     result.recorded = max((commit for commit in recorded if commit >= 0), default=None)
     if result.recorded is not None and result.compared is not None and result.compared < result.recorded and not result.missing:
         what = f"index {result.recorded} was recorded as committed, the index files of a majority lead up to {result.compared}"

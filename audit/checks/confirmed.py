@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ledgermq.audit.checks.evidence import entry
@@ -75,12 +75,17 @@ def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _P
     for reference in order:
         partings = {one.name: _parting(one, reference) for one in members if one is not reference}
         known = {name: parting for name, parting in partings.items() if parting is not None}
-        against = [one for one in members if one.name in known and known[one.name].index <= one.known_commit]
+        against = [one for one in members if one.name in known and _contradicts(one, reference, known[one.name])]
         if first[0] is None:
             first = (reference, known)
         if 2 * len(against) < len(members) or len(against) < 2:
             return reference, known
     return first
+
+
+def _contradicts(one: Replica, reference: Replica, parting: _Parting) -> bool:
+    """Whether a replica recorded another history as confirmed, and no operator gave that up."""
+    return parting.index <= one.known_commit and _given_up_by(reference, one, parting.index) is None
 
 
 def _parting(one: Replica, reference: Replica) -> _Parting | None:
@@ -108,15 +113,31 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
 def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Parting) -> None:
     """Say in which way a replica left the confirmed history: with a tail that was never confirmed, by an operator's word, or against all
     rules."""
-    index, own = parting.index, entry(one, parting.index)
-    epoch = -1 if own is None else own[0]
-    forced = next((value for value in _forced(reference) if value["kept"] + 1 == index and 0 <= epoch < value["epoch"]), None)
+    index = parting.index
+    forced = _given_up_by(reference, one, index)
     if forced is not None and index <= one.known_commit:
-        one.stale_from = index
-        result.given_up[one.name] = f"given up when an operator forced {forced['node']} to be master of epoch {forced['epoch']}"
+        note_given_up(result, one, index, forced)
         return
     theirs = next(report for report in reference.filled if report.base == parting.report.base)
     diverge(result, one, parting.report, parting.table, (reference, theirs), parting.theirs, index)
+
+
+def _given_up_by(reference: Replica, one: Replica, index: int) -> dict[str, object] | None:
+    """The record by which an operator forced a master that did not keep what a replica has from `index` on."""
+    own = entry(one, index)
+    return next((value for _, value, _ in _elections(reference) if own is not None and gives_up(value, index, own[0])), None)
+
+
+def gives_up(value: Mapping[str, object], index: int, epoch: int) -> bool:
+    """Whether this is the record of a forced master that kept nothing from `index` on, where others had an entry of this epoch."""
+    kept, forced = value.get("kept"), value.get("epoch")
+    return isinstance(kept, int) and isinstance(forced, int) and kept + 1 == index and 0 <= epoch < forced
+
+
+def note_given_up(result: GroupResult, one: Replica, index: int, forced: Mapping[str, object]) -> None:
+    """What a replica holds from `index` on was lost by an operator's word."""
+    one.stale_from = index
+    result.given_up[one.name] = f"given up when an operator forced {forced.get('node')} to be master of epoch {forced.get('epoch')}"
 
 
 def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport]]:
@@ -126,12 +147,6 @@ def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport
                 value = json.loads(body)
                 if isinstance(value, dict):
                     yield index, value, report
-
-
-def _forced(one: Replica) -> Iterator[dict[str, int]]:
-    for _, value, _ in _elections(one):
-        if isinstance(value.get("kept"), int) and isinstance(value.get("epoch"), int):
-            yield value  # type: ignore[misc]
 
 
 def check_leaders(result: GroupResult) -> None:

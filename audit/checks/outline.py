@@ -136,18 +136,18 @@ def _elections_from(task: LogFile, first: int, last: int) -> int | None:
     tail = None
     for index in range(last, max(first, last - TAIL_MAX) - 1, -1):
         found = header_at(task, index)
-        if found is None or found[1][5] != 0 or _topic(task, found[0], found[1][1]) != RAFT_TOPIC:
+        if found is None or found[1][5] != 0 or record_at(task, found[0], found[1][1])[0] != RAFT_TOPIC:
             break
         tail = index
     return tail
 
 
-def _topic(task: LogFile, pos: int, size: int) -> bytes:
-    """The stored topic of an entry of a short topic name."""
+def record_at(task: LogFile, pos: int, size: int) -> tuple[bytes, bytes]:
+    """The stored topic, if its name is short, and the body of an entry."""
     base = pos - pos % task.data_file_bytes
     with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
-        # The size is a word that nobody has checked.
+        # The size is not verified: it may reach beyond the file.
         entry = file.pread(max(min(size, file.size - (pos - base)), 0), pos - base)
     body_at = HEADER_BYTES + RECORD_FIXED_BYTES
     at = body_at + int.from_bytes(entry[body_at - LENGTH_BYTES : body_at], "big")
-    return entry[at + 1 : at + 1 + entry[at]] if at < len(entry) else b""
+    return (entry[at + 1 : at + 1 + entry[at]] if at < len(entry) else b""), entry[body_at:at]

@@ -101,17 +101,32 @@ def test_two_replicas_with_the_same_unconfirmed_tail_outvote_nobody(tmp_path: Pa
     assert (result.verdict, result.compared, told(result)) == ("INCOMPLETE", 48, [])
 
 
+@pytest.mark.parametrize("agreement", [False, True])
 @pytest.mark.parametrize("recorded", [True, False])
-def test_confirmed_entries_may_be_given_up_only_by_a_recorded_word(tmp_path: Path, recorded: bool) -> None:
+def test_confirmed_entries_may_be_given_up_only_by_a_recorded_word(tmp_path: Path, recorded: bool, agreement: bool) -> None:
     """A forced master begins behind what it kept; without that record the same directories are two histories."""
     write(tmp_path, "n1", [*COMMON, *messages(1, 10, "more")], 50)
     word = [forced(2, "n2", 39)] if recorded else messages(2, 1, "no")
     for name in ("n2", "n3"):
         write(tmp_path, name, [*COMMON, election(2, "n2"), *word, *messages(2, 4)], 46)
-    result = run(tmp_path)
+    result = run(tmp_path, agreement=agreement)
     assert result.verdict == ("INCOMPLETE" if recorded else "FAIL")
     assert told(result) == ([] if recorded else [("divergence", "n1", "replica.divergence")])
     assert not recorded or any("given up when an operator forced n2 to be master of epoch 2" in reason for reason in result.reasons)
+
+
+@pytest.mark.parametrize("agreement", [False, True])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_two_replicas_that_an_operator_gave_up_do_not_outvote_the_forced_master(tmp_path: Path, recorded: bool, agreement: bool) -> None:
+    """They come back after it was forced alone; without that record they are the majority, and it is the one that left."""
+    word = [forced(2, "n1", 39)] if recorded else messages(2, 1, "no")
+    write(tmp_path, "n1", [*COMMON, election(2, "n1"), *word, *messages(2, 4)], 46)
+    for name in ("n2", "n3"):
+        write(tmp_path, name, [*COMMON, *messages(1, 10, "more")], 50)
+    result = run(tmp_path, agreement=agreement)
+    assert result.verdict == ("INCOMPLETE" if recorded else "FAIL")
+    assert told(result) == ([] if recorded else [("divergence", "n1", "replica.divergence")])
+    assert {name for name, _ in result.groups[0].given_up.items()} == ({"n2", "n3"} if recorded else set())
 
 
 def test_an_epoch_has_one_master(tmp_path: Path) -> None:
