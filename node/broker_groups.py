@@ -33,6 +33,7 @@ from ledgermq.proto.types import TopicKind
 from ledgermq.proto.workers import node_of
 
 DEFAULT_COUNT = 3
+GO_ON = "then run the same command again: it goes on where it is"
 Kind = pb.ChangeMemberRequest.Kind
 
 log = get_logger()
@@ -83,6 +84,8 @@ class BrokerGroups:
             self._check_all_there()
         group = self._described(name, founders, request.settings)
         spec, created = await self._controller.add_broker_group(name, {**spec_settings(group), "replicas": list(group.replicas)})
+        for node in spec.founders:
+            await self._members.let_in(node)
         response = pb.AddBrokerGroupResponse(replicas=spec.founders, created=created, preferred=spec.leader_wanted)
         response.waits_for = await self._not_yet(name, spec)
         response.done = not response.waits_for
@@ -192,6 +195,7 @@ class BrokerGroups:
                 return self._moved(group, move)
             self._check_move(group, move, roles)
             await self._controller.begin_move(group, move)
+        await self._members.let_in(move.target)
         return await self._move_on(group, move, roles)
 
     async def _roles(self, group: str, move: Move) -> dict[str, str]:
@@ -266,9 +270,9 @@ class BrokerGroups:
     async def _let_source_go(self, group: str, move: Move, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
         """The new replica votes: the former one hands over what it leads, and goes."""
         if self._leaders.leader(group) == move.source:
-            answer = await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=move.target))
-            if not answer.done:
-                return self._waits("hand-over", f"broker group {group}: leadership goes from {move.source} to {move.target}")
+            waits = await self._handed_over(group, move.target, move, roles)
+            if waits:
+                return self._waits("hand-over", waits)
         if move.source in roles:
             removed = await self._changed(group, Kind.REMOVE, move.source, move, roles)
             if not removed.done:
@@ -285,12 +289,26 @@ class BrokerGroups:
         change is not committed, the learner lacks the last entry. Raises LedgerError for anything else: so when as many are silent here as
         would cost the group its quorum, for waiting brings none of them back."""
         try:
-            return await self._members.changed(group, kind, node)
+            answer = await self._members.changed(group, kind, node)
         except LedgerError as error:
             if error.code != Code.PRECONDITION_FAILED:
                 raise
-            self._check_enough(group, move, roles, "then run the same command again: it goes on where it is")
-            return pb.ChangeMemberResponse(waits_for=error.message)
+            answer = pb.ChangeMemberResponse(waits_for=error.message)
+        if not answer.done:
+            self._check_enough(group, move, roles, GO_ON)
+        return answer
+
+    async def _handed_over(self, group: str, to: str, move: Move, roles: Mapping[str, str]) -> str:
+        """Empty once `to` leads; else what that waits for. A replica that cannot take over now may be able to a moment later: one that was
+        just promoted comes into the in-sync set of an HA group within moments. Raises LedgerError as `_changed` does."""
+        try:
+            answer = await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=to))
+        except LedgerError as error:
+            if error.code != Code.PRECONDITION_FAILED:
+                raise
+            self._check_enough(group, move, roles, GO_ON)
+            return f"broker group {group}: {error.message}"
+        return "" if answer.done else f"broker group {group}: leadership goes to {to}"
 
     async def _aborted(self, group: str, move: Move, spec: GroupSpec, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
         if spec.move != move:
@@ -299,10 +317,13 @@ class BrokerGroups:
         if move.source not in roles:
             what = f"broker group {group}: the replica of {move.source} is gone already"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; finish the move, then move it back")
+        back = Move(move.target, move.source)
         if self._leaders.leader(group) == move.target:
-            await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=move.source))
+            waits = await self._handed_over(group, move.source, back, roles)
+            if waits:
+                return self._waits("hand-over", waits)
         if move.target in roles:
-            removed = await self._changed(group, Kind.REMOVE, move.target, Move(move.target, move.source), roles)
+            removed = await self._changed(group, Kind.REMOVE, move.target, back, roles)
             if not removed.done:
                 return self._waits("remove", removed.waits_for)
         await self._controller.end_move(group, move, done=False)

@@ -126,6 +126,13 @@ class Members:
             await self._controller.set_node(node, {}, state=OBSERVER)
         return response
 
+    async def let_in(self, node: str) -> None:
+        """Goes on where `add` stopped at a node that did not answer then: it votes in the controller quorum from now on, and so hears of
+        the groups it is to open. Raises as `Controller.set_voter`."""
+        joins = self._controller.state.nodes.get(node, {}).get(NODE_STATE) == JOINING
+        if joins and is_first(node) and node not in self._controller.health.voters:
+            await self._controller.set_voter(node, present=True)
+
     async def _let_listen(self, node: str) -> None:
         """An observer never votes, and is told what the controller quorum decides all the same. Raises PRECONDITION_FAILED."""
         if node in self._controller.health.voters:
@@ -231,6 +238,8 @@ class Members:
             except TimeoutError:
                 return _ok(pb.ChangeMemberResponse(waits_for=f"broker group {group}: a majority has not confirmed the change yet"))
             if isinstance(outcome, Refused):
+                if outcome.reason == "members-not-yet":
+                    return _ok(pb.ChangeMemberResponse(waits_for=f"broker group {group}: {outcome.detail}"))
                 if outcome.reason != "members-refused":
                     raise CallRefused(outcome)
                 error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")

@@ -124,6 +124,8 @@ class Replication:
             except TimeoutError:
                 return _ok(pb.ChangeReplicationResponse(waits_for="not every voter has confirmed the change yet"))
             if isinstance(outcome, Refused):
+                if outcome.reason == "members-not-yet":
+                    return _ok(pb.ChangeReplicationResponse(waits_for=f"the group can take the change ({outcome.detail})"))
                 if outcome.reason != "members-refused":
                     raise CallRefused(outcome)
                 error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")

@@ -251,6 +251,7 @@ REFUSALS: dict[str, Code] = {
     "lite-subscriptions": Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     "transfer-refused": Code.PRECONDITION_FAILED,
     "members-refused": Code.PRECONDITION_FAILED,
+    "members-not-yet": Code.PRECONDITION_FAILED,
     "unknown-producer": Code.NOT_FOUND,
     "stale-epoch": Code.PRECONDITION_FAILED,
     "sequence-gap": Code.PRECONDITION_FAILED,

@@ -66,7 +66,7 @@ class Appointing(Changing):
             # It led when the group took this rule: now it needs an epoch, like any master.
             return self._wish_master(me, Cause.STARTED)
         self._trail.sample(self.log.end_index, now_ns)
-        self._evicting = {node: until_ns for node, until_ns in self._evicting.items() if now_ns < until_ns and node in agreed.in_sync}
+        self._forget_evictions(now_ns)
         if self._hears_nobody(now_ns) and now_ns - self._agreed_ns >= self.config.timing.election_max_ns:
             # It may be heard by all and hear none: a smaller set could be agreed on, without its knowing, and nobody else be electable.
             self._wishes.append(Alter(me, agreed.generation, agreed.epoch, agreed.version, dict(agreed.in_sync)))
@@ -80,14 +80,28 @@ class Appointing(Changing):
             in_sync = {node: self._known_by(node) for node in sorted(wanted)}
             self._wishes.append(Alter(me, agreed.generation, agreed.epoch, agreed.version, in_sync))
 
+    def _forget_evictions(self, now_ns: int) -> None:
+        """A node stays out of the set for a change until it is no voter any more, nobody asks for the change any more, or the set is short
+        of nodes without it. Being out of the set is no reason: the change is still to come."""
+        short = self.short_of(now_ns) > 0
+        self._evicting = {
+            node: eviction
+            for node, eviction in self._evicting.items()
+            if node in self.members.voters and now_ns < eviction.until_ns and (eviction.lost or not short)
+        }
+
     def _leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
-        """Who is to leave the set: gone, too far behind, or no voter any more. Below the minimum nobody leaves for being late: nothing is
-        committed then anyway, and the more may be elected the better."""
+        """Who is to leave the set: a node that is no voter any more or lost its directory; then, as long as the minimum stays, one that a
+        change wants out, and one that is gone or too far behind. Below the minimum nothing is committed anyway, and the more may be elected
+        the better."""
         others = [node for node in agreed.in_sync if node != self.config.node]
-        leaving = {node for node in others if node not in self.members.voters or node in self._evicting or self._is_renamed(agreed, node)}
-        late = sorted((self._contact_ns(node), node) for node in others if node not in leaving and self._is_late(node, now_ns))
-        while late and len(agreed.in_sync) - len(leaving) > self.config.ha.minimum:
-            leaving.add(late.pop(0)[1])
+        lost = {node for node, eviction in self._evicting.items() if eviction.lost}
+        leaving = {node for node in others if node not in self.members.voters or node in lost or self._is_renamed(agreed, node)}
+        evicted = [node for node in others if node not in leaving and node in self._evicting]
+        late = sorted((self._contact_ns(node), node) for node in others if node not in {*leaving, *evicted} and self._is_late(node, now_ns))
+        for node in (*evicted, *(node for _, node in late)):
+            if len(agreed.in_sync) - len(leaving) > self.config.ha.minimum:
+                leaving.add(node)
         return leaving
 
     def _is_renamed(self, agreed: Appointment, node: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.handing_over import HandingOver
-from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.membership import Change, Eviction, MemberChange, NotYet, changed
 from ledgermq.raft.messages import Extent
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.quorum import majority
@@ -23,16 +23,16 @@ class Changing(HandingOver):
     """Proposals of members, and what becomes of a leader that is none any more."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
-        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so now, for
-        people."""
+        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so, for
+        people: `NotYet` where asking again will help."""
         assert self.role is Role.LEADER, self
         self._now_ns = now_ns
         if self.handover is not None or not self.accepting:
-            return "leadership is being handed over; ask the next leader"
+            return NotYet("leadership is being handed over; ask the next leader")
         if not self._may_commit(self.commit_index):
-            return f"this leader has not committed an entry of its term {self.term} yet; ask again"
+            return NotYet(f"this leader has not committed an entry of its term {self.term} yet; ask again")
         if self.configurations.latest_index > self.commit_index:
-            return f"the change before, entry {self.configurations.latest_index}, is not committed yet; ask again"
+            return NotYet(f"the change before, entry {self.configurations.latest_index}, is not committed yet; ask again")
         members = changed(self.members, change, self.log.end_index + 1)
         if isinstance(members, str):
             return members
@@ -40,7 +40,7 @@ class Changing(HandingOver):
             return lag
         if change.kind is Change.RULE:
             return self._not_all_there(now_ns) or members
-        return self._would_stall(members, now_ns) or self._still_in_sync(change, now_ns) or members
+        return self._still_in_sync(members, change, now_ns) or self._would_stall(members, change, now_ns) or members
 
     def due_change(self, now_ns: int) -> MemberChange | None:
         """Leader only: the rule that a change-over leads to; or a learner that voted before it lost its directory, and has caught up: it is
@@ -67,19 +67,19 @@ class Changing(HandingOver):
         lag = self.log.end_index - peer.received
         return f"{node} is {lag} entries behind entry {self.log.end_index}, the end of the log; promote it once it has caught up"
 
-    def _would_stall(self, members: Members, now_ns: int) -> str | None:
-        """Whether the new voters could not even commit the change: a majority of them must be there. An in-sync set is what it is."""
-        if members.rule is Rule.IN_SYNC:
+    def _would_stall(self, members: Members, change: MemberChange, now_ns: int) -> str | None:
+        """Whether the new voters could not even commit the change. A majority of them must be there; of an HA group the minimum, where the
+        change takes somebody away. A node that lost its directory is gone already."""
+        if members.rule is Rule.IN_SYNC and change.kind not in (Change.REMOVE, Change.DEMOTE):
             return None
         there = [voter for voter in members.voters if voter == self.config.node or self._is_there(voter, now_ns)]
-        needed = majority(len(members.voters))
+        needed = self.config.ha.minimum if members.rule is Rule.IN_SYNC else majority(len(members.voters))
         if len(there) >= needed:
             return None
         silent = ", ".join(voter for voter in members.voters if voter not in there)
-        return (
-            f"this would lose the quorum: {needed} of the voters {', '.join(members.voters)} are needed, and {silent} cannot be heard; "
-            "nothing could be committed any more, not even this change"
-        )
+        heard = f"{silent} cannot be heard" if silent else "there are no others"
+        lost = f"this would lose the quorum: {needed} of the voters" if members.rule is not Rule.IN_SYNC else f"{needed} in sync of the voters"
+        return f"{lost} {', '.join(members.voters)} are needed, and {heard}; nothing could be committed any more, not even this change"
 
     def _not_all_there(self, now_ns: int) -> str | None:
         """Whether the group could not change its rule now: between two rules it needs every voter, and nothing but that."""
@@ -91,18 +91,22 @@ class Changing(HandingOver):
             return f"to change the rule every voter must be in sync; the in-sync set is {', '.join(sorted(self._in_sync()))}"
         return None
 
-    def _still_in_sync(self, change: MemberChange, now_ns: int) -> str | None:
-        """Who is in the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters."""
+    def _still_in_sync(self, members: Members, change: MemberChange, now_ns: int) -> str | None:
+        """Who is in the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters. Where nothing else
+        speaks against the change, this begins to take it out."""
         leaves = change.kind in (Change.REMOVE, Change.DEMOTE, Change.RETURN)
         if self.members.rule is not Rule.IN_SYNC or not leaves or change.node not in self._required():
             return None
         if change.node == self.config.node:
             return f"{change.node} is the master; hand over first: ledgermq transfer"
-        left, minimum = len(self._in_sync()) - 1, self.config.ha.minimum
-        if left < minimum and change.kind is not Change.RETURN:
+        lost, minimum = change.kind is Change.RETURN, self.config.ha.minimum
+        left = len(set(self._in_sync()) - self._evicting.keys() - {change.node})
+        if left < minimum and not lost:
             return f"this would leave {left} in the in-sync set, and the group demands {minimum}; nothing could be committed any more"
-        self._evicting[change.node] = now_ns + self.config.timing.stall_ns
-        return f"{change.node} is in the in-sync set still and is being taken out of it; ask again"
+        if stalls := self._would_stall(members, change, now_ns):
+            return stalls
+        self._evicting[change.node] = Eviction(now_ns + self.config.timing.stall_ns, lost)
+        return NotYet(f"{change.node} is still in the in-sync set and is being taken out of it; ask again")
 
     def _change_members(self, extent: Extent, members: Members) -> None:
         """A leader's own change is in effect at once. Who is removed hears of it for a little while longer, so that it rests in peace."""

@@ -34,6 +34,10 @@ class Change(Enum):
     RULE = "rule"
 
 
+class NotYet(str):
+    """Why a change cannot be made now; the same change may be granted a moment later, when it is asked for again."""
+
+
 @dataclass(frozen=True, slots=True)
 class MemberChange:
     """A wish. `incarnation` is that of the node's directory, which the members name from then on; where they name one already, only ADD
@@ -48,12 +52,21 @@ class MemberChange:
     observer: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A change of members needs this node out of the in-sync set first. It is not wished back into the set until the change is made, or
+    nobody has asked for it until `until_ns`. `lost`: the node's directory is gone, so it leaves also a set that is too small without it."""
+
+    until_ns: int
+    lost: bool
+
+
 def changed(members: Members, change: MemberChange, index: int) -> Members | str:
     """The members after `change`, which the entry `index` is to make, or why there is no such change of these members, for people."""
     if change.kind is Change.RULE:
         return _with_rule(members, change.rule, index)
     if members.rule is Rule.ALL:
-        return f"the group is changing over to the rule {members.towards}; ask again when that is done"
+        return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
     node, kind = change.node, change.kind
     voters, learners, returning = set(members.voters), set(members.learners), set(members.returning)
     incarnations, observers = dict(members.incarnations), set(members.observers)
@@ -105,7 +118,7 @@ def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
     if members.rule is not Rule.ALL:
         return replace(members, rule=Rule.ALL, towards=wanted, since=index)
     if wanted is not members.towards:
-        return f"the group is changing over to the rule {members.towards}; ask again when that is done"
+        return NotYet(f"the group is changing over to the rule {members.towards}; ask again when that is done")
     return replace(members, rule=wanted, towards=None, since=index if wanted is Rule.IN_SYNC else 0)
 
 

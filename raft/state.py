@@ -13,7 +13,7 @@ from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Chance, Members, RaftConfig
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.membership import Configurations
+from ledgermq.raft.membership import Configurations, Eviction
 from ledgermq.raft.messages import NO_INDEX, Message
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.reads import Reads
@@ -115,8 +115,9 @@ class State:
         """The latest that this replica heard of, whatever rule the group has now."""
         self._joining: set[str] = set()
         """Whom a master wished into the in-sync set of the version it knows: each of them may be in it already."""
-        self._evicting: dict[str, int] = {}
-        """Whom a change of members wants out of the in-sync set, and until when."""
+        self._evicting: dict[str, Eviction] = {}
+        """The nodes that a change of members wants out of the in-sync set. Set when the change is proposed, cleared by the review of the set
+        (`appointing.py`), and by nothing else within an epoch."""
         self._wishes: list[Wish] = []
         self._canvass_until_ns = NEVER_NS
         """Until when answers to a canvass are waited for; NEVER_NS without one."""

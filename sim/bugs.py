@@ -90,6 +90,7 @@ class Bug(str, Enum):
     CHANGE_OVER_AT_ONCE = "change-over-at-once"
     UNCONFIRMED_SHOWN = "unconfirmed-shown"
     LEASE_BY_MAJORITY = "lease-by-majority"
+    EVICTED_WISHED_BACK = "evicted-wished-back"
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -366,6 +367,14 @@ class TakesAnybodyIn(Core):
         return self._is_there(node, now_ns)
 
 
+class WishesEvictedBack(Core):
+    """Forgets that a change wants a node out of the in-sync set once it is out, and wishes it back before the change is asked for again."""
+
+    def _forget_evictions(self, now_ns: int) -> None:
+        super()._forget_evictions(now_ns)
+        self._evicting = {node: eviction for node, eviction in self._evicting.items() if node in self._in_sync()}
+
+
 class LeadsAgain(Core):
     """Leads the epoch it was appointed for again after a restart."""
 
@@ -517,6 +526,7 @@ CORES: dict[Bug, type[Core]] = {
     Bug.JOINER_NOT_COUNTED: ForgetsJoiners,
     Bug.JOINS_BEHIND: TakesAnybodyIn,
     Bug.EPOCH_LED_TWICE: LeadsAgain,
+    Bug.EVICTED_WISHED_BACK: WishesEvictedBack,
     Bug.TWO_MASTERS_ACCEPTED: FollowsBoth,
     Bug.IN_SYNC_BY_MAJORITY: CountsAMajority,
     Bug.MINIMUM_IGNORED: NeverShort,

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from ledgermq.node.core.calls.members import MembersKind
-from ledgermq.sim.faults_kind import FOLLOWER, Kind, a_node, a_while, lasting, leaders, own_chance, target
+from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, own_chance, target
 from ledgermq.sim.network import MS, Chance, around
+from ledgermq.sim.operators import Operator
 from ledgermq.sim.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.world import World
 
@@ -21,6 +22,7 @@ JOINERS_MAX = 2
 """So many nodes join in a run."""
 ASKED = 4
 """A promotion is asked for so often: a learner has to catch up first."""
+VOTERS_LEAST = 2
 ENDS = ("observer", "kill", "voter")
 """What becomes of an observer."""
 SILENT_MS = 200
@@ -140,6 +142,37 @@ def _trim_for_all(world: World, files: int) -> None:
         world.trim(files, SILENT_MS)
 
 
+def move(world: World, event: FaultEvent) -> None:
+    """To a node that is no member, or to one that begins with nothing. Of a group one replica moves at a time."""
+    source, led = target(world, event), world.led()
+    if source is None or led is None or source not in led[1].voters or any(each.target for each in _asking(world)):
+        return
+    wanted = {node for each in _asking(world) for node in (each.source, each.target)}
+    known = [name for name in world.names if name not in {*led[1].nodes, *wanted}]
+    may_join = len(world.names) < len(world.settings.names) + JOINERS_MAX
+    if source not in wanted and (known or may_join):
+        chance = own_chance(event)
+        world.operate(source, world.join() if may_join else known[chance.randrange(len(known))], chance)
+
+
+def remove(world: World, event: FaultEvent) -> None:
+    """A replica that the group can do without: two voters stay."""
+    source, led = target(world, event), world.led()
+    wanted = {node for each in _asking(world) for node in (each.source, each.target)}
+    if source is not None and led is not None and source in led[1].voters and source not in wanted:
+        removals = sum(not each.target for each in _asking(world))
+        if len(led[1].voters) - removals > VOTERS_LEAST:
+            world.operate(source, "", own_chance(event))
+
+
+def _asking(world: World) -> list[Operator]:
+    return [operator for operator in world.operators if not operator.ended]
+
+
+def _of_some(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
+    return {"node": (LEADER, FOLLOWER)[chance.randrange(2)]}
+
+
 def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
     return {"change": _DRAWN[chance.randrange(len(_DRAWN))]}
 
@@ -151,6 +184,8 @@ KINDS: dict[str, Kind] = {
         (8, 37), "the leader is cut off right after it told another to take over", a_while(300, 2000), transfer_and_cut
     ),
     "membership": Kind((33,), "some node is added, promoted, demoted or removed, be it the leader", _draw_change, change),
+    "move": Kind((33,), "an operator moves a replica, the leader's or another, and asks until it is done", _of_some, move),
+    "remove": Kind((33,), "an operator removes a voter, and asks until it is done or refused for good", _of_some, remove),
     "join": Kind((33,), "a node begins with an empty directory, becomes a learner, then a voter", lasting(200, 1000), join),
     "observe": Kind(
         (33,),

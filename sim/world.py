@@ -49,6 +49,7 @@ from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways, judge
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.operators import Operator
 from ledgermq.sim.outcome import Outcome, TimelineEvent
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.timetable import Timetable
@@ -142,6 +143,7 @@ class World:
         """How often each kind of fault was carried out."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
+        self.operators: list[Operator] = []
         self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
         """The last of what happened, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
@@ -658,7 +660,7 @@ class World:
         elif isinstance(outcome, MembersChanged):
             self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
             self.coverage["membership-changes"] += 1
-        elif isinstance(outcome, Refused) and outcome.reason == "members-refused":
+        elif isinstance(outcome, Refused) and outcome.reason in ("members-refused", "members-not-yet"):
             self.note(f"members not changed: {outcome.detail}", node)
             self.coverage["membership-changes-refused"] += 1
         if done.token in self._waiting:
@@ -777,6 +779,28 @@ class World:
             self.note(f"asked to {kind} {node}", station.name)
             self._turn_soon(station)
 
+    def led(self) -> tuple[str, Members] | None:
+        """The newest leader that runs, and the members that it knows to be committed."""
+        found = max(self._leader_lives(), key=lambda found: found[1].term, default=None)
+        if found is None:
+            return None
+        station, life = found
+        return station.name, life.replica.core.configurations.at(life.commit_index)
+
+    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
+        """As an operator does who waits for the answer; 0 while he must not (`change_members`)."""
+        if kind == "remove" and not self._all_count():
+            return 0
+        incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
+        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation), answered)
+
+    def operate(self, source: str, target: str, chance: random.Random) -> None:
+        """An operator begins to ask for a removal, or for a move to `target`."""
+        operator = Operator(self, source, target, chance)
+        self.operators.append(operator)
+        self.note(f"an operator wants {operator}")
+        self.coverage["moves" if target else "removals"] += 1
+
     def change_rule(self) -> Rule | None:
         """Whoever leads is asked for the rule that the group does not have; which one that is, None without a leader."""
         members = self.members()
@@ -888,9 +912,12 @@ class World:
             ends = {(life.end_index, life.machine.applied_index) for life in lives if life is not None}
             same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
             same = same and not self._delays_left() and not any(native.waits for native in self.natives)
+            same = same and all(operator.ended for operator in self.operators)
             if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
                 return
+        if endless := [str(operator) for operator in self.operators if not operator.ended]:
+            raise Violation("O7", f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after everything healed")
         if drains and len(ends) == 1:
             raise Violation("delivery", f"messages are left that nobody is given within {HEAL_S} s of virtual time")
         raise Violation("O7", f"the replicas did not come to hold the same within {HEAL_S} s of virtual time: {sorted(ends)}")

@@ -39,7 +39,7 @@ from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.appointments import Wish
 from ledgermq.raft.config import Rule
-from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.membership import MemberChange, NotYet
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
@@ -484,7 +484,7 @@ class Group:
             turn.full = True
             return "the disk of the leader is full"
         except NotLeader:
-            return "leadership is being handed over; ask again"
+            return NotYet("leadership is being handed over; ask again")
         if isinstance(outcome, str):
             return outcome
         self._sequencer.appended(place)

@@ -15,7 +15,7 @@ from ledgermq.node.core.calls.outcome import Done, Refused
 from ledgermq.node.core.members import from_raft
 from ledgermq.node.core.ports import Replicator
 from ledgermq.raft.config import Rule
-from ledgermq.raft.membership import Change, MemberChange
+from ledgermq.raft.membership import Change, MemberChange, NotYet
 
 AGAIN_NS = 100_000_000
 """How often a change that the leader owes somebody is tried."""
@@ -102,7 +102,8 @@ class Memberships:
     def refused(self, wish: Wish, why: str) -> list[Done]:
         """The core would not append it."""
         if wish.token is not None:
-            return [Done(wish.token, Refused("members-refused", self._replicator.leader, why))]
+            reason = "members-not-yet" if isinstance(why, NotYet) else "members-refused"
+            return [Done(wish.token, Refused(reason, self._replicator.leader, why))]
         self.objections[wish.change.node] = why
         return []
 

@@ -88,6 +88,40 @@ def test_a_fourth_node_gets_its_share(tmp_path: Path) -> None:
         assert writer.acknowledged and writer.acknowledged <= read_all(run)
 
 
+def in_sync(run: CommandLine) -> list[str]:
+    (found,) = run.ok("status", "--json").json["groups"]
+    return list(found["ha"]["in_sync"])
+
+
+def test_replicas_of_an_idle_ha_group_move_and_go(tmp_path: Path) -> None:
+    """From a slave to a node that was down when it was added, from the master, and away for good: nobody sends, so nothing but the command
+    itself moves the group on. Whoever is out of the group is out of the in-sync set, and the others are in it."""
+    with real.running(tmp_path, groups=({"name": "g1", "replication": "ha"},)) as cluster:
+        run = CommandLine.of(cluster)
+        (fourth,) = free_ports(1)
+        added = run.run("member", "add", "n4", "--address", places(fourth), "--timeout", "2s")
+        assert added.status == 4 and "n4 does not answer" in added.error, added
+        cluster.nodes["n4"] = fourth
+        with started_with(cluster, [*settings("n4", fourth), "join=spare"]):
+            cluster.start("n4")
+        up = lambda: {row["node"] for row in run.ok("member", "list", "--json").json["members"] if row["up"]}  # noqa: E731
+        real.wait_for(lambda: "n4" in up(), 60, "n4 to be reached")
+        real.wait_for(lambda: in_sync(run) == ["n1", "n2", "n3"], 60, "everybody in sync")
+        master = real.leader(cluster)
+        slave, other = (node for node in ("n1", "n2", "n3") if node != master)
+        moved = run.ok("move-replica", "g1", "--from", slave, "--to", "n4", "--timeout", "60s", "--json", timeout_s=180).json
+        assert moved["done"] and members_of(run, "g1") == dict.fromkeys(sorted({master, other, "n4"}), "voter")
+        real.wait_for(lambda: in_sync(run) == sorted({master, other, "n4"}), 60, "the moved replica in sync")
+        master = real.leader(cluster)
+        moved = run.ok("move-replica", "g1", "--from", master, "--to", slave, "--timeout", "60s", "--json", timeout_s=180).json
+        left = {"n1", "n2", "n3", "n4"} - {master}
+        assert moved["done"] and members_of(run, "g1") == dict.fromkeys(sorted(left), "voter")
+        real.wait_for(lambda: in_sync(run) == sorted(left), 60, "the replica that moved back in sync")
+        gone = next(node for node in sorted(left) if node != real.leader(cluster))
+        run.ok("member", "remove", gone, "--group", "g1", "--timeout", "60s", timeout_s=180)
+        assert set(members_of(run, "g1")) == left - {gone} and set(in_sync(run)) == left - {gone}
+
+
 def test_official_clients_over_three_groups(tmp_path: Path) -> None:
     """Sends and deliveries use all groups, and message groups keep their order."""
     with real.running(tmp_path, groups=("g1", "g2", "g3")) as cluster:

@@ -29,7 +29,10 @@ class World:
         self.lag: int | None = 0
         self.led_by: str | None = "n1"
         self.refuses: dict[int, str] = {}
+        self.not_yet: dict[int, str] = {}
         self.transferred: list[str] = []
+        self.transfer_refusal = ""
+        self.let_into_the_quorum: list[str] = []
         self.links = {name: SimpleNamespace(up=True) for name in NODES if name != "n1"}
         nodes = {name: {"peer": f"{name}:1"} for name in NODES}
         spec = {"replicas": list(voters), "data_file_bytes": 1 << 20, **settings}
@@ -78,6 +81,8 @@ class World:
     async def changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
         if kind in self.refuses:
             raise fail(Code.PRECONDITION_FAILED, f"broker group {group}: {self.refuses[kind]}")
+        if kind in self.not_yet:
+            return pb.ChangeMemberResponse(waits_for=f"broker group {group}: {self.not_yet[kind]}")
         if kind == Kind.REMOVE:
             self.roles.pop(node, None)
         else:
@@ -85,7 +90,12 @@ class World:
         found = await self.of_node(group, node)
         return pb.ChangeMemberResponse(done=True, groups=[] if found is None else [found])
 
+    async def let_in(self, node: str) -> None:
+        self.let_into_the_quorum.append(node)
+
     async def _transfer(self, request: pb.TransferLeadershipRequest) -> pb.TransferLeadershipResponse:
+        if self.transfer_refusal:
+            raise fail(Code.PRECONDITION_FAILED, self.transfer_refusal)
         self.led_by = request.to
         self.transferred.append(request.to)
         return pb.TransferLeadershipResponse(done=True)
@@ -152,6 +162,50 @@ def test_a_quorum_that_would_be_lost_meanwhile_is_an_error_at_once() -> None:
     world.refuses.clear()
     world.links["n2"].up = world.links["n3"].up = True
     assert world.ask().done
+
+
+NOT_IN_SYNC = "n4 is not in sync; the in-sync set is n1, n2, n3"
+
+
+def test_a_target_that_cannot_lead_yet_is_waited_for() -> None:
+    """A replica that was just promoted comes into the in-sync set of an HA group a moment later. So it is when a move is given up."""
+    world = World(replication="ha", ack="in-sync", min_in_sync=2)
+    world.transfer_refusal = NOT_IN_SYNC
+    waits = world.ask()
+    assert not waits.done and waits.step == "hand-over" and waits.waits_for == f"broker group g1: {NOT_IN_SYNC}"
+    assert world.roles["n1"] == "voter"
+    world.led_by = "n4"
+    assert world.ask(abort=True).step == "hand-over" and world.roles["n4"] == "voter"
+    world.led_by, world.transfer_refusal = "n1", ""
+    assert world.ask().done and world.transferred == ["n4"]
+
+
+def test_a_hand_over_without_enough_nodes_is_an_error_at_once() -> None:
+    """Nobody comes into the in-sync set by waiting for nodes that are down."""
+    world = World(replication="ha", ack="in-sync", min_in_sync=3)
+    world.transfer_refusal = NOT_IN_SYNC
+    world.ask()
+    world.silent("n2", "n3")
+    assert "of which only 2 answer (missing: n2, n3): it demands 3 in sync" in world.refused()
+
+
+def test_a_change_that_is_not_possible_yet_is_waited_for_as_long_as_enough_nodes_answer() -> None:
+    """The leader says so in its answer, not as a refusal; who is missing is named all the same."""
+    world = World()
+    world.not_yet[Kind.REMOVE] = "the change before, entry 7, is not committed yet; ask again"
+    waits = world.ask()
+    assert waits.step == "remove" and "entry 7" in waits.waits_for
+    world.silent("n2", "n3")
+    assert "missing: n2, n3" in world.refused()
+
+
+def test_a_target_that_was_down_when_it_was_added_is_let_in_by_the_move() -> None:
+    """Nobody has to repeat `member add`; the replicas of a new group are let in, too."""
+    world = World()
+    world.lag = 10_000
+    world.ask()
+    assert world.let_into_the_quorum == ["n4"] and world.move == Move("n1", "n4")
+    assert added(world, replicas=["n2", "n4"]).created and world.let_into_the_quorum == ["n4", "n2", "n4"]
 
 
 def test_without_a_leader_the_silent_ones_are_named() -> None:

@@ -205,6 +205,31 @@ def test_refusals_are_told_in_the_words_of_who_refused(bench: Bench) -> None:
     assert len(bench.asked) == asked
 
 
+@pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.PROMOTE])
+def test_what_the_leader_cannot_do_yet_is_waited_for(bench: Bench, kind: int) -> None:
+    """A member of the in-sync set leaves that first; the same command goes on."""
+    bench.joins()
+    bench.change(Kind.ADD, addresses=FOURTH)
+    node = "n4" if kind == Kind.PROMOTE else "n3"
+    bench.refuse = Refused("members-not-yet", detail="it is still in the in-sync set")
+    answer = bench.change(kind, node)
+    assert not answer.done and "broker group g1: it is still in the in-sync set" in answer.waits_for
+    assert "n3" in bench.controller.state.broker_groups["g1"] and "n3" in bench.controller.health.voters
+    bench.refuse = None
+    assert bench.change(kind, node).done
+
+
+def test_a_node_that_did_not_answer_when_it_was_added_is_let_in_later(bench: Bench) -> None:
+    """By whoever needs it: it votes in the controller quorum then. Nobody else is touched."""
+    assert "does not answer" in bench.change(Kind.ADD, addresses=FOURTH).waits_for
+    assert "n4" not in bench.controller.health.voters
+    bench.joins()
+    for _ in range(2):
+        run(bench.unit.let_in("n4"))
+    run(bench.unit.let_in("n3"))
+    assert bench.controller.health.voters == ("n1", "n2", "n3", "n4")
+
+
 @pytest.mark.parametrize(
     ("kind", "node", "fields", "error", "said"),
     [

@@ -10,7 +10,7 @@ from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, Member
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.memberships import AGAIN_NS
 from ledgermq.raft.config import Members
-from ledgermq.raft.membership import Change, MemberChange
+from ledgermq.raft.membership import Change, MemberChange, NotYet
 from tests.node_core.core_fakes import Bench
 
 THREE = Members(("n1", "n2", "n3"))
@@ -114,6 +114,13 @@ def test_what_the_core_refuses_is_told_in_its_words() -> None:
     bench = leading()
     bench.replicator.refusal = "this would lose the quorum"
     assert ask(bench, "remove", "n2") == Refused("members-refused", "n1", "this would lose the quorum")
+
+
+def test_what_the_core_refuses_for_a_moment_is_told_apart() -> None:
+    """Whoever asked may ask again."""
+    bench = leading()
+    bench.replicator.refusal = NotYet("n2 is still in the in-sync set")
+    assert ask(bench, "remove", "n2") == Refused("members-not-yet", "n1", "n2 is still in the in-sync set")
 
 
 def test_only_a_serving_leader_changes_members() -> None:

@@ -53,8 +53,8 @@ class ChangeMembers:
     """Change who replicates this broker group, by one node. `add`: a learner whose directory is `incarnation`; `promote`: a learner that
     is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`; `rule`: of no node, the group is to have `rule`, and goes
     on by itself once the answer to the first of two records is there. Answer: `MembersChanged` once the record is committed;
-    asking for what is so already is answered at once. Refused with `members-refused` and the reason in words when it would cost the
-    quorum, the learner is not caught up, or another change is under way."""
+    asking for what is so already is answered at once. Refused in words with `members-refused` when it would cost the quorum or
+    the learner is not caught up, with `members-not-yet` when another change is under way or the node is still in the in-sync set."""
 
     token: Token
     kind: MembersKind

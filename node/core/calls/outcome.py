@@ -123,7 +123,8 @@ class Refused:
     `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions`, `too-many-recalls`,
     `lite-topics` and `lite-subscriptions` (too many; nothing was appended),
     `in-sync-short` (an HA group has fewer members in sync than it needs; nothing was appended; `detail` says what to do),
-    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why).
+    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why),
+    `members-not-yet` (the same, and asking again a moment later will help).
 
     Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (opened again by
     somebody else), `sequence-gap` (an earlier message is missing), `partial-frame` (its messages below `next_sequence` are stored, as one
