@@ -54,9 +54,6 @@ class NoChance:
     def getrandbits(self, bits: int) -> int:
         return 0
 
-    def choice(self, values: Iterable[object]) -> object:
-        return next(iter(values))
-
 
 @dataclass(frozen=True)
 class Goal:
@@ -414,6 +411,11 @@ class Search:
             except AssertionError as error:
                 raise AssertionError(f"after {' '.join('-'.join(step) for step in self.way(key))}: {error}") from error
         return len(self.found)
+
+    @property
+    def finished(self) -> bool:
+        """Every state that was found was looked at."""
+        return not self._next
 
     def way(self, key: object) -> list[tuple[str, ...]]:
         """The steps to a state."""

@@ -11,7 +11,7 @@ import pytest
 from ledgermq.proto.types import Role
 from ledgermq.raft.appointments import Alter, Appointment, Elect, alter, elect, force, from_json, to_json
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
-from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
 from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Cluster, Disk, Member
@@ -455,6 +455,61 @@ def test_a_voter_leaves_the_set_before_it_leaves_the_group(led: Pair) -> None:
     assert set(smaller.in_sync) == {"n1", "n2"}
     led.appoint(smaller)
     assert led.members["n1"].change(removal, led.now_ns) is None
+
+
+def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: Pair) -> None:
+    """Longer than any operator takes to ask again; then it is in sync again."""
+    removal, master = MemberChange(Change.REMOVE, "n3"), led.members["n1"]
+    assert isinstance(master.change(removal, led.now_ns), NotYet)
+    known = led.answered(FIRST, 9_000)
+    assert set(known.in_sync) == {"n1", "n2"} and known.version == FIRST.version + 1
+    known = led.answered(known, 3_000)
+    assert set(known.in_sync) == {"n1", "n2", "n3"}
+    assert isinstance(master.change(removal, led.now_ns), NotYet)
+    known = led.answered(known, 5_000)
+    assert master.change(removal, led.now_ns) is None
+    led.answered(known, 1_000)
+    assert not master.core._evicting
+
+
+def test_a_set_that_is_short_takes_back_who_was_asked_out() -> None:
+    """Another node ended while one was kept out for its removal: with a minimum of two the group goes on with the one that is left. The
+    removal is refused, because the group cannot do without it now."""
+    pair = Pair(HaRules(minimum=2))
+    pair.appoint(FIRST)
+    master = pair.members["n1"]
+    master.propose(1)
+    pair.settle()
+    removal = MemberChange(Change.REMOVE, "n3")
+    master.change(removal, pair.now_ns)
+    known = pair.answered(FIRST, 500)
+    assert set(known.in_sync) == {"n1", "n2"}
+    pair.down["n2"] = 1 << 60
+    pair.until(lambda: pair.now_ns >= 1_600 * MS)
+    refusal = str(master.change(removal, pair.now_ns))
+    assert "2 in sync of the voters n1, n2 are needed, and n2 cannot be heard" in refusal
+    known = pair.answered(known, 1_500)
+    assert set(known.in_sync) == {"n1", "n3"}
+    master.propose(1)
+    pair.settle()
+    assert master.core.commit_index == master.core.log.end_index
+
+
+def test_two_changes_at_once_do_not_leave_the_set_below_its_minimum() -> None:
+    """The second one is refused; a set that became smaller meanwhile keeps who was asked out of the larger one."""
+    pair = Pair(HaRules(minimum=2))
+    pair.appoint(FIRST)
+    master = pair.members["n1"]
+    master.propose(1)
+    pair.settle()
+    assert isinstance(master.change(MemberChange(Change.REMOVE, "n3"), pair.now_ns), NotYet)
+    assert "would leave 1 in the in-sync set" in str(master.change(MemberChange(Change.REMOVE, "n2"), pair.now_ns))
+    smaller = replace(FIRST, version=2, in_sync={"n1": "", "n3": ""})
+    pair.down["n2"] = 1 << 60
+    pair.appoint(smaller, "n1")
+    pair.wishes.clear()
+    pair.answered(smaller, 500)
+    assert all(len(wish.in_sync) >= 2 for wish in pair.wishes if isinstance(wish, Alter))
 
 
 def test_the_master_is_not_removed_and_the_minimum_not_undercut() -> None:

@@ -1,0 +1,81 @@
+"""Changes of members of HA groups, in every state that a small group can reach: what is asked for ends, and never leaves too few in sync."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.core import Core
+from ledgermq.raft.membership import MemberChange
+from tests.raft.appointed_states import Goal, Search, States
+
+REMOVALS = (Goal("n2"), Goal("n3"))
+ASKED_EVERY = (1, 2)
+"""Heartbeats between two questions of an operator."""
+
+
+@pytest.mark.parametrize(
+    ("minimum", "goals", "least"),
+    [(2, REMOVALS, 500), (1, (Goal("n3"),), 50), (2, (Goal("n3", "n4"),), 100), (2, (Goal("n1", "n4"),), 100)],
+    ids=["two-removals", "removal", "move-of-a-slave", "move-of-the-master"],
+)
+def test_every_change_ends_from_every_state(minimum: int, goals: tuple[Goal, ...], least: int) -> None:
+    """All states, with wishes and news that are as late as can be. The search is over when there is no new one."""
+    search = Search(States(minimum), goals, ASKED_EVERY)
+    assert search.run(10_000) > least
+    assert search.finished
+
+
+@pytest.mark.parametrize("minimum", [1, 2])
+def test_every_change_ends_although_a_node_is_cut_off(minimum: int) -> None:
+    """The states that are nearest to the beginning; whoever is cut off for good, the others go on where they are enough."""
+    assert Search(States(minimum, cuts=1), (Goal("n3"),), (2,)).run(1_500) >= 1_500
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("goals", [(Goal("n3"),), (Goal("n3", "n4"),), (Goal("n1", "n4"),), (Goal("n1", "n4"), Goal("n3"))], ids=str)
+@pytest.mark.parametrize("minimum", [1, 2])
+@pytest.mark.parametrize("cuts", [0, 1])
+def test_every_change_ends_from_very_many_states(minimum: int, goals: tuple[Goal, ...], cuts: int) -> None:
+    """As many as fit; all of them where the search ends sooner."""
+    found = Search(States(minimum, cuts=cuts), goals, ASKED_EVERY).run(100_000)
+    print(f"{found} states")
+
+
+class WishesBack(Core):
+    """Planted, as it was once: a node that is out of the set is not kept out of it."""
+
+    def _forget_evictions(self, now_ns: int) -> None:
+        super()._forget_evictions(now_ns)
+        self._evicting = {node: eviction for node, eviction in self._evicting.items() if node in self._in_sync()}
+
+
+class LeavesAnyway(Core):
+    """Planted, as it was once: whom a change wants out leaves, however few stay."""
+
+    def _leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
+        return super()._leaving_set(agreed, now_ns) | (self._evicting.keys() & agreed.in_sync.keys())
+
+
+class RemovesAnyway(Core):
+    """Planted, as it was once: a change is made although too few of those who stay can be heard."""
+
+    def _would_stall(self, members: Members, change: MemberChange, now_ns: int) -> str | None:
+        return None if members.rule is Rule.IN_SYNC else super()._would_stall(members, change, now_ns)
+
+
+@pytest.mark.parametrize(
+    ("core", "cuts", "goals", "said"),
+    [
+        (WishesBack, 0, (Goal("n3"),), "does not end"),
+        (LeavesAnyway, 0, REMOVALS, "leaves too few in sync"),
+        (RemovesAnyway, 1, (Goal("n3"),), "is removed although too few"),
+    ],
+)
+def test_the_search_finds_every_broken_rule(core: type[Core], cuts: int, goals: tuple[Goal, ...], said: str) -> None:
+    """And names the steps that lead there."""
+    with pytest.raises(AssertionError, match=said) as found:
+        Search(States(2, cuts, core), goals, (2,)).run(10_000)
+    assert str(found.value).startswith("after want-n")
