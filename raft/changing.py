@@ -78,8 +78,11 @@ class Changing(HandingOver):
             return None
         silent = ", ".join(voter for voter in members.voters if voter not in there)
         heard = f"{silent} cannot be heard" if silent else "there are no others"
-        lost = f"this would lose the quorum: {needed} of the voters" if members.rule is not Rule.IN_SYNC else f"{needed} in sync of the voters"
-        return f"{lost} {', '.join(members.voters)} are needed, and {heard}; nothing could be committed any more, not even this change"
+        lost = f"{needed} in sync" if members.rule is Rule.IN_SYNC else f"this would lose the quorum: {needed}"
+        return (
+            f"{lost} of the voters {', '.join(members.voters)} are needed, and {heard}; "
+            "nothing could be committed any more, not even this change"
+        )
 
     def _not_all_there(self, now_ns: int) -> str | None:
         """Whether the group could not change its rule now: between two rules it needs every voter, and nothing but that."""
@@ -92,8 +95,8 @@ class Changing(HandingOver):
         return None
 
     def _still_in_sync(self, members: Members, change: MemberChange, now_ns: int) -> str | None:
-        """Who is in the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters. Where nothing else
-        speaks against the change, this begins to take it out."""
+        """A member of the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters. Where nothing
+        else speaks against the change, this begins to take it out."""
         leaves = change.kind in (Change.REMOVE, Change.DEMOTE, Change.RETURN)
         if self.members.rule is not Rule.IN_SYNC or not leaves or change.node not in self._required():
             return None

@@ -116,8 +116,8 @@ class State:
         self._joining: set[str] = set()
         """Whom a master wished into the in-sync set of the version it knows: each of them may be in it already."""
         self._evicting: dict[str, Eviction] = {}
-        """The nodes that a change of members wants out of the in-sync set. Set when the change is proposed, cleared by the review of the set
-        (`appointing.py`), and by nothing else within an epoch."""
+        """The nodes that a change of members wants out of the in-sync set. Within an epoch entered when the change is proposed, and removed
+        only by the review of the set (`appointing.py`)."""
         self._wishes: list[Wish] = []
         self._canvass_until_ns = NEVER_NS
         """Until when answers to a canvass are waited for; NEVER_NS without one."""

@@ -56,7 +56,6 @@ class FakeController:
         voters = {*self.health.voters, node} if present else set(self.health.voters) - {node}
         self.health = Health("n1", voters=tuple(sorted(voters)), reached=self.health.reached)
 
-
     async def name_voters(self) -> None:
         self.named += 1
 

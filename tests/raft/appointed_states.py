@@ -1,12 +1,13 @@
 """Every reachable state of a small HA group whose members change, with the product's core and the controller's own functions.
 
-A state is a whole cluster of cores. From each state every step that the world could take next is tried: an operator asks again, the
-controller grants one of the wishes that may still arrive, a node hears what was agreed, a link goes down or comes back, time passes. Entries
-and their answers travel at once; what can be slow is a node that is cut off, the controller, and the operator. States that `key` cannot
-tell apart are visited once, so the search ends.
+A state is a whole cluster of cores. From each state every step that could come next is tried: an operator asks again, the controller grants
+one of the wishes that may still arrive, a node hears what was agreed, a node is cut off or comes back, time passes. Entries and their
+answers travel at once; what may be slow is a node that is cut off, the controller, and the operator. States that `key` cannot tell apart
+are visited once, so the search ends.
 
-From every state in which an operator wants something, `ends` lets everything work again and asks as often as a command does: the change
-must be carried out, or refused for good, within `ENDS_WITHIN` heartbeats.
+From every state in which an operator waits for something, `ends` lets everything work again and asks as often as a command does: the change
+must be made, or refused for good, within `ENDS_WITHIN` heartbeats. From every state in which a node is cut off, `goes_on` demands that the
+others confirm new entries without it. The checks of `HaCluster` hold in every state, and no wish leaves fewer in sync than the minimum.
 """
 
 from __future__ import annotations
@@ -336,9 +337,7 @@ class States(HaCluster):
         place = {index: at for at, index in enumerate(sorted(places))}
         terms = {core.term for core in cores} | {core.log.end_term for core in cores} | {known.epoch, *self.terms_asked()}
         term = {number: at for at, number in enumerate(sorted(terms))}
-        wishes = tuple(
-            (wish.node, term[wish.term]) if isinstance(wish, Elect) else tuple(sorted(wish.in_sync)) for wish in self.wishes
-        )
+        wishes = tuple((wish.node, term[wish.term]) if isinstance(wish, Elect) else tuple(sorted(wish.in_sync)) for wish in self.wishes)
         agreed = term[known.epoch], known.master, tuple(sorted(known.in_sync))
         return agreed, frozenset(wishes), self.wanted, self.alone, self.cuts_left, tuple(self._of(core, place, term) for core in cores)
 
@@ -378,6 +377,11 @@ class States(HaCluster):
         return max(-1, min((at_ns - self.now_ns) // HEARTBEAT_NS, 99))
 
 
+def _copy(kept: bytes) -> States:
+    state: States = pickle.loads(kept)  # noqa: S301  it was written by this search
+    return state
+
+
 class Search:
     """Breadth first from the beginning; `found` says how each state was reached."""
 
@@ -393,15 +397,15 @@ class Search:
         """How many states there are; no more than `most` are looked at."""
         while self._next and len(self.found) < most:
             key, kept = self._next.popleft()
-            state: States = pickle.loads(kept)
+            state = _copy(kept)
             try:
                 if state.wanted:
                     for period in self.every:
                         self._let_end(period, kept)
                 if state.alone is not None:
-                    pickle.loads(kept).goes_on()
+                    _copy(kept).goes_on()
                 for step in list(state.steps(self.goals)):
-                    after: States = pickle.loads(kept)
+                    after = _copy(kept)
                     self.steps += 1
                     after.take(step)
                     reached = after.key()
@@ -427,7 +431,7 @@ class Search:
 
     def _let_end(self, period: int, kept: bytes) -> None:
         ending, passed = self._ending[period], []
-        state: States = pickle.loads(kept)
+        state = _copy(kept)
         for _ in state.ends(period):
             key = state.key()
             if key in ending:

@@ -1,4 +1,4 @@
-"""Changes of members of HA groups, in every state that a small group can reach: what is asked for ends, and never leaves too few in sync."""
+"""Changes of members of HA groups, in every state that a small group can reach: each ends, and none leaves too few in sync."""
 
 from __future__ import annotations
 

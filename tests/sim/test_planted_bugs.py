@@ -82,6 +82,7 @@ FOUND: dict[Bug, Found] = {
     Bug.INCARNATION_IGNORED: Found(8, ("wipe-and-return", "kill-majority", "wipe-and-return", "depose"), HA, 1500),
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
     Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
+    Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
     Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
 BUGS = list(FOUND)

@@ -151,6 +151,19 @@ def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
         assert former[0] != last[0] and former[1] < between[1] < last[1], found
 
 
+@pytest.mark.parametrize("name", GROUPS)
+def test_replicas_move_and_go_while_masters_and_sets_change(name: str) -> None:
+    """Operators ask until it is done, as the command line does; no request is left over once everything healed."""
+    asked = changed = 0
+    for seed in (1, 2):
+        world = World(seed, settings=GROUPS[name])
+        outcome = world.run(STEPS_A_RUN, schedule(("move", "remove", "move", "in-sync-race"), STEPS_A_RUN))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+        assert all(operator.ended for operator in world.operators)
+        asked, changed = asked + len(world.operators), changed + outcome.coverage["membership-changes"]
+    assert asked > 0 and changed > 0
+
+
 @pytest.mark.parametrize(("name", "seed", "more"), [("in-sync", 7123456109, ()), ("async", 4, ("read-error", "kill"))])
 def test_a_page_that_cannot_be_read_fails_for_the_node_and_not_for_the_checkers(name: str, seed: int, more: tuple[str, ...]) -> None:
     """After a power cut the checkers read the whole last log file; the node has not repaired the page in it yet."""
