@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults import schedule
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 
 NAME = "sim_speed"
 RUNS = 3

@@ -18,12 +18,12 @@ from ledgermq.raft.config import HaRules, Rule
 from ledgermq.sim import faults_ha
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import DEFAULT_STEPS, Case, Ran
+from ledgermq.sim.cluster import BEGAN_NS
 from ledgermq.sim.faults import FAULTS, KNOWN
 from ledgermq.sim.plan import PlanError
 from ledgermq.sim.settings import HA, SMALL_FILE_BYTES, Settings, SettingsError, read
 from ledgermq.sim.shrink import RUNS_MAX, shrink
 from ledgermq.sim.timeline import draw, explain
-from ledgermq.sim.world import BEGAN_NS
 
 NODES_MAX = 9
 

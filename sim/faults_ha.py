@@ -12,10 +12,11 @@ from functools import partial
 from ledgermq.raft.appointments import Alter, Elect
 from ledgermq.raft.config import Rule
 from ledgermq.sim.appointing import QUORUM, STEPS, Moment, Trap
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, lasting, leaders, own_chance, some_node, target
 from ledgermq.sim.network import MS, Chance, Link, around
 from ledgermq.sim.plan import FaultEvent, PlanError, Value
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 
 PATIENCE_NS = 4 * SECOND
 """So long a fault waits for its step of a decision."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.sim.faults_kind import Draw, Kind, a_node, lasting, own_chance, some_node, target
 from ledgermq.sim.network import Chance
 from ledgermq.sim.node import Medium
 from ledgermq.sim.plan import FaultEvent, Value
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 from ledgermq.storage.disk import PAGE_BYTES
 from ledgermq.storage.synced_mark import read_mark
 

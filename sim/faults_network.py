@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults_kind import LEADER, Kind, lasting, own_chance, some_node, target
 from ledgermq.sim.network import MS, Chance, Link, Weather, around, between, bridge, ring
 from ledgermq.sim.plan import FaultEvent, Value
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 
 LAST_ANSWERS_NS = 20 * MS
 """Long enough for an answer of every follower to be among those that are late."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults_kind import LEADER, Kind, a_while, lasting, leaders, nothing, own_chance, some_node, target
 from ledgermq.sim.network import MS, Chance, around
 from ledgermq.sim.plan import FaultEvent, Value
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 
 ACCESSES = 200
 RECOVERY_ACCESSES = 60

@@ -8,6 +8,7 @@ import pytest
 
 from ledgermq.raft.config import Rule
 from ledgermq.sim.appointing import STEPS
+from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults import acting, schedule
 from ledgermq.sim.faults_ha import HOW, KINDS, STAGES
 from ledgermq.sim.faults_kind import leaders
@@ -16,7 +17,7 @@ from ledgermq.sim.network import MS
 from ledgermq.sim.outcome import Outcome
 from ledgermq.sim.plan import FaultEvent, Plan, Value
 from ledgermq.sim.settings import Settings
-from ledgermq.sim.world import SECOND, World
+from ledgermq.sim.world import World
 from ledgermq.storage.disk import PAGE_BYTES
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure

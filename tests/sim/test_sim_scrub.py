@@ -9,10 +9,11 @@ import pytest
 
 from ledgermq.node.core.scrub import Differs, Scrubber
 from ledgermq.proto.control import SealRecord
+from ledgermq.sim.cluster import SECOND, Station
 from ledgermq.sim.faults_media import files
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import Life
-from ledgermq.sim.world import SECOND, Station, World
+from ledgermq.sim.world import World
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.file_digest import file_digest
 

@@ -6,11 +6,12 @@ import pytest
 
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim import faults_ha
+from ledgermq.sim.cluster import NATIVES_EVERY
 from ledgermq.sim.faults import FAULTS, KNOWN, acting, schedule
 from ledgermq.sim.network import MS
 from ledgermq.sim.plan import FaultEvent, Plan
 from ledgermq.sim.settings import SMALL_FILE_BYTES
-from ledgermq.sim.world import NATIVES_EVERY, World
+from ledgermq.sim.world import World
 
 pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 

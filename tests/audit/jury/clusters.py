@@ -16,12 +16,13 @@ from pathlib import Path
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.node.core.ranges import cut
 from ledgermq.proto.types import Range
+from ledgermq.sim.cluster import Station
 from ledgermq.sim.faults import FAULTS, acting, draw
 from ledgermq.sim.network import MS
 from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.plan import FaultEvent, Plan
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
-from ledgermq.sim.world import Station, World
+from ledgermq.sim.world import World
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.entry_log import EntryLog

@@ -1,0 +1,830 @@
+"""One simulated cluster: virtual time, a heap of events, the turns of its nodes, and what faults and operators do to it.
+
+Here lives the order of things; a whole run, with its end, is in `world.py`. What a node does is the product's code (`node.py` wires it,
+`keeping.py` does what is beside its turns), what clients do is in `clients.py`, what may go wrong is planned in `faults.py`, and what must
+hold is judged after every step (`checkers.py`, `truth.py`) and over what clients saw (`histories.py`).
+
+A node's turn follows its engine's rules: it takes whatever has arrived, calls wait while a sync is under way if the group says so, and what
+a turn leaves is sent when all of it went well.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ledgermq.node.core.calls.delivery import Receive
+from ledgermq.node.core.calls.members import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
+from ledgermq.node.core.calls.outcome import Call, Done, Refused
+from ledgermq.node.core.calls.sending import FrameProduced, Produced
+from ledgermq.node.core.calls.upkeep import Trim
+from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.core.group import TurnOutput
+from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.core.replica_wire import is_of_leader
+from ledgermq.node.core.shipping_wire import is_shipping
+from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.transfer import Cause
+from ledgermq.sim.acquaintance import Acquaintance
+from ledgermq.sim.appointing import Appointing
+from ledgermq.sim.bugs import Bug, election
+from ledgermq.sim.checkers import Checkers, OnMedium, Violation
+from ledgermq.sim.clients import Answer, Client, Habits
+from ledgermq.sim.clock import Clock
+from ledgermq.sim.controller import Controller
+from ledgermq.sim.decisions import Decisions
+from ledgermq.sim.delayers import Delayer, Plans
+from ledgermq.sim.disk import Killed
+from ledgermq.sim.histories import Histories
+from ledgermq.sim.keeping import Duty
+from ledgermq.sim.natives import NativeProducer, Ways
+from ledgermq.sim.network import MS, Network
+from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
+from ledgermq.sim.operators import Operator
+from ledgermq.sim.outcome import TimelineEvent
+from ledgermq.sim.settings import FILE_BYTES, Settings
+from ledgermq.sim.timetable import Timetable
+from ledgermq.sim.transactors import Manners, Transactor
+from ledgermq.sim.truth import Truth
+from ledgermq.sim.workshop import Workshop
+from ledgermq.storage.errors import LogDamaged, LogFenced, NoSpace, StorageError
+
+SECOND = 1000 * MS
+SYNC_NS = (MS // 5, 6 * MS)
+CALL_NS = (MS // 10, MS)
+BEGAN_NS = SECOND
+"""The moment at which every run begins."""
+RECONCILE_NS = 100 * MS
+PASS_NS = MS
+"""At most so much later than something came in a node turns."""
+DUTY_NS = (MS, 20 * MS)
+TRANSACTORS = 2
+NATIVES = 2
+NATIVES_EVERY = 5
+"""Native producers take part in every fifth seed: what the others have found stays found."""
+EVENTS_KEPT = 4096
+
+
+@dataclass
+class Station:
+    """One node of the cluster: its medium for ever, its life while it runs."""
+
+    name: str
+    medium: Medium
+    life: Life | None = None
+    workshop: Workshop | None = None
+    """There as long as the process is."""
+    acquaintance: Acquaintance = field(default_factory=Acquaintance)
+    members: frozenset[str] = frozenset()
+    """The group's members as its log named them last."""
+    lives: int = 0
+    paused_until: int = 0
+    wall_offset_ms: int = 0
+    """How wrong the wall clock of this node is."""
+    clock: Clock = field(default_factory=Clock)
+    """Its monotonic clock, which its processes share."""
+    timer_ns: int = 0
+    """When the timer event that is under way fires, 0 without one."""
+    wake_ns: int = 0
+    """When the node wants to turn."""
+    turning: bool = False
+    """A turn is about to happen."""
+
+
+class Cluster:
+    """Every draw comes from `self.chance`, every moment from `self.now`."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 3,
+        bug: Bug = Bug.NONE,
+        policy: FlushPolicy = FlushPolicy.DURABLE,
+        file_bytes: int = FILE_BYTES,
+        settings: Settings | None = None,
+        clients: int = 3,
+        habits: Habits | None = None,
+    ) -> None:
+        self.seed = seed
+        self.bug = bug
+        self.chance = random.Random(seed)
+        self.now = BEGAN_NS
+        self.step_number = 0
+        self.network = Network(self.chance)
+        self.settings = settings or replace(Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes)
+        self.names = list(self.settings.names)
+        self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
+        for station in self.stations.values():
+            # Founders have all met, in the directories they began with.
+            station.acquaintance.met = {name: other.medium.identity.incarnation for name, other in self.stations.items()}
+        log_id = self.stations[self.names[0]].medium.identity.log_id
+        self.truth = Truth(log_id, self.settings.file_bytes)
+        self.media: dict[str, OnMedium] = {name: station.medium for name, station in self.stations.items()}
+        self.controller = Controller(addresses={name: f"{name}:9000" for name in self.names}, elects=election(bug))
+        self.appointing = Appointing(self, self.controller, self.settings.names, random.Random(f"controller {seed}"))
+        self.checkers = Checkers(self.truth, self.media, self.controller, self.settings.ha.minimum)
+        self.histories = Histories(self.truth)
+        self.faults: Counter[str] = Counter()
+        """How often each kind of fault was carried out."""
+        self.coverage: Counter[str] = Counter()
+        """What happened, besides faults."""
+        self.operators: list[Operator] = []
+        self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
+        """The last of what happened, for a timeline."""
+        self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
+        self.healed = False
+        self._leases_seen = 0
+        self.hopeless = False
+        """Something is damaged on every replica alike: to be refused by name, for ever."""
+        self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+        self._digest = hashlib.sha256()
+        self._token = 0
+        self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
+        """Calls of clients by token, and the life that took them."""
+        self._touched: list[str] = []
+        habits = habits or Habits()
+        self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
+        producers = [random.Random(f"transactor {seed} {k}") for k in range(TRANSACTORS)]
+        self.transactors = [Transactor(self, self.decisions, clients + k, chance, Manners()) for k, chance in enumerate(producers)]
+        self.timetable = Timetable(self.histories, self.truth)
+        self.delayer = Delayer(self, self.timetable, clients + TRANSACTORS, random.Random(f"delayer {seed}"), Plans())
+        natives = [random.Random(f"native {seed} {k}") for k in range(NATIVES if seed % NATIVES_EVERY == 0 else 0)]
+        first, tag = clients + TRANSACTORS + 1, chain_seed(log_id)
+        self.natives = [
+            NativeProducer(self, self.truth, first + k, chance, Ways(), name="native" if k else "", log_tag=tag)
+            for k, chance in enumerate(natives)
+        ]
+        self.clients = [Client(self, k, random.Random(f"client {seed} {k}"), habits, RECORD_BODY_AT) for k in range(clients)]
+
+    # -- time -----------------------------------------------------------------------------------------------------------------------
+
+    def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
+        """Let something happen later."""
+        self._order += 1
+        heapq.heappush(self._heap, (self.now + (delay_ns if delay_ns > 0 else 0), self._order, action, arguments))
+
+    def note(self, text: str, node: str = "") -> None:
+        """One line of the history; the digest covers all of them."""
+        self._digest.update(f"{self.now} {node} {text}\n".encode())
+        self.events.append(TimelineEvent(self.now, node, text))
+
+    def _one_event(self) -> None:
+        self.now, _, action, arguments = heapq.heappop(self._heap)
+        self.step_number += 1
+        action(*arguments)
+        if self._touched:
+            self.look()
+            self._leases_are_true()
+
+    def look(self) -> None:
+        """Every checker, after every step, at whoever did something in it."""
+        touched, self._touched = self._touched, []
+        for name in touched:
+            station = self.stations[name]
+            if station.life is not None:
+                self.checkers.look(name, station.lives, station.life)
+
+    def _leases_are_true(self) -> None:
+        """Whoever would answer a read by its lease now must know of every entry that anybody committed (dissertation §6.4)."""
+        if len(self.truth) == self._leases_seen:
+            return
+        self._leases_seen = len(self.truth)
+        for station in self.stations.values():
+            life = station.life
+            if life is None or life.role is not Role.LEADER or self.now < station.paused_until:
+                continue
+            index = life.replica.lease_index(station.clock.at(self.now))
+            if index is not None and index < len(self.truth) - 1:
+                raise Violation("read", f"{station.name} would answer reads up to entry {index}, but {len(self.truth) - 1} is committed")
+
+    # -- nodes ----------------------------------------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Begin a node's next life from what its medium holds."""
+        station = self.stations[name]
+        if station.workshop is not None:
+            return
+        station.workshop = Workshop(station.medium)
+        station.acquaintance.begin()
+        self._open(station)
+
+    def _open(self, station: Station) -> None:
+        """A process opens its group: at its start, and again when the group's files were mended."""
+        name, workshop = station.name, station.workshop
+        assert station.life is None and workshop is not None
+        station.lives += 1
+        station.paused_until = self.now
+        self.note("start", name)
+        medium = station.medium
+        try:
+            with medium.working():
+                now_ns = station.clock.at(self.now)
+                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth.applied)
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as error:
+            self._failed(station, error)
+            return
+        machine = station.life.machine
+        if machine.applied_index >= 0:
+            self.coverage["starts-from-snapshot"] += 1
+            self.truth.state(name, machine.applied_index, machine.export(medium.identity.log_id))
+        self.appointing.started(name)
+        self._turn_soon(station)
+
+    def _killed_in_recovery(self, station: Station) -> None:
+        self.note("killed in recovery", station.name)
+        self._end(station, power=self.chance.random() < 0.5)
+        self.after(SECOND, self.start, station.name)
+
+    def _failed(self, station: Station, error: Exception) -> None:
+        """The group cannot be opened, or read. Where its medium was damaged it is mended from peers; else the process ends: a sync failed
+        (code 73) or the disk is full (74), and its supervisor starts it again."""
+        medium, workshop = station.medium, station.workshop
+        assert workshop is not None and station.life is None
+        self.note(f"failed: {error}", station.name)
+        try:
+            with medium.working():
+                mends = medium.harmed and workshop.mend(
+                    error, self._others(station), station.clock.at(self.now), self.chance.randrange(1 << 62)
+                )
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as again:
+            error, mends = again, False
+        if mends:
+            self.coverage["repairs"] += 1
+            self._work_soon(station)
+            return
+        if not (medium.sync_failed or isinstance(error, NoSpace) or medium.harmed):
+            raise Violation("I10", f"{station.name} cannot open its group: {error}") from error
+        self._end(station, power=False)
+        self.after(SECOND, self.start, station.name)
+
+    def _others(self, station: Station, source: str = "") -> list[str]:
+        """Whom a node asks for bytes: the founders, whom its log named last, and who told it to ask."""
+        return sorted({*self.settings.names, *station.members, source} - {station.name, ""})
+
+    def _install(self, station: Station, source: str, floor_pos: int) -> None:
+        """The log here ends before that of `source` begins: it is brought whole."""
+        workshop = station.workshop
+        assert workshop is not None and station.life is None
+        self.note(f"left behind: the log is fetched, first from {source}", station.name)
+        try:
+            with station.medium.working():
+                workshop.install(
+                    source, floor_pos, self._others(station, source), station.clock.at(self.now), self.chance.randrange(1 << 62)
+                )
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as error:
+            self.note(f"failed: {error}", station.name)
+            self._end(station, power=False)
+            self.after(SECOND, self.start, station.name)
+            return
+        self.coverage["installs"] += 1
+        self._work_soon(station)
+
+    def _end(self, station: Station, *, power: bool) -> None:
+        """The process ends, whatever it was at."""
+        if station.life is not None:
+            self._bury(station)
+        station.workshop = None
+        station.medium.crash(self.chance if power else None)
+
+    def _work_soon(self, station: Station) -> None:
+        """The process's shipping thread has something to do."""
+        workshop = station.workshop
+        if workshop is not None and not workshop.turning and self.now >= station.paused_until:
+            workshop.turning = True
+            self.after(int(self.chance.random() * PASS_NS), self._work, station, workshop)
+
+    def _work(self, station: Station, workshop: Workshop) -> None:
+        """What a node's shipping thread does with what has come in."""
+        workshop.turning = False
+        if station.workshop is not workshop or self.now < station.paused_until:
+            return
+        mending, told = workshop.rebuild is not None, workshop.refused
+        try:
+            with station.medium.working():
+                worked = workshop.turn(station.clock.at(self.now))
+        except Killed:
+            self._killed_in_recovery(station)
+            return
+        except (OSError, StorageError) as error:
+            if not mending:
+                raise
+            self.note(f"failed: {error}", station.name)
+            self._end(station, power=False)
+            self.after(SECOND, self.start, station.name)
+            return
+        if workshop.refused is not None and workshop.refused != told:
+            self.note(f"cannot be mended: {workshop.refused}", station.name)
+            self.coverage["repairs-refused"] += 1
+        self._send(station.name, worked.packets)
+        if worked.install_wanted is not None:
+            self._install(station, *worked.install_wanted)
+            return
+        if worked.finished:
+            self.note("mended", station.name)
+            station.medium.wounded = False
+            self.coverage["mended"] += 1
+            self._open(station)
+        if worked.wake_at_ns >= 0:
+            delay = max(station.clock.when(worked.wake_at_ns) - self.now, MS // 10)
+            self.after(delay, self._work_soon, station)
+
+    def crash(self, name: str, *, power: bool) -> None:
+        """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives. Once everything has
+        healed nothing breaks any more."""
+        station = self.stations[name]
+        if station.workshop is None or self.healed:
+            return
+        self.note("power cut" if power else "kill", name)
+        if power and station.medium.disk.unsynced_pages():
+            self.coverage["crashes-with-unsynced-pages"] += 1
+        self._end(station, power=power)
+
+    def _bury(self, station: Station) -> None:
+        """The process is gone, and with it every connection."""
+        life, station.life = station.life, None
+        assert life is not None
+        station.members = frozenset(life.replica.members.nodes)
+        self.coverage["crashes"] += 1
+        self.coverage["files-trimmed"] += life.keeper.trimming.files_removed
+        self.checkers.dies(station.name, life)
+        for token in [token for token, (_, taken) in self._waiting.items() if taken is life]:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
+
+    def pause(self, name: str, duration_ns: int) -> None:
+        """The process stands still; packets wait for it."""
+        if self.healed:
+            return
+        station = self.stations[name]
+        station.paused_until = self.now + duration_ns
+        self.note(f"paused for {duration_ns // MS} ms", name)
+        self.after(duration_ns, self._turn_soon, station)
+        self.after(duration_ns, self._work_soon, station)
+
+    def set_clock(self, name: str, ppm: int) -> None:
+        """The monotonic clock of a node runs so much faster, or slower, from now on; what it waits for is reckoned anew."""
+        station = self.stations[name]
+        station.clock.set_rate(self.now, ppm)
+        self._turn_soon(station)
+
+    def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
+        """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
+        self._order += 1
+        self._slow[self._order] = names, sync_ns
+        return self._order
+
+    def speed_up(self, number: int) -> None:
+        self._slow.pop(number, None)
+
+    def _sync_ns(self, name: str) -> tuple[int, int]:
+        """The slowest of what is under way for a node."""
+        if not self._slow:
+            return SYNC_NS
+        return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
+
+    def _deliver(self, sender: str, incarnation: str, to: str, packet: PeerPacket) -> None:
+        station = self.stations[to]
+        if station.life is not None:
+            station.acquaintance.named = station.life.replica.members.incarnations
+        if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
+            self.coverage["packets-of-replaced-directories"] += 1
+        elif is_shipping(packet):
+            if station.workshop is not None:
+                station.workshop.packets.append((sender, packet))
+                self._work_soon(station)
+        elif station.life is not None:
+            station.life.packets.append((sender, packet))
+            self._turn_soon(station)
+
+    def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
+        """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
+        if station.life is not life:
+            return
+        try:
+            with station.medium.working():
+                error = run_ticket(ticket) if early is True else early
+        except Killed:
+            self._killed(station)
+            return
+        assert not isinstance(error, bool)
+        life.syncing = False
+        life.synced.append((ticket, error))
+        self._turn_soon(station)
+
+    def _turn_soon(self, station: Station) -> None:
+        """Something has come in. A node that stands still takes it when it goes on."""
+        if not station.turning and self.now >= station.paused_until:
+            station.turning = True
+            # An engine is at something else: whatever arrives meanwhile is taken together.
+            self.after(int(self.chance.random() * PASS_NS), self._turn, station)
+
+    def _timer(self, station: Station, at: int) -> None:
+        if station.timer_ns != at:
+            return
+        station.timer_ns = 0
+        if station.wake_ns > self.now:
+            self._set_timer(station)
+        else:
+            self._turn_soon(station)
+
+    def _set_timer(self, station: Station) -> None:
+        at = max(station.wake_ns, self.now + MS // 10)
+        if station.timer_ns == 0 or at < station.timer_ns:
+            station.timer_ns = at
+            self.after(at - self.now, self._timer, station, at)
+
+    def _turn(self, station: Station) -> None:
+        """What a node's engine does with what has come in."""
+        station.turning = False
+        life = station.life
+        if life is None or self.now < station.paused_until:
+            return
+        self._touched.append(station.name)
+        packets, life.packets = life.packets, []
+        synced, life.synced = life.synced, []
+        calls: list[Call] = []
+        if life.calls and not (life.syncing and life.hold_calls):
+            calls, life.calls = life.calls, []
+        medium = station.medium
+        medium.busy = True
+        try:
+            now_ns = station.clock.at(self.now)
+            output = life.group.turn(now_ns, self.now // MS + station.wall_offset_ms, calls, packets, synced)
+            duty = life.keeper.after_turn(now_ns)
+            self._carry_out(station, life, output)
+        except Killed:
+            self._killed(station)
+            return
+        except (Fenced, LogFenced) as fenced:
+            self._fenced(station, fenced)
+            return
+        except Unreadable as unreadable:
+            self._unreadable(station, unreadable.failure)
+            return
+        finally:
+            medium.busy = False
+        behind, floor_pos = life.group.left_behind, life.log.end_pos
+        if behind is not None and behind[1] > life.log.end_index + 1:
+            self._end(station, power=False)
+            station.workshop = Workshop(medium)
+            self._install(station, behind[0], floor_pos)
+            return
+        if duty is not None:
+            self.after(self.chance.randrange(*DUTY_NS), self._duty, station, life, duty)
+
+    def _carry_out(self, station: Station, life: Life, output: TurnOutput) -> None:
+        life.hold_calls = output.hold_calls
+        name = station.name
+        self._send(name, output.packets)
+        if output.sync is not None:
+            early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
+            life.syncing = True
+            self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
+        for wish in output.wishes:
+            self.appointing.wished(name, wish)
+        for done in output.done:
+            self._done(name, done)
+        for change in life.replica.take_changes():
+            self.note(f"term {change.term}: {change.former or 'nobody'} led, now {change.leader or 'nobody'}", name)
+            self.coverage["leaders-by-transfer"] += change.leader == name and change.reason.cause is Cause.OPERATOR
+        station.wake_ns = station.clock.when(output.wake_at_ns)
+        self._set_timer(station)
+
+    def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
+        incarnation = self.stations[name].medium.identity.incarnation
+        for to, packet in packets:
+            # The bytes leave now: later the map they lie in may say something else.
+            sent = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
+            for delay in self.network.deliveries(name, to):
+                self.after(delay, self._deliver, name, incarnation, to, sent)
+
+    def _duty(self, station: Station, life: Life, duty: Duty) -> None:
+        """A file is written beside the turns."""
+        if station.life is not life:
+            return
+        try:
+            with station.medium.working():
+                duty()
+        except Killed:
+            self._killed(station)
+        except Fenced as fenced:
+            self._fenced(station, fenced)
+        else:
+            life.keeper.busy = False
+
+    def _killed(self, station: Station) -> None:
+        """The process ended between two lines of its own code; the power may have gone with it."""
+        self.crash(station.name, power=self.chance.random() < 0.5)
+        self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
+
+    def _fenced(self, station: Station, fenced: Fenced | LogFenced) -> None:
+        """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
+        self.note(f"fenced: {fenced}", station.name)
+        self.coverage["fenced"] += 1
+        if not station.medium.sync_failed:
+            raise Violation("I2", f"{station.name} fenced itself: {fenced}")
+        self._end(station, power=False)
+        self.after(SECOND, self.start, station.name)
+
+    def _unreadable(self, station: Station, failure: Exception) -> None:
+        """What lay safely in the log cannot be read: the group is closed, and the process mends it."""
+        self.note(f"unreadable: {failure}", station.name)
+        self.coverage["unreadable"] += 1
+        if not station.medium.harmed:
+            raise Violation("I10", f"{station.name} cannot read its log: {failure}")
+        self._end(station, power=False)
+        station.workshop = Workshop(station.medium)
+        self._failed(station, failure)
+
+    # -- clients --------------------------------------------------------------------------------------------------------------------
+
+    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
+        """Put a call, made for the token it is given, to a node; the token. `answered` is called once, unless the call is given up: with
+        an answer, or with None when the connection broke."""
+        self._token += 1
+        token = self._token
+        self._waiting[token] = (answered, None)
+        self.after(self.chance.randrange(*CALL_NS), self._arrive, node, token, make(token))
+        return token
+
+    def give_up(self, token: int) -> None:
+        """Nobody waits for this call any more; what it asks for may still be done."""
+        self._waiting.pop(token, None)
+
+    def _arrive(self, node: str, token: int, call: Call) -> None:
+        station = self.stations[node]
+        waiting = self._waiting.get(token)
+        life = station.life
+        if waiting is None:
+            return
+        if life is None:
+            # Nobody listens there: the connection is refused.
+            self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
+            return
+        self._waiting[token] = (waiting[0], life)
+        if isinstance(call, Receive):
+            # A server reckons a caller's deadline by its own clock.
+            call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
+        life.calls.append(call)
+        if not (life.syncing and life.hold_calls):
+            self._turn_soon(station)
+
+    def _done(self, node: str, done: Done) -> None:
+        """An answer leaves the cluster: from now on it must hold, whether it reaches anybody or not."""
+        outcome = done.outcome
+        if isinstance(outcome, Produced | FrameProduced):
+            life = self.stations[node].life
+            assert life is not None
+            last = outcome.last_index if isinstance(outcome, FrameProduced) else outcome.first_index + len(outcome.queue_offsets) - 1
+            self.checkers.promised(node, last, outcome.term, outcome.durability, life)
+        elif isinstance(outcome, MembersChanged):
+            self.note(f"members as of entry {outcome.members.index}: {_told(outcome.members)}", node)
+            self.coverage["membership-changes"] += 1
+        elif isinstance(outcome, Refused) and outcome.reason in ("members-refused", "members-not-yet"):
+            self.note(f"members not changed: {outcome.detail}", node)
+            self.coverage["membership-changes-refused"] += 1
+        if done.token in self._waiting:
+            self.after(self.chance.randrange(*CALL_NS), self._answer, done.token, outcome)
+
+    def _answer(self, token: int, outcome: Answer) -> None:
+        waiting = self._waiting.pop(token, None)
+        if waiting is not None:
+            waiting[0](outcome)
+
+    def _reconcile(self) -> None:
+        """The controller's wishes reach whoever leads, and nodes that reach each other know with which directories."""
+        self._greet()
+        for station in self.stations.values():
+            life = station.life
+            if life is not None and life.group.leader.serving:
+                self._token += 1
+                call = self.controller.missing(life.machine.topics, life.machine.groups, self._token)
+                if call is not None:
+                    life.calls.append(call)
+                    self._turn_soon(station)
+        self.appointing.refresh()
+        self.after(RECONCILE_NS, self._reconcile)
+
+    # What the way to the metadata quorum needs
+
+    def awake(self) -> list[str]:
+        """The nodes whose process runs and does not stand still."""
+        return [name for name, station in self.stations.items() if station.workshop is not None and self.now >= station.paused_until]
+
+    def tell(self, node: str, appointment: Appointment) -> None:
+        """The node's process hears it, if its group is open."""
+        station = self.stations[node]
+        if station.life is not None:
+            station.life.calls.append(Appointed(appointment))
+            self._turn_soon(station)
+
+    def agreed(self, appointment: Appointment) -> None:
+        """The metadata quorum has agreed on it."""
+        self.coverage["appointments"] += 1
+        members = self.members()
+        if members is not None and members.rule is Rule.IN_SYNC and appointment.generation == members.since and not appointment.forced:
+            self.checkers.appointed()
+
+    def _greet(self) -> None:
+        """Every pair of nodes that is connected; who sees another directory than it knows tells its group."""
+        there = [station for station in self.stations.values() if station.workshop is not None and self.now >= station.paused_until]
+        for station in there:
+            known = station.acquaintance
+            for other in there:
+                pair = station.name, other.name
+                if other is not station and self.network.reaches(*pair) and self.network.reaches(*pair[::-1]):
+                    known.greeted(other.name, other.medium.identity.incarnation)
+            life = station.life
+            if life is not None:
+                known.named = life.replica.members.incarnations
+                for node, incarnation in known.returned():
+                    life.calls.append(Returned(node, incarnation))
+                    self._turn_soon(station)
+
+    # -- what a plan may ask for ----------------------------------------------------------------------------------------------------
+
+    def _leader_lives(self) -> list[tuple[Station, Life]]:
+        return [
+            (station, station.life)
+            for station in self.stations.values()
+            if station.life is not None and self.now >= station.paused_until and station.life.role is Role.LEADER
+        ]
+
+    def trim(self, files: int, patience_ms: int = 0) -> None:
+        """Whoever leads records that the log begins up to so many files later, if nothing needs them; members that were silent for
+        `patience_ms` are not waited for (0: all are)."""
+        for station, life in self._leader_lives():
+            if not life.group.leader.serving:
+                continue
+            record = life.keeper.trim_record(life.replica.members.nodes, station.name, files, self.now // MS, patience_ms)
+            if record is not None:
+                self._token += 1
+                life.calls.append(Trim(self._token, record))
+                self.note(f"trim to entry {record.begin_index}", station.name)
+                self._turn_soon(station)
+
+    def transfer(self, to: str) -> None:
+        """Whoever leads is asked to let another node lead."""
+        for station, life in self._leader_lives():
+            if station.name == to:
+                continue
+            refusal = life.replica.transfer(station.clock.at(self.now), to, Cause.OPERATOR, self.chance.randrange(50 * MS, SECOND))
+            self.note(f"transfer to {to} {'refused' if refusal else 'begun'}", station.name)
+            self.coverage["transfers-refused" if refusal else "transfers"] += 1
+            self._turn_soon(station)
+
+    def join(self) -> str:
+        """A node that was never here starts with an empty directory; its name."""
+        name = f"j{len(self.names) - len(self.settings.names) + 1}"
+        station = self.stations[name] = Station(name, Medium(name, self.settings, self.bug, founder=False))
+        self.names.append(name)
+        self.media[name] = station.medium
+        self.start(name)
+        return name
+
+    def members(self) -> Members | None:
+        """Of the group, as its newest leader has them; None without one."""
+        led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
+        return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
+
+    def change_members(self, kind: MembersKind, node: str, *, observer: bool = False) -> None:
+        """Whoever leads is asked to change the members by one. No operator takes a voter away while another one's directory is lost."""
+        if kind in ("demote", "remove") and not self._all_count():
+            self.note(f"no {kind} of {node} while a directory is lost")
+            return
+        incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
+        for station, life in self._leader_lives():
+            self._token += 1
+            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer))
+            self.note(f"asked to {kind} {node}", station.name)
+            self._turn_soon(station)
+
+    def led(self) -> tuple[str, Members] | None:
+        """The newest leader that runs, and the members that it knows to be committed."""
+        found = max(self._leader_lives(), key=lambda found: found[1].term, default=None)
+        if found is None:
+            return None
+        station, life = found
+        return station.name, life.replica.core.configurations.at(life.commit_index)
+
+    def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
+        """As an operator does who waits for the answer; 0 while he must not (`change_members`)."""
+        if kind == "remove" and not self._all_count():
+            return 0
+        incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
+        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation), answered)
+
+    def operate(self, source: str, target: str, chance: random.Random) -> None:
+        """An operator begins to ask for a removal, or for a move to `target`."""
+        operator = Operator(self, source, target, chance)
+        self.operators.append(operator)
+        self.note(f"an operator wants {operator}")
+        self.coverage["moves" if target else "removals"] += 1
+
+    def change_rule(self) -> Rule | None:
+        """Whoever leads is asked for the rule that the group does not have; which one that is, None without a leader."""
+        members = self.members()
+        if members is None or self.healed:
+            return None
+        goal = members.towards or (Rule.MAJORITY if members.rule is Rule.IN_SYNC else Rule.IN_SYNC)
+        for station, life in self._leader_lives():
+            self._token += 1
+            life.calls.append(ChangeMembers(self._token, "rule", "", rule=goal.value))
+            self.note(f"asked for the rule {goal}", station.name)
+            self._turn_soon(station)
+        return goal
+
+    def wipe(self, name: str) -> bool:
+        """A node loses its directory, and goes on with another one when it is started. Only where the group must survive it: all members
+        are there and agree about who they are, and no other directory is lost. Returns whether it was so."""
+        station = self.stations[name]
+        if self.healed or not self._can_spare(name):
+            self.note("the directory cannot be spared", name)
+            return False
+        self.note("the directory is lost", name)
+        self.coverage["wiped"] += 1
+        if station.workshop is not None:
+            self._end(station, power=False)
+        station.medium.wipe()
+        station.acquaintance = Acquaintance()
+        self.checkers.lost(name)
+        return True
+
+    def _can_spare(self, name: str) -> bool:
+        members = self.members()
+        if members is None or not self._all_count() or not self._left_without(name, members):
+            return False
+        for node in members.nodes:
+            station = self.stations[node]
+            life = station.life
+            if life is None or station.medium.harmed or life.replica.members != members or life.replica.members_index > life.commit_index:
+                return False
+        asked = (call for _, life in self._lives() for call in life.calls)
+        return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
+
+    def _left_without(self, name: str, members: Members) -> bool:
+        """Whether the group can go on without what this node holds. Between two rules it needs every voter."""
+        if members.rule is not Rule.IN_SYNC:
+            return name not in members.voters or (members.rule is Rule.MAJORITY and len(members.voters) > 2)
+        known = self.controller.appointment
+        in_sync = set(members.voters if known is None or known.generation != members.since else known.in_sync)
+        return in_sync != {name}
+
+    def _all_count(self) -> bool:
+        """Whether each member has the directory that the group goes by, and none is on its way back."""
+        members = self.members()
+        if members is None or members.returning:
+            return False
+        media = [(node, self.stations[node].medium) for node in members.nodes]
+        return all(
+            members.incarnations.get(node) == medium.identity.incarnation if node in members.incarnations else medium.directories == 1
+            for node, medium in media
+        )
+
+    def _verify_all(self, station: Station) -> None:
+        """An operator has a replica verified as a whole: nothing finds rot in what nobody reads."""
+        if station.workshop is not None:
+            self._end(station, power=False)
+        station.workshop = Workshop(station.medium)
+        self._failed(station, LogDamaged("every byte is to be verified"))
+
+    def _in_force(self) -> list[Life | None]:
+        """The lives of the members, None for one that does not run; nobody without a leader."""
+        members = self.members()
+        return [] if members is None else [self.stations[node].life for node in members.nodes]
+
+    def _lives(self) -> list[tuple[str, Life]]:
+        return [(station.name, station.life) for station in self.stations.values() if station.life is not None]
+
+
+def _told(members: GroupMembers) -> str:
+    """For people."""
+    learners = f", learners {', '.join(sorted(members.learners))}" if members.learners else ""
+    return f"voters {', '.join(members.voters)}{learners}"
+
+
+def run_ticket(ticket: SyncTicket) -> OSError | None:
+    """Do the sync; its error is a value here, as it is for the engine."""
+    try:
+        ticket.run()
+    except OSError as error:
+        return error
+    return None
