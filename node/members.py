@@ -332,7 +332,7 @@ class Members:
     async def _reached(self, node: str) -> bool:
         """Whether the stream to the node stands, or does within a moment."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + STEP_WITHIN_S
+        end = loop.time() + within(STEP_WITHIN_S)
         while not (node == self._node or (node in self._links and self._links[node].up)):
             if loop.time() > end:
                 return False

@@ -99,7 +99,7 @@ def test_replicas_of_an_idle_ha_group_move_and_go(tmp_path: Path) -> None:
     with real.running(tmp_path, groups=({"name": "g1", "replication": "ha"},)) as cluster:
         run = CommandLine.of(cluster)
         (fourth,) = free_ports(1)
-        added = run.run("member", "add", "n4", "--address", places(fourth), "--timeout", "2s")
+        added = run.run("member", "add", "n4", "--address", places(fourth), "--timeout", "4s")
         assert added.status == 4 and "n4 does not answer" in added.error, added
         cluster.nodes["n4"] = fourth
         with started_with(cluster, [*settings("n4", fourth), "join=spare"]):
