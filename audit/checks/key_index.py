@@ -192,7 +192,8 @@ class KeyFileCheck:
     def _go_through(self) -> None:
         """Every unit, with the log beside it."""
         note = self.note
-        passed, fresh, last = note.first_rows, True, -1
+        passed: int | None = note.first_rows
+        fresh, last = True, -1
         for task, start in needed(_log_files(self.task), Span(note.first_index, None)):
             if self.number >= note.count:
                 break
@@ -210,13 +211,17 @@ class KeyFileCheck:
         left = note.count - self.number
         bounds = note.unit_at(self.number), note.unit_at(note.count)
         self._pass_over(None)
+        clean = _is_clean(self.task)
+        if fresh and clean:
+            # The log goes on with entries that cannot be read.
+            return
         # If the log lost the entries of these units with a power cut, the next start begins the index anew.
         proof = f"the log has no keys for the last {left} units"
-        self.flaws.append(Flaw("keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not _is_clean(self.task)))
+        self.flaws.append(Flaw("keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not clean))
 
-    def _beside(self, entries: Entries, passed: int, fresh: bool) -> tuple[int, bool]:
-        """The units of some entries. `passed`: keys of the first entry of the file that the file before it holds; `fresh`: nothing is known
-        of what lies before these entries. Returns both for the entries behind."""
+    def _beside(self, entries: Entries, passed: int | None, fresh: bool) -> tuple[int | None, bool]:
+        """The units of some entries. `passed`: how many keys the file before still holds, from the file's first entry on; None once some of
+        these cannot be read. `fresh`: nothing is known of what lies before these entries. Returns both for the entries behind."""
         keys = keys_of(entries)
         sound = entries.sound & (entries.index >= self.note.first_index)
         edges = np.flatnonzero(np.diff(sound.astype(np.int8), prepend=0, append=0))
@@ -224,17 +229,28 @@ class KeyFileCheck:
             if fresh or begin > 0:
                 if int(entries.index[begin]) > self.note.first_index:
                     self._pass_over(int(entries.pos[begin]) + HEADER_BYTES)
-                    passed = 0
+                    passed = None
                 fresh = False
-            low, high = np.searchsorted(keys.row, [begin, end])
-            low = min(int(low) + passed, int(high))
-            passed = 0
+            low, high = map(int, np.searchsorted(keys.row, [begin, end]))
+            if passed is None:
+                low += self._held_before(entries.pos[keys.row[low:high]] + HEADER_BYTES)
+            else:
+                held = min(passed, high - low)
+                low, passed = low + held, passed - held
             rows = keys.row[low:high]
-            self._expect(
-                keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows]
-            )
+            self._expect(keys.hashes[low:high], entries.pos[rows] + HEADER_BYTES, entries.field("store_ms")[rows], entries.index[rows])
         seen = bool(sound.any())
-        return (0 if seen else passed), fresh if not seen else not bool(sound[-1])
+        return passed, fresh if not seen else not bool(sound[-1])
+
+    def _held_before(self, pos: I64) -> int:
+        """How many of these keys in front of the first unit the file before holds: those of messages before the one it begins with, and of
+        that one those for which there is no unit here."""
+        if self.number > 1:
+            return 0
+        low, high = map(int, np.searchsorted(pos, [self.note.begin_pos, self.note.begin_pos + 1]))
+        units = next(read_key_units(self.file, self.note, 1, min(1 + high - low, self.note.count)), None)
+        here = 0 if units is None else int((units[1]["pos"] == self.note.begin_pos).sum())
+        return high - min(here, high - low)
 
     def _expect(self, hashes: I64, pos: I64, ms: I64, index: I64) -> None:
         """The next units are these keys."""

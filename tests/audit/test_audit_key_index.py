@@ -18,6 +18,8 @@ from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
 from ledgermq.proto.key_columns import key_hash
 from tests.audit.damage_cases import flip
+from tests.audit.jury.anatomy import anatomies
+from tests.audit.jury.clusters import at_rest
 from tests.audit.log_writer import sealed
 from tests.audit.view_material import DATA_BYTES, ViewLog, write
 from tests.compat.group_material import Writer as GroupWriter
@@ -138,6 +140,26 @@ def test_damage_of_the_log_is_not_blamed_on_the_index(node: Path, material: View
     at = 40 + 4 * note[1] + 20 * 30 + 6
     flip(path, at)
     assert texts(check(node)) == [f"keyindex.unit g1/index/{note[0]} {at}-{at + 1}"]
+
+
+def test_damaged_entries_whose_keys_the_file_before_holds_are_no_finding_of_the_next_one(tmp_path: Path) -> None:
+    """A file begins behind a number of keys of the log, which are those of several messages."""
+    cluster = at_rest(114, steps=1400, kinds=("trim",))
+    cluster.write(tmp_path)
+    node, one = tmp_path / "n1", anatomies(cluster.image)[0]
+    assert check(node) == []
+    notes = json.loads((node / "g1" / "state" / "keyindex").read_bytes())["files"]
+    spans = [(first, first + rows) for _, _, _, first, rows, *_ in notes if rows > 10]
+    assert spans
+    for entry in one.entries:
+        if any(first <= entry.index <= last for first, last in spans):
+            path = tmp_path / entry.path
+            flip(path, entry.at + 60)
+            assert texts(check(node)) == [], entry.index
+            flip(path, entry.at + 60)
+    # The same of the last keys of the log.
+    flip(tmp_path / one.entries[-1].path, one.entries[-1].at + 60)
+    assert texts(check(node)) == []
 
 
 @pytest.mark.parametrize("clean", [True, False])
