@@ -48,6 +48,16 @@ class MarkRepair:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginRepair:
+    """Where a trimmed log begins, as its begin file says it (format §9)."""
+
+    index: int
+    pos: int
+    term: int
+    chain: int
+
+
+@dataclass(frozen=True, slots=True)
 class DirectoryRepair:
     """What is done to one replica whose node is stopped. Nothing else of the directory changes."""
 
@@ -63,9 +73,15 @@ class DirectoryRepair:
     """Derived files that are wrong, by their paths under the group's directory, or directories of them (with a slash at the end): they go,
     and are made again from the log."""
     mark_slots: bool = False
-    """A slot of the synced mark is damaged: the one that counts is written to both."""
+    """The synced mark is damaged beside the slot that counts: that one is written to both, and the rest is zero."""
+    hard_state_fill: bool = False
+    """The hard state is damaged outside its slots: the slots stay, and the rest is zero."""
+    begin: BeginRepair | None = None
+    """The begin file is damaged or missing."""
     snapshot: str | None = None
     """Where to copy a snapshot from: the log was trimmed, and no own snapshot is right."""
+    opens: bool = True
+    """Nothing else of it stays damaged, so its log can be opened and derived files made again."""
 
     @property
     def root(self) -> str:

@@ -10,7 +10,7 @@ import struct
 from ledgermq.proto.types import HardState
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import PromisesLost
-from ledgermq.storage.slots import SlotFile
+from ledgermq.storage.slots import SlotFile, erase_fill
 
 MAGIC = b"LMHS"
 VOTE_BYTES = 64
@@ -59,6 +59,11 @@ def raise_term(disk: Disk, path: str, term: int) -> None:
             file.save(HardState(term, None))
     finally:
         file.close()
+
+
+def erase_hard_state_fill(disk: Disk, path: str) -> None:
+    """As `slots.erase_fill`."""
+    erase_fill(disk, path, _PAYLOAD.size)
 
 
 def _pack(value: HardState) -> bytes:

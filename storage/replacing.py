@@ -10,18 +10,20 @@ instead finds the fence and mends its log from its peers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, MarkRepair
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage import identity as identities
+from ledgermq.storage.begin import Begin, write_begin
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Damaged, NoSpace, Unusable, needing_room
 from ledgermq.storage.file_digest import file_digest
-from ledgermq.storage.hard_state import raise_term
+from ledgermq.storage.hard_state import erase_hard_state_fill, raise_term
 from ledgermq.storage.mapped_files import HEADROOM_FRACTION, file_name, parse_name
 from ledgermq.storage.mending import MARKER, UNDER_REPAIR
 from ledgermq.storage.repair_log import note
-from ledgermq.storage.synced_mark import SyncedMarkFile
+from ledgermq.storage.synced_mark import SyncedMarkFile, erase_mark_fill
 
 FENCE = b"replacing\n"
 """What the marker says while files are exchanged: unlike after a repair in place, all that has its name is durable."""
@@ -60,7 +62,15 @@ def carry_out(disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[
     if plan.end is not None:
         steps.end_with(plan.end, found.data_file_bytes)
     if plan.mark_slots:
+        erase_mark_fill(disk, f"{log}/syncedmark")
         steps.write_mark(None)
+    if plan.hard_state_fill:
+        erase_hard_state_fill(disk, f"{log}/hardstate")
+        steps.note("hardstate")
+    if plan.begin is not None:
+        begin = plan.begin
+        write_begin(disk, log, found.log_id, Begin(begin.index, begin.pos, begin.term, begin.chain))
+        steps.note("begin", **asdict(begin))
     steps.drop_derived()
     if plan.snapshot is not None:
         disk.replace_file(f"{root}/state/snapshot", disk.read_file(plan.snapshot))
@@ -87,7 +97,7 @@ class _Steps:
         disk, directory = self._disk, f"{self._log}/data"
         path, unfinished = f"{directory}/{file_name(file.base)}", f"{directory}/{UNDER_REPAIR}"
         there = disk.exists(path)
-        if there and disk.file_size(path) == size and _digest(disk, path) == file.sha256:
+        if there and disk.file_size(path) == size and _has(disk, path, file.sha256):
             # An earlier attempt came so far.
             return
         if file.keep and there:
@@ -161,7 +171,8 @@ class _Steps:
     def drop_derived(self) -> None:
         """What is wrong and can be made again, and what was computed from it."""
         wanted = [*self._plan.derived, *(OUTDATED if self._plan.files else ())]
-        dropped = [path for named in wanted for path in _files_in(self._disk, self._root, named)]
+        # A file may be named by itself and by its directory.
+        dropped = list(dict.fromkeys(path for named in wanted for path in _files_in(self._disk, self._root, named)))
         for path in dropped:
             self._disk.unlink(path)
         for directory in sorted({path.rpartition("/")[0] for path in dropped}):
@@ -181,6 +192,14 @@ def _copy(disk: Disk, made: DiskFile, start: int, end: int, source: str | None, 
             made.pwrite(offset, file.pread(offset, min(COPY_BYTES, end - offset)))
     finally:
         file.close()
+
+
+def _has(disk: Disk, path: str, sha256: str) -> bool:
+    """Whether a file has this digest. One that cannot be read has not: it is replaced."""
+    try:
+        return _digest(disk, path) == sha256
+    except OSError:
+        return False
 
 
 def _digest(disk: Disk, path: str) -> str:

@@ -128,6 +128,12 @@ def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
     return max(found)[1]
 
 
+def erase_fill(disk: Disk, path: str, payload_bytes: int) -> None:
+    """Make everything outside the slots zero. The file must not be open. Raises OSError."""
+    data, length = disk.read_file(path), _HEAD.size + payload_bytes + _CRC.size
+    disk.replace_file(path, b"".join(data[slot : slot + length].ljust(PAGE_BYTES, b"\0") for slot in (0, PAGE_BYTES)))
+
+
 def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
     head = _HEAD.pack(magic, VERSION, sequence) + payload
     return head + _CRC.pack(crc32c.crc32c(head))

@@ -10,7 +10,7 @@ import struct
 from ledgermq.proto.types import SyncedMark
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import Unusable
-from ledgermq.storage.slots import SlotFile, peek
+from ledgermq.storage.slots import SlotFile, erase_fill, peek
 
 MAGIC = b"LMSM"
 _PAYLOAD = struct.Struct(">36siqqqI")
@@ -75,6 +75,11 @@ class SyncedMarkFile:
 def read_mark(disk: Disk, path: str, log_id: str) -> SyncedMark:
     """The mark of a log that another process may own. Raises OSError, Damaged, Unusable."""
     return _unpack(path, log_id, peek(disk, path, MAGIC, _PAYLOAD.size))
+
+
+def erase_mark_fill(disk: Disk, path: str) -> None:
+    """As `slots.erase_fill`."""
+    erase_fill(disk, path, _PAYLOAD.size)
 
 
 def _unpack(path: str, log_id: str, payload: bytes) -> SyncedMark:

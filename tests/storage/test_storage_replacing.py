@@ -27,7 +27,8 @@ def sha(raw: bytes) -> str:
 
 
 def damaged() -> tuple[Replica, dict[str, bytes], DirectoryRepair]:
-    """A replica with two damaged log files, a derived file that is wrong and a slot of its mark gone; what it held; and the plan."""
+    """A replica with two damaged log files, a derived file that is wrong, a slot of its mark gone and its hard state damaged outside of the
+    slots; what it held; and the plan."""
     group = replicas()
     store = group["n1"].open()
     write_snapshot(store, LAST)
@@ -49,11 +50,13 @@ def damaged() -> tuple[Replica, dict[str, bytes], DirectoryRepair]:
     slots = disk.read_file(f"{log_of('n1')}/syncedmark")
     # The older one: the mark stays where it is.
     overwrite(disk, f"{log_of('n1')}/syncedmark", 0 if slots[8:16] < slots[4104:4112] else 4096, bytes(88))
+    overwrite(disk, f"{log_of('n1')}/syncedmark", 700, b"\x01")
+    overwrite(disk, f"{log_of('n1')}/hardstate", 5000, b"\x01")
     index = next(name for name in disk.listdir(f"{log_of('n1')}/index"))
     overwrite(disk, f"{log_of('n1')}/index/{index}", 0, b"\xff" * 32)
     identity = identity_of("n1")
     derived = (f"dledger-n1/index/{index}", "consumequeue/")
-    plan = DirectoryRepair("/data", "g1", "n1", identity.log_id, identity.incarnation, tuple(files), None, derived, True)
+    plan = DirectoryRepair("/data", "g1", "n1", identity.log_id, identity.incarnation, tuple(files), None, derived, True, True)
     return victim, before, plan
 
 
@@ -64,16 +67,21 @@ def carried_out(disk: object, plan: DirectoryRepair) -> list[str]:
 
 
 def test_files_are_exchanged_and_every_step_is_noted() -> None:
-    """Log files are whole, derived ones gone, both slots tell the mark, nothing unfinished is left, and the log opens."""
+    """Log files are whole, derived ones gone, both slots tell the mark, the term and the vote stay, all behind them is zero, nothing
+    unfinished is left, and the log opens."""
     victim, before, plan = damaged()
+    voted = victim.disk.read_file(f"{log_of('n1')}/hardstate")
     said = carried_out(victim.disk, plan)
     assert victim.log_files() == before
     steps = [line["step"] for line in read_notes(victim.disk, ROOT)]
-    assert steps == ["begun", "file", "file", "mark", "dropped", "exchanged"] and len(said) == len(steps)
+    assert steps == ["begun", "file", "file", "mark", "hardstate", "dropped", "exchanged"] and len(said) == len(steps)
     assert not victim.disk.exists(f"{log_of('n1')}/{MARKER}")
     assert not [path for path in victim.disk.files() if "/consumequeue/" in path or path.endswith(".alloc")]
     slots = victim.disk.read_file(f"{log_of('n1')}/syncedmark")
     assert slots[16:84] == slots[4096 + 16 : 4096 + 84] and slots[:4] == slots[4096:4100] == b"LMSM"
+    assert not any(slots[88:4096]) and not any(slots[4096 + 88 :])
+    voted = voted[:5000] + b"\0" + voted[5001:]
+    assert victim.disk.read_file(f"{log_of('n1')}/hardstate") == voted
     victim.open().close()
 
 
@@ -112,6 +120,14 @@ def test_a_source_that_changed_is_noticed_before_anything_is_exchanged() -> None
     with pytest.raises(SourceChanged, match="audit again"):
         carried_out(victim.disk, plan)
     assert victim.log_files() == held and victim.disk.read_file(f"{log_of('n1')}/{MARKER}") == FENCE
+
+
+def test_a_file_that_the_disk_refuses_to_give_is_replaced_without_being_read() -> None:
+    victim, before, plan = damaged()
+    whole = Piece(0, FILE_BYTES, f"{PEER}/{0:020d}")
+    victim.disk.break_page(data("n1", 0), 700)
+    carried_out(victim.disk, replace(plan, files=(replace(plan.files[0], pieces=(whole,)), *plan.files[1:])))
+    assert victim.log_files() == before
 
 
 def test_another_replica_and_an_interrupted_repair_of_the_node_are_refused() -> None:
@@ -189,4 +205,4 @@ def test_lines_of_the_repair_log_are_only_added() -> None:
     victim.disk.replace_file(f"{ROOT}/state/repairs", b"not a line\n")
     carried_out(victim.disk, plan)
     assert victim.disk.read_file(f"{ROOT}/state/repairs").startswith(b"not a line\n{")
-    assert [line["when_ms"] for line in read_notes(victim.disk, ROOT)] == [7] * 6
+    assert [line["when_ms"] for line in read_notes(victim.disk, ROOT)] == [7] * 7
