@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 from ledgermq.audit.checks.opening import find_replicas
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.jobs import adopt
-from ledgermq.audit.reading.decode import ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, numbered_files, sealed_json
+from ledgermq.audit.reading.decode import ENTRY_MAGIC, HARD_STATE, HEADER, HEADER_BYTES, I64, PAGE, numbered_files, sealed_json, slot_bytes
 from ledgermq.audit.reading.files import exists, open_file, read_if_there, stat_of
 from ledgermq.audit.reading.lookup import stored_chain
 from ledgermq.audit.reading.node_paths import is_remote, split
 from ledgermq.audit.repairs.entries import NONE, Entries, read_entries
-from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, splice
+from ledgermq.audit.repairs.splice import End, Undecided, Wanted, emptied, is_there, splice
 from ledgermq.audit.repairs.told import Audited, Report, Told
-from ledgermq.proto.repair_plan import DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
+from ledgermq.proto.repair_plan import BeginRepair, DirectoryRepair, FileRepair, Left, MarkRepair, Plan, RangeRepair
 
 FENCE_FILE = "repair"
 BACKUP_FILE = "backup.json"
 BACKUP = "a backup is a witness and is never written to: take another one"
 NEAR_ENTRIES = 64
 """Damaged entries of a running node that are so near to each other are one range."""
+STUCK = "once the rest of this replica is mended: audit and repair again then"
 STOP_IT = "a node mends its log while it runs; for this one stop it, audit the directories, and repair again"
 HISTORIES = frozenset({"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"})
 """Rules that say that whole entries are others, from the named one on."""
@@ -41,13 +42,20 @@ UNIT_BYTES = {"index.unit": 32, "index.missing": 32, "queue.unit": 20, "queue.mi
 """Of what a running node puts right together with the entries."""
 LOG_RULES = frozenset({"mark.end", "mark.log", "commit.lost"})
 """Told of small files or of the log as a whole, and mended, if at all, in the log."""
+DERIVED = ("consumequeue/", "index/", "state/bloom/", "state/keyindex", "state/snapshot")
+"""Files of a broker group's directory that its log tells, by the beginnings of their paths."""
+DIGESTS = "state/digests"
+BEGIN_RULES = frozenset({"begin.json", "begin.missing"})
+COPY = "restore the file from a copy of this directory, or replace the replica (docs/recovery.md)"
 OWN_WORD = {
     "hardstate": "its term and vote are its own word, which no other replica knows: replace the replica (docs/recovery.md)",
     "syncedmark": "what it synced is its own word, which no other replica knows: replace the replica (docs/recovery.md)",
-    "identity.json": "no other replica knows its identity: restore the file from a backup of this node",
-    "node.json": "no other node knows its identity: restore the file from a backup of this node",
-    "begin": "where its log begins is said nowhere else: replace the replica (docs/recovery.md)",
-    "peers.json": "whom it met is known to it alone: restore the file from a backup of this node, or replace the replica",
+    "identity.json": f"no other directory has a copy of its identity: {COPY}",
+    "node.json": "no other directory has a copy of the node's identity: restore the file from a copy of this directory",
+    "begin": "nothing that is whole here tells where its log begins: replace the replica (docs/recovery.md)",
+    "peers.json": f"no other directory has a copy of whom it met: {COPY}",
+    "boots.json": f"no other directory has a copy of the list of its starts: {COPY}",
+    "recovery.json": "no other directory has a copy of what the recovery gave up: restore the file from a copy of this directory",
 }
 
 
@@ -84,17 +92,16 @@ class _Case:
     """Another history begins in this file."""
     derived: dict[str, None] = field(default_factory=dict)
     slots: bool = False
+    hard_state_fill: bool = False
+    begin: BeginRepair | None = None
+    stuck: bool = False
+    """Something of it stays damaged, so the log is not opened and nothing is made again from it."""
     running: list[Told] = field(default_factory=list)
     """Findings about units that a running node puts right with their entries."""
 
     @property
     def remote(self) -> bool:
         return is_remote(self.replica.directory)
-
-    def entries_in(self, base: int) -> set[int]:
-        """Entries of a log file that are told of by themselves: words of a header may be rotten though the chain proves its entry."""
-        about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}") and told.rule.startswith("entry.")]
-        return {told.index for told in about if told.index is not None}
 
     def why(self, base: int) -> str:
         about = [told for told in self.findings if told.file.endswith(f"/data/{base:020d}")] or self.findings
@@ -155,22 +162,37 @@ class _Group:
         elif path.startswith(data) and told.rule != "file.name":
             base = int(path.removeprefix(data))
             case.bases.add(base)
+            if told.rule == "seal.noted":
+                # The note may be wrong instead of the file.
+                case.derived[DIGESTS] = None
             if told.rule in HISTORIES:
                 case.others_from = base if case.others_from is None else min(base, case.others_from)
         elif case.remote and told.rule in UNIT_BYTES and told.index is not None:
             case.running.append(told)
-        elif path.startswith(("consumequeue/", f"{one.log_folder}/index/")) or path in ("checkpoint", f"{one.log_folder}/checkpoint"):
+        elif path.startswith((*DERIVED, f"{one.log_folder}/index/")) or path in ("checkpoint", f"{one.log_folder}/checkpoint"):
             case.derived[path] = None
-        elif path.startswith(("index/", "state/bloom/", "state/keyindex")):
-            case.derived.update(dict.fromkeys((path, "state/keyindex")))
-        elif path.startswith("state/snapshot"):
-            case.derived[path] = None
-        elif told.rule in SLOT_RULES and one.mark is not None:
+        elif one.mark is not None and (told.rule in SLOT_RULES or (path == f"{one.log_folder}/syncedmark" and told.rule == "file.length")):
             case.slots = True
+        elif told.rule == "hardstate.fill" or (path == f"{one.log_folder}/hardstate" and _is_behind_slots(told)):
+            case.hard_state_fill = True
+        elif told.rule in BEGIN_RULES and (begin := self._begin_of(one)) is not None:
+            case.begin = begin
         else:
             name = path.rpartition("/")[2]
-            why = OWN_WORD.get(name, "no other replica can give it back: look at the file, and move it away if it does not belong there")
+            why = OWN_WORD.get(name, "the log has no file of this name: look at it, and move it away if it does not belong there")
             self.remaining.append(Left(one.name, self._name, told.file, f"{told.rule}: {why}"))
+            case.stuck = True
+
+    def _begin_of(self, one: Replica) -> BeginRepair | None:
+        """Where the log begins, if the replica's snapshot tells it and the first entry there continues the chain CRC in the snapshot."""
+        begin = one.begin
+        if begin.chain is None or not begin.index:
+            return None
+        entries = read_entries(self._members(one), self._voters, begin.pos)
+        told = entries.before[:, :1][entries.chain[:, :1] == entries.proven[:1]]
+        if entries.low != begin.index or begin.chain not in told:
+            return None
+        return BeginRepair(begin.index, begin.pos, begin.term, begin.chain)
 
     def _bases_of_end(self, one: Replica) -> set[int]:
         """The log files of which something is lacking before the synced mark: those that are not there, and the last one that is."""
@@ -187,11 +209,18 @@ class _Group:
         files, end, drops = self._files(case)
         if case.others_from is not None and end is not None:
             case.derived.update(dict.fromkeys(_all_derived(case.replica)))
+        if case.stuck:
+            self.remaining += [
+                Left(case.replica.name, self._name, f"{self._name}/{path}", f"it can be made again from the log {STUCK}")
+                for path in case.derived
+            ]
+            case.derived.clear()
         snapshot = self._snapshot_for(case)
         mark = None if end is None else MarkRepair(end.term, end.index, end.end_pos, end.chain)
         one = case.replica
         # An earlier attempt that was interrupted left its fence: whatever is lacking, it has to be taken away.
-        if files or case.derived or case.slots or drops or exists(f"{one.log}/{FENCE_FILE}"):
+        small = case.slots or case.hard_state_fill or case.begin is not None
+        if files or case.derived or small or drops or exists(f"{one.log}/{FENCE_FILE}"):
             self.directories.append(
                 DirectoryRepair(
                     one.directory,
@@ -203,49 +232,58 @@ class _Group:
                     mark,
                     tuple(case.derived),
                     case.slots,
+                    case.hard_state_fill,
+                    case.begin,
                     snapshot,
+                    not case.stuck,
                 )
             )
 
     def _files(self, case: _Case) -> tuple[list[FileRepair], End | None, bool]:
         """Log files to be made anew, and, where another history is replaced, the log's end."""
         files: list[FileRepair] = []
-        bases, end, replaced = set(case.bases), None, case.others_from is not None
+        bases, end, replaced, failed = set(case.bases), None, case.others_from is not None, False
+        if case.others_from is not None and case.stuck:
+            self.remaining.append(self._left(case, case.others_from, f"another history is replaced as a whole, {STUCK}"))
+            return [], None, False
         if case.others_from is not None:
             bases |= {base for one in self._replicas for base in _bases(one) if base >= case.others_from}
-        failed = False
         for base in sorted(bases):
             entries = read_entries(self._members(case.replica), self._voters, base)
             if replaced and self._outgrown(case.replica, entries):
                 why = f"a majority holds entries behind {self._compared}, where the findings end, and this replica synced some: audit again"
                 self.undecided.append(self._left(case, base, why))
+                case.stuck = True
                 return [], None, False
-            if replaced and entries.low > self._compared:
+            if replaced and (not entries.width or entries.low > self._compared):
                 # It goes with everything behind the end.
                 continue
             try:
-                if not entries.width:
-                    files.append(emptied(entries, self._wanted(case, entries, replaced)))
+                wanted = self._wanted(case, entries, replaced)
+                if not entries.width or wanted.last_index < entries.low:
+                    files.append(emptied(entries, wanted))
                     continue
-                repair, last = splice(entries, self._wanted(case, entries, replaced))
+                repair, last = splice(entries, wanted)
+                there = is_there(repair, wanted)
             except Undecided as reason:
-                failed = True
+                case.stuck = failed = True
                 self.undecided.append(self._left(case, base, str(reason)))
                 continue
             except OSError as error:
-                failed = True
+                case.stuck = failed = True
                 self.remaining.append(self._left(case, base, str(error)))
                 continue
             end = last
-            if repair is not None:
+            if not there:
                 files.append(repair)
-            elif not replaced and entries.sides[entries.row_of(case.replica)].flawed:
-                self.remaining.append(self._left(case, base, f"every replica holds the same bytes ({case.why(base)})"))
+            elif not replaced and entries.sides[entries.row_of(case.replica)].miswritten:
+                self.remaining.append(self._left(case, base, f"{case.why(base)}: the file is as it was written, by {repair.proof}"))
         if replaced and (failed or end is None or end.index != self._compared):
             # Half of a history is none.
             assert case.others_from is not None, "it begins somewhere"
             why = f"another history can only be replaced up to entry {self._compared}, and that cannot be proven"
             self.undecided.append(self._left(case, case.others_from, why))
+            case.stuck = True
             return [], None, False
         return files, end if replaced else None, replaced
 
@@ -258,14 +296,16 @@ class _Group:
     def _wanted(self, case: _Case, entries: Entries, replaced: bool) -> Wanted:
         one = case.replica
         size, marked = one.sizes[0], -1 if one.mark is None else one.mark.index
-        side = entries.sides[entries.row_of(one)]
-        present = int(side.index.max()) if len(side.index) else -1
-        later = any(base > entries.base and _begins(one, base) for base in _bases(one))
         if replaced:
-            last, followed = self._compared, entries.high < self._compared
+            followed = entries.last is not None and entries.last < self._compared
+            last = entries.last if followed and entries.last is not None else self._compared
         else:
+            index = entries.sides[entries.row_of(one)].index
+            # A damaged index may say anything.
+            present = int(index[index <= entries.high].max(initial=-1))
+            later = any(base > entries.base and _begins(one, base) for base in _bases(one))
             followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
-            last = entries.high if followed else max(marked, present)
+            last = max(marked, present, entries.low if followed else -1)
         return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base))
 
     def _members(self, owner: Replica) -> list[Replica]:
@@ -319,8 +359,8 @@ class _Group:
         address = split(case.replica.directory)[0]
         for low, high, why in ranges:
             self.ranges.append(RangeRepair(address, self._name, case.replica.name, log_id, incarnation, low, high, why))
-        files = [*case.derived, *([f"{case.replica.log_folder}/syncedmark"] if case.slots else [])]
-        for path in files:
+        small = (("syncedmark", case.slots), ("hardstate", case.hard_state_fill), ("begin", case.begin is not None))
+        for path in [*case.derived, *(f"{case.replica.log_folder}/{name}" for name, wrong in small if wrong)]:
             self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
 
     def _differences(self, case: _Case, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
@@ -332,7 +372,6 @@ class _Group:
         row = entries.row_of(case.replica)
         own = entries.chain[row, :width]
         damaged = own == NONE
-        damaged[[index - entries.low for index in case.entries_in(entries.base) if 0 <= index - entries.low < width]] = True
         lost = damaged & ~_held_elsewhere(entries, row, width, self._compared)
         # What stands in front of a lost entry cannot be put back alone either.
         for at in np.flatnonzero(lost)[::-1].tolist():
@@ -401,6 +440,11 @@ def _begins(one: Replica, base: int) -> bool:
         return False
     magic, _, _, _, pos, *_ = HEADER.unpack(head)
     return bool(magic == ENTRY_MAGIC and pos == base)
+
+
+def _is_behind_slots(told: Told) -> bool:
+    """The hard state was cut or has grown, and both slots are there."""
+    return told.rule == "file.length" and told.byte_from >= PAGE + slot_bytes(HARD_STATE)
 
 
 def _all_derived(one: Replica) -> Iterable[str]:

@@ -1,4 +1,5 @@
-"""One log file made whole from what all replicas hold of it: entry by entry from whoever has it intact, proven before anything is written.
+"""One log file made whole from what all replicas hold of it: entry by entry from a replica that holds it exactly, and proven before
+anything is written.
 
 The proof is the seal of a majority for the whole file, or that the entries, read and computed again one after the other, lead to the chain
 CRCs on which a majority agrees. Own entries behind the last agreed one stay: nobody was promised them, and nobody contradicts them. What
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -18,13 +19,16 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.audit.checks.replica import Replica
-from ledgermq.audit.reading.decode import BLANK_MAGIC, HEADER, HEADER_BYTES, I64, crc
+from ledgermq.audit.reading.decode import BLANK_MAGIC, ENTRY_MAGIC, HEADER, HEADER_BYTES, I64, crc
 from ledgermq.audit.reading.files import open_file, stat_of
-from ledgermq.audit.repairs.entries import NONE, Entries, chain_before
+from ledgermq.audit.repairs.entries import CHAINED_BYTES, NONE, Entries
 from ledgermq.proto.repair_plan import FileRepair, Piece
 
 CHUNK_BYTES = 1 << 20
 WINDOW_BYTES = 4 << 20
+NOWHERE = 1 << 62
+UNMARKED = "without a synced mark nobody knows where this log ends"
+START = "start the node, which gives up what no majority followed"
 _BLANK = struct.Struct(">ii")
 
 
@@ -38,8 +42,9 @@ class Undecided(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted of one file of one replica: entries up to `last_index` (as far as they lie in it). `compared`: up to where the
-    majority decides. `followed`: entries lie in later files. `replaced`: another history goes, so no own entry behind `compared` stays."""
+    """What is wanted of one file of one replica. `followed`: entries lie in later files, so that this one is complete; else it ends with
+    the entry `last_index`. `compared`: up to where the majority decides. `replaced`: another history goes, so no own entry behind
+    `compared` stays."""
 
     owner: Replica
     last_index: int
@@ -60,79 +65,208 @@ class End:
     chain: int
 
 
-def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair | None, End]:
-    """The repair of this file; None when what is there is that already. Raises Undecided, OSError."""
-    own = entries.row_of(wanted.owner)
-    picks = _picks(entries, wanted, own)
-    pieces = [*_pieces(entries, picks), *_rest(entries, picks, wanted)]
-    end, agreed_to = _verify(entries, picks)
-    unproven = np.flatnonzero((picks != own) & (np.arange(len(picks)) + entries.low > agreed_to))
-    digest = _digest(pieces)
-    proof = _proof(entries, wanted, digest, agreed_to, unproven)
-    path = _path(entries, own)
-    found = stat_of(path)
-    if found is not None and found.size == wanted.owner.sizes[0] and _digest([Piece(0, found.size, path)]) == digest:
-        return None, end
+def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair, End]:
+    """The file as it should be. Raises Undecided, OSError."""
+    chosen = _Splice(entries, wanted)
     # Whoever copies takes whole stretches: pieces of the same source that touch are one.
-    return FileRepair(entries.base, tuple(_joined(pieces)), digest, wanted.why, proof, wanted.replaced), end
+    pieces = tuple(_joined([*chosen.pieces(), *chosen.rest()]))
+    end = chosen.verified()
+    digest = _digest(pieces)
+    return FileRepair(entries.base, pieces, digest, wanted.why, chosen.proof(digest), wanted.replaced), end
+
+
+def is_there(repair: FileRepair, wanted: Wanted) -> bool:
+    """Whether the file that is there has these bytes already. One that cannot be read has not."""
+    path = wanted.owner.task(f"{repair.base:020d}").path
+    try:
+        found = stat_of(path)
+        return found is not None and found.size == wanted.owner.sizes[0] and _digest([Piece(0, found.size, path)]) == repair.sha256
+    except OSError:
+        return False
 
 
 def emptied(entries: Entries, wanted: Wanted) -> FileRepair:
     """The repair of a file that lies behind the log's end: allocated ahead, and zero. Raises Undecided where something was synced in it."""
     mark = wanted.owner.mark
-    if entries.width or mark is None or mark.end_pos > entries.base:
-        raise Undecided(f"no replica holds an entry of the log file {entries.base:020d}")
+    if mark is None:
+        raise Undecided(UNMARKED)
+    if mark.end_pos > entries.base:
+        raise Undecided(f"no replica holds an entry of the log file {entries.base:020d} as a chain proves it")
     pieces = (Piece(0, wanted.owner.sizes[0], None),)
-    proof = f"no replica holds an entry in it, and nothing was synced behind byte {mark.end_pos}"
-    return FileRepair(entries.base, pieces, _digest(list(pieces)), wanted.why, proof)
+    proof = f"the log of this replica ends before it: nothing was synced behind byte {mark.end_pos}"
+    return FileRepair(entries.base, pieces, _digest(pieces), wanted.why, proof)
 
 
-def _picks(entries: Entries, wanted: Wanted, own: int) -> I64:
-    """For each entry from the first one of the file on, the row it is taken from: the own one where that is right."""
-    width = min(wanted.last_index, entries.high) - entries.low + 1
-    if width <= 0:
-        raise Undecided(f"no replica holds an entry of the log file {entries.base:020d} that this one had")
-    agreed = entries.agreed[:width]
-    index = np.arange(width) + entries.low
-    picks = np.full(width, NONE, np.int64)
-    for row in (own, *(row for row in range(len(entries.sides)) if row != own)):
-        chain = entries.chain[row, :width]
-        fits = (chain != NONE) & ((agreed == NONE) | (chain == agreed))
-        if row != own:
-            # Behind what a majority decides only its own entries are a replica's.
-            fits &= index <= wanted.compared
-        elif wanted.replaced:
-            fits &= (agreed != NONE) | (index > wanted.compared)
-        picks = np.where((picks == NONE) & fits, row, picks)
-    missing = np.flatnonzero(picks == NONE)
-    if not len(missing):
-        return picks
-    first = entries.low + int(missing[0])
-    if first <= min(wanted.compared, wanted.last_index):
-        raise Undecided(f"no replica holds entry {first} intact, or as a majority does")
-    marked = -1 if wanted.owner.mark is None else wanted.owner.mark.index
-    if first <= marked and not wanted.replaced:
-        raise Undecided(f"entry {first} was synced here, and no majority holds it")
-    return picks[: first - entries.low]
+def _lost(index: int) -> str:
+    return f"entry {index} is none that a majority holds, and no other replica can give it back: {START}"
 
 
-def _pieces(entries: Entries, picks: I64) -> Iterator[Piece]:
-    columns = np.arange(len(picks))
-    offset, size = entries.offset[picks, columns], entries.size[picks, columns]
-    if offset[0] != 0 or bool((offset[1:] != offset[:-1] + size[:-1]).any()):
-        raise Undecided(f"the entries of the log file {entries.base:020d} do not lie one behind the other on the replicas that hold them")
-    bounds = [0, *(np.flatnonzero(np.diff(picks)) + 1).tolist(), len(picks)]
-    for low, high in pairwise(bounds):
-        yield Piece(int(offset[low]), int(offset[high - 1] + size[high - 1]), _path(entries, int(picks[low])))
+class _Splice:
+    """Which entry is taken from whom: `_picks` has a row for each entry, `_expected` the chain CRC it must have (−1: only the
+    owner has one). Both begin with the column `_first`."""
 
+    def __init__(self, entries: Entries, wanted: Wanted) -> None:
+        self._entries, self._wanted, self._own = entries, wanted, entries.row_of(wanted.owner)
+        self._parted = self._parting()
+        expected = np.where(np.arange(entries.width) < self._parted, entries.proven, NONE)
+        self._first = self._first_column(expected)
+        last = self._last_index()
+        self._expected = expected[self._first : max(last - entries.low, self._first - 1) + 1]
+        self._picks = self._picked(last)
 
-def _rest(entries: Entries, picks: I64, wanted: Wanted) -> Iterator[Piece]:
-    """Behind the last entry: a blank, if the log goes on in the next file, else zeros."""
-    last = len(picks) - 1
-    end = int(entries.offset[picks[last], last] + entries.size[picks[last], last])
-    length = wanted.owner.sizes[0]
-    if end < length:
-        yield Piece(end, length, None, _BLANK.pack(BLANK_MAGIC, length - end) if wanted.followed else b"")
+    def _parting(self) -> int:
+        """The column from which on the owner follows another history than the majority: entries that a former leader appended and that were
+        never confirmed. They stay as they are, unless the whole history is to be replaced. Where the owner holds a later entry with the
+        chain CRC of the majority, its history is that of the majority, and a different entry in front of it is damage, even if the entry is
+        consistent with its own chain CRC."""
+        entries, own = self._entries, self._entries.chain[self._own]
+        held = (own != NONE) & (entries.proven != NONE)
+        same, other = np.flatnonzero(held & (own == entries.proven)), np.flatnonzero(held & (own != entries.proven))
+        last = -1 if entries.last is None else entries.last - entries.low
+        inside = 0 <= last < entries.width
+        if inside and entries.sides[self._own].continues(entries.low + last, int(entries.proven[last])):
+            return NOWHERE
+        other = other[other > same.max(initial=-1)]
+        return int(other[0]) if len(other) and not self._wanted.replaced else NOWHERE
+
+    def _first_column(self, expected: I64) -> int:
+        """The column of the first entry of the file. Replicas with different histories may begin a file with different entries."""
+        entries = self._entries
+        held = (entries.chain != NONE) & (entries.offset == 0) & ((expected == NONE) | (entries.chain == expected))
+        places = np.flatnonzero(held.any(axis=0))
+        proven, own = places[expected[places] != NONE], np.flatnonzero(held[self._own])
+        found = next((columns for columns in (proven, own, places) if len(columns)), None)
+        if found is None:
+            raise Undecided(f"no replica holds the first entry of the log file {entries.base:020d} as a chain proves it")
+        return int(found[0])
+
+    def _last_index(self) -> int:
+        entries, wanted = self._entries, self._wanted
+        if not wanted.followed:
+            if wanted.owner.mark is None and not wanted.replaced:
+                raise Undecided(UNMARKED)
+            return wanted.last_index
+        last = entries.last
+        if self._parted < entries.width or not (entries.proven != NONE).any():
+            # The owner's own history: only its own next file tells where it ends.
+            side, own = entries.sides[self._own], entries.chain[self._own]
+            last = side.next_index - 1 if side.next_index is not None else None
+            there = last is not None and 0 <= last - entries.low < entries.width
+            if last is not None and not (there and side.continues(last, int(own[last - entries.low]))):
+                raise Undecided(_lost(last))
+        if last is None:
+            raise Undecided(f"no majority tells with which entry the log file {entries.base:020d} ends")
+        return last
+
+    def _picked(self, last: int) -> I64:
+        """For each entry the row it is taken from: the owner's where that is right."""
+        entries, wanted = self._entries, self._wanted
+        columns = np.arange(self._first, self._first + len(self._expected))
+        columns = columns[columns < entries.width]
+        expected, index = self._expected[: len(columns)], columns + entries.low
+        picks = np.full(len(columns), NONE, np.int64)
+        for row in (self._own, *(row for row in range(len(entries.sides)) if row != self._own)):
+            chain = entries.chain[row, columns]
+            fits = (chain != NONE) & ((expected == NONE) | (chain == expected))
+            if row != self._own:
+                # Behind the compared entry a replica keeps its own entries and gets no others.
+                fits &= (index <= wanted.compared) & (columns < self._parted)
+            elif wanted.replaced:
+                fits &= (expected != NONE) | (index > wanted.compared)
+            picks = np.where((picks == NONE) & fits, row, picks)
+        missing = np.flatnonzero(picks == NONE)
+        first = int(index[missing[0]]) if len(missing) else entries.low + self._first + len(picks)
+        if first > last:
+            return picks
+        if first <= wanted.compared and first - entries.low < self._parted:
+            raise Undecided(f"no replica holds entry {first} as the chain of a majority proves it")
+        marked = -1 if wanted.owner.mark is None else wanted.owner.mark.index
+        if wanted.followed or (first <= marked and not wanted.replaced):
+            raise Undecided(_lost(first))
+        return picks[: first - entries.low - self._first]
+
+    # The bytes
+
+    def pieces(self) -> Iterator[Piece]:
+        """The entries, as stretches that each come from one replica."""
+        picks, columns = self._picks, self._first + np.arange(len(self._picks))
+        if not len(picks):
+            raise Undecided(f"the log file {self._entries.base:020d} holds nothing that a majority has, or that was synced here")
+        offset, size = self._entries.offset[picks, columns], self._entries.size[picks, columns]
+        holes = np.flatnonzero(offset != np.concatenate([[0], offset[:-1] + size[:-1]]))
+        if len(holes):
+            raise Undecided(self._no_successor(int(holes[0])))
+        bounds = [0, *(np.flatnonzero(np.diff(picks)) + 1).tolist(), len(picks)]
+        for low, high in pairwise(bounds):
+            yield Piece(int(offset[low]), int(offset[high - 1] + size[high - 1]), _path(self._entries, int(picks[low])))
+
+    def rest(self) -> Iterator[Piece]:
+        """Behind the last entry: a blank, if the log goes on in the next file, else zeros."""
+        row, column = int(self._picks[-1]), self._first + len(self._picks) - 1
+        end, length = int(self._entries.offset[row, column] + self._entries.size[row, column]), self._wanted.owner.sizes[0]
+        if end < length:
+            yield Piece(end, length, None, _BLANK.pack(BLANK_MAGIC, length - end) if self._wanted.followed else b"")
+
+    def verified(self) -> End:
+        """Read every entry from where it is taken and compute it again, in a row. Returns the last one."""
+        entries, picks = self._entries, self._picks
+        chain, end = int(entries.before[picks[0], self._first]), End(-1, -1, 0, 0)
+        with contextlib.ExitStack() as stack:
+            files: dict[int, _Readable] = {}
+            for row in np.unique(picks).tolist():
+                files[row] = file = open_file(_path(entries, row))
+                stack.callback(file.close)
+            at = 0
+            while at < len(picks):
+                row = int(picks[at])
+                start, stop = int(entries.offset[row, self._first + at]), at
+                while stop < len(picks) and picks[stop] == row and int(entries.offset[row, self._first + stop]) < start + WINDOW_BYTES:
+                    stop += 1
+                column = self._first + stop - 1
+                length = int(entries.offset[row, column] + entries.size[row, column]) - start
+                window = memoryview(files[row].pread(length, start))
+                for each in range(at, stop):
+                    offset, size = int(entries.offset[row, self._first + each]) - start, int(entries.size[row, self._first + each])
+                    chain = self._checked(each, window[offset : offset + size], chain)
+                end = End(entries.low + column, int(entries.term[row, column]), entries.base + start + length, chain)
+                at = stop
+        return end
+
+    def _checked(self, at: int, data: memoryview, before: int) -> int:
+        """The chain CRC of an entry, computed from its bytes behind `before`. Raises Undecided when the entry is not exactly what was
+        looked at, or does not continue the one in front of it: behind the compared entry nothing tells which of the two is right."""
+        index = self._entries.low + self._first + at
+        if len(data) < HEADER_BYTES:
+            raise Undecided(self._no_successor(at))
+        body = crc(data[HEADER_BYTES:])
+        chain = crc(bytes(data[:CHAINED_BYTES]) + body.to_bytes(4, "big"), before)
+        magic, size, its_index, _, _, _, *words = HEADER.unpack_from(data)
+        wanted = [ENTRY_MAGIC, len(data), index, chain, body, len(data) - HEADER_BYTES]
+        if [magic, size, its_index, *words] != wanted or int(self._expected[at]) not in (NONE, chain):
+            raise Undecided(self._no_successor(at))
+        return chain
+
+    def _no_successor(self, at: int) -> str:
+        name = self._entries.sides[int(self._picks[at])].replica.name
+        return f"entry {self._entries.low + self._first + at} of {name} does not continue the entry before it"
+
+    def proof(self, digest: str) -> str:
+        """What proves these bytes. Raises Undecided when nothing does."""
+        entries, wanted, picks = self._entries, self._wanted, self._picks
+        if wanted.seal is not None:
+            if wanted.seal != digest:
+                told = f"the seal of a majority says {wanted.seal[:16]}…"
+                raise Undecided(f"the entries that the replicas hold make a file with SHA-256 {digest[:16]}…, {told}")
+            return f"the seal of a majority: SHA-256 {digest}"
+        columns = self._first + np.arange(len(picks))
+        agreed = columns[(entries.agreed[columns] != NONE) & (columns < self._parted)]
+        unproven = columns[(picks != self._own) & (self._expected[: len(picks)] == NONE)]
+        if len(unproven) or not len(agreed):
+            first = entries.low + int(unproven[0] if len(unproven) else columns[0])
+            raise Undecided(f"no majority holds entry {first} or one behind it in this file")
+        last = int(agreed[-1])
+        names = [side.replica.name for row, side in enumerate(entries.sides) if entries.chain[row, last] == entries.agreed[last]]
+        return f"chain CRC {int(entries.agreed[last]):08x} of entry {entries.low + last} on {', '.join(names)}"
 
 
 def _joined(pieces: list[Piece]) -> Iterator[Piece]:
@@ -148,50 +282,7 @@ def _joined(pieces: list[Piece]) -> Iterator[Piece]:
         yield held
 
 
-def _verify(entries: Entries, picks: I64) -> tuple[End, int]:
-    """Read every entry from where it is taken and compute it again, in a row. Returns the last one, and the last one that is agreed."""
-    chain, agreed_to = chain_before(entries, entries.low), -1
-    end = End(-1, -1, 0, 0)
-    with contextlib.ExitStack() as stack:
-        files: dict[int, _Readable] = {}
-        for row in np.unique(picks).tolist():
-            files[row] = file = open_file(_path(entries, row))
-            stack.callback(file.close)
-        column = 0
-        while column < len(picks):
-            row = int(picks[column])
-            start, stop = int(entries.offset[row, column]), column
-            while stop < len(picks) and picks[stop] == row and int(entries.offset[row, stop]) < start + WINDOW_BYTES:
-                stop += 1
-            length = int(entries.offset[row, stop - 1] + entries.size[row, stop - 1]) - start
-            window = memoryview(files[row].pread(length, start))
-            for at in range(column, stop):
-                offset, size = int(entries.offset[row, at]) - start, int(entries.size[row, at])
-                chain = _checked(entries, at, window[offset : offset + size], chain, entries.sides[row].replica.name)
-                if entries.agreed[at] != NONE:
-                    agreed_to = entries.low + at
-            column = stop
-            pos = entries.base + start + length
-            end = End(entries.low + stop - 1, int(entries.term[row, stop - 1]), pos, -1 if chain is None else chain)
-    return end, agreed_to
-
-
-def _checked(entries: Entries, column: int, data: memoryview, before: int | None, name: str) -> int:
-    """The chain CRC of an entry, computed from its bytes behind `before` (None: nobody knows that one, so its word is believed until an
-    agreed one is reached). Raises Undecided when the bytes are not those that were scanned."""
-    index = entries.low + column
-    if len(data) < HEADER_BYTES:
-        raise Undecided(f"entry {index} of {name} cannot be read")
-    _, size, its_index, _, _, _, stored, body_crc, _ = HEADER.unpack_from(data)
-    body = crc(data[HEADER_BYTES:])
-    chain = stored if before is None else crc(bytes(data[:36]) + body.to_bytes(4, "big"), before)
-    wanted = int(entries.agreed[column])
-    if (size, its_index, body_crc, stored) != (len(data), index, body, chain) or wanted not in (NONE, chain):
-        raise Undecided(f"entry {index} of {name} does not continue the one before it as the majority has it")
-    return chain
-
-
-def _digest(pieces: list[Piece]) -> str:
+def _digest(pieces: Iterable[Piece]) -> str:
     """Of the file that the pieces make (format §11, `seal`)."""
     whole, chunk, held = hashlib.sha256(), hashlib.sha256(), 0
     for data in _bytes(pieces):
@@ -208,7 +299,7 @@ def _digest(pieces: list[Piece]) -> str:
     return whole.hexdigest()
 
 
-def _bytes(pieces: list[Piece]) -> Iterator[bytes]:
+def _bytes(pieces: Iterable[Piece]) -> Iterator[bytes]:
     for piece in pieces:
         if piece.source is None:
             yield piece.data
@@ -223,22 +314,6 @@ def _bytes(pieces: list[Piece]) -> Iterator[bytes]:
                 if len(data) != min(CHUNK_BYTES, piece.end - offset):
                     raise Undecided(f"{piece.source} ends at byte {offset + len(data)}")
                 yield data
-
-
-def _proof(entries: Entries, wanted: Wanted, digest: str, agreed_to: int, unproven: I64) -> str:
-    if wanted.seal is not None:
-        if wanted.seal != digest:
-            raise Undecided(f"what the replicas hold has the SHA-256 {digest[:16]}…, the seal of a majority says {wanted.seal[:16]}…")
-        return f"the seal of a majority: SHA-256 {digest}"
-    if len(unproven) or agreed_to < entries.low:
-        first = entries.low + (int(unproven[0]) if len(unproven) else 0)
-        raise Undecided(f"no majority holds entry {first} or one behind it in this file")
-    names = [
-        side.replica.name
-        for row, side in enumerate(entries.sides)
-        if entries.chain[row, agreed_to - entries.low] == entries.agreed[agreed_to - entries.low]
-    ]
-    return f"chain CRC {int(entries.agreed[agreed_to - entries.low]):08x} of entry {agreed_to} on {', '.join(names)}"
 
 
 def _path(entries: Entries, row: int) -> str:

@@ -65,22 +65,44 @@ def repair(findings: str, dry_run: bool, as_object: bool) -> None:
     allow_open_files()
     report = _report(findings)
     with _locked(report.directories):
-        try:
-            plan = make_plan(report)
-        except Moved as moved:
-            raise Refused(str(moved), "audit again, and repair from those findings") from moved
-        except NodeLost as lost:
-            raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
-        for line in _explained(plan):
-            print(line, file=sys.stderr, flush=True)
+        plan = _planned(report)
+        _explain(plan)
         if dry_run:
             _end(plan, (), dry_run=True, as_object=as_object)
         name = uuid.uuid4().hex[:12]
         failed = [*_mend_directories(plan.directories, name)]
         failed += [left for ranged in plan.ranges if (left := _mend_running(ranged)) is not None]
-        still, undecided = _audited_again(report, plan, name)
-    plan = replace(plan, undecided=(*plan.undecided, *undecided))
-    _end(plan, [*failed, *still], dry_run=False, as_object=as_object)
+        results = _audited_again(report, failed)
+        hidden = () if failed else _hidden(results, plan)
+        if hidden:
+            failed += _mend_directories(hidden, name)
+            results = _audited_again(report, failed)
+        _note_verdict(results, plan, name)
+    still = _still(results, plan)
+    undecided = [_left(one) for one in still if one.klass == UNDECIDABLE]
+    plan = replace(plan, directories=(*plan.directories, *hidden), undecided=(*plan.undecided, *undecided))
+    _end(plan, [*failed, *(_left(one) for one in still if one.klass != UNDECIDABLE)], dry_run=False, as_object=as_object)
+
+
+def _planned(report: Report) -> Plan:
+    try:
+        return make_plan(report)
+    except Moved as moved:
+        raise Refused(str(moved), "audit again, and repair from those findings") from moved
+    except NodeLost as lost:
+        raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
+
+
+def _hidden(results: Sequence[Audit], plan: Plan) -> tuple[DirectoryRepair, ...]:
+    """Repairs of what the audit still finds on the replicas that were mended. A file that was derived from damaged entries can be judged
+    only once the entries are right."""
+    mended = {(one.replica, one.group) for one in plan.directories if one.opens}
+    if not any((one.replica, one.group) in mended for one in _still(results, plan)):
+        return ()
+    further = _planned(_told(results[0]))
+    hidden = tuple(one for one in further.directories if (one.replica, one.group) in mended)
+    _explain(Plan(hidden))
+    return hidden
 
 
 def _report(path: str) -> Report:
@@ -93,7 +115,10 @@ def _report(path: str) -> Report:
     if isinstance(found, Report):
         return found
     print(f"repair: auditing {', '.join(found)} again: {path} does not say enough", file=sys.stderr, flush=True)
-    result = audit(found)
+    return _told(audit(found))
+
+
+def _told(result: Audit) -> Report:
     return report_of({**as_json(result), "repair": for_repair(result)})
 
 
@@ -131,6 +156,8 @@ def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator
     for one in repairs:
         try:
             carry_out(disk, one, name, _now_ms, _say)
+            if not one.opens:
+                continue
             found = read_identity(disk, one.root)
             assert found is not None, "its identity was compared a moment ago"
             index = make_again(disk, one.root, found)
@@ -169,23 +196,33 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
         time.sleep(AGAIN_S)
 
 
-def _audited_again(report: Report, plan: Plan, name: str) -> tuple[list[Left], list[Left]]:
-    """What an audit of the same directories and nodes still finds, and what of it is undecidable, but for what the plan says."""
+def _audited_again(report: Report, failed: list[Left]) -> list[Audit]:
+    """Audit the same directories and the same nodes again. An audit that was not possible is added to `failed`."""
     _say("auditing again")
     local = [directory for directory in report.directories if not is_remote(directory)]
     nodes = [split(directory)[0] for directory in report.directories if is_remote(directory)]
+    results = [audit(local)] if local else []
     try:
-        results = [*([audit(local)] if local else []), *([_audit_nodes(nodes)] if nodes else [])]
+        results += [_audit_nodes(nodes)] if nodes else []
     except ClusterError as error:
-        return [Left("-", "-", "-", f"the cluster could not be audited again: {error}")], []
-    found = [finding for result in results for finding in result.findings if finding.fails]
-    disk = RealDisk()
+        failed.append(Left("-", "-", "-", f"the cluster could not be audited again: {error}"))
+    return results
+
+
+def _found(results: Sequence[Audit]) -> list[Finding]:
+    return [finding for result in results for finding in result.findings if finding.fails]
+
+
+def _note_verdict(results: Sequence[Audit], plan: Plan, name: str) -> None:
     for one in plan.directories:
-        here = [finding.text for finding in found if (finding.group, finding.replica) == (one.group, one.replica)]
-        note(disk, one.root, name, _now_ms(), "audited", verdict=results[0].verdict, findings=here)
+        here = [finding.text for finding in _found(results) if (finding.group, finding.replica) == (one.group, one.replica)]
+        note(RealDisk(), one.root, name, _now_ms(), "audited", verdict=results[0].verdict, findings=here)
+
+
+def _still(results: Sequence[Audit], plan: Plan) -> list[Finding]:
+    """What the audits find after the repair in files that the plan does not name as left."""
     known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
-    left = [finding for finding in found if (finding.replica, finding.flaw.file) not in known]
-    return [_left(one) for one in left if one.klass != UNDECIDABLE], [_left(one) for one in left if one.klass == UNDECIDABLE]
+    return [finding for finding in _found(results) if (finding.replica, finding.flaw.file) not in known]
 
 
 def _audit_nodes(addresses: Sequence[str]) -> Audit:
@@ -201,6 +238,11 @@ def _left(finding: Finding) -> Left:
 # --------------------------------------------------------------------------------------------------------------------- saying
 
 
+def _explain(plan: Plan) -> None:
+    for line in _explained(plan):
+        print(line, file=sys.stderr, flush=True)
+
+
 def _explained(plan: Plan) -> Iterator[str]:
     for one in plan.directories:
         for file in one.files:
@@ -211,11 +253,15 @@ def _explained(plan: Plan) -> Iterator[str]:
         if one.end is not None:
             yield f"{one.replica} {one.group}: its log ends with entry {one.end.index}; what it held instead is kept in state/replaced"
         if one.mark_slots:
-            yield f"{one.replica} {one.group}: both slots of the synced mark are written"
+            yield f"{one.replica} {one.group}: both slots of the synced mark are written, and the rest of the file is zero"
+        if one.hard_state_fill:
+            yield f"{one.replica} {one.group}: the hard state keeps its slots, and the rest of the file is zero"
+        if one.begin is not None:
+            yield f"{one.replica} {one.group}: the begin file says entry {one.begin.index} again, whose chain CRC continues what it tells"
         if one.snapshot is not None:
             yield f"{one.replica} {one.group}: the snapshot is copied from {one.snapshot}"
         if one.derived:
-            yield f"{one.replica} {one.group}: made again from the log: {', '.join(one.derived)}"
+            yield f"{one.replica} {one.group}: dropped, to be made again from the log: {', '.join(one.derived)}"
     for ranged in plan.ranges:
         yield f"{ranged.replica} {ranged.group}: the node puts entries {ranged.first_index} to {ranged.last_index} back ({ranged.why})"
     for left in plan.undecided:

@@ -17,6 +17,7 @@ import numpy as np
 
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
 from ledgermq.node.core.calls.sending import Produce, ProduceFrame
+from ledgermq.node.core.ranges import cut
 from ledgermq.node.core.replica_boot import record_of
 from ledgermq.proto import control
 from ledgermq.proto.control import AuditRecord, ControlRecord, SealRecord, TrimRecord
@@ -37,6 +38,8 @@ from tests.node_core.core_world import World
 
 DATA_BYTES, INDEX_BYTES, QUEUE_BYTES = 4096, 32 * 20, 20 * 6
 KEY_SLOTS, KEY_UNITS = 5, 16
+UNSYNCED = 20
+"""So many of the last entries are in the key index of a killed node, and not yet counted by its position."""
 SEALED = (0, DATA_BYTES)
 """Log files of which a record tells the digest."""
 STEPS: Sequence[tuple[str, int, int]] = (
@@ -153,16 +156,21 @@ class Small(StoredReplica):
         self.store.queues.trim(self.machine.begin_pos)
 
     def stop(self, *, clean: bool = True) -> None:
-        """As a node stops, with every file that a running one would have written by and by."""
+        """As a node stops, with every file that a running one would have written by and by. In the key index of a killed one lies more
+        than its position tells."""
         store, machine, log = self.store, self.machine, self.store.log
         index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=KEY_SLOTS, units=KEY_UNITS)
         index.start(log.begin_index, log.end_index, log.chain_at)
         index.load(itertools.repeat(None))
-        while index.next_index <= machine.applied_index:
-            index.append(log.read(index.next_index, 1 << 20))
-        while index.tend(itertools.repeat(None)):
-            pass
-        index.sync()
+        synced = machine.applied_index - (0 if clean else UNSYNCED)
+        for last in (synced, machine.applied_index):
+            while index.next_index <= last:
+                entries = log.read(index.next_index, 1 << 20)
+                index.append(entries if entries.last_index <= last else cut(entries, last))
+            while last == synced and index.tend(itertools.repeat(None)):
+                pass
+            if last == synced:
+                index.sync()
         log.flush_mark()
         self.snapshot()
         stamps = StoreCheckpoint(machine.store_ms, machine.store_ms, index.durable_store_ms)

@@ -1,0 +1,285 @@
+"""Damage to a small cluster, repaired from the findings of its audit: what came of it, and what is wrong with that.
+
+A repair that ends with 0 has to leave directories that an audit of its own calls whole, with the log that was there before the damage. Any
+other repair has to give a reason that can be checked here against the bytes, and may touch nothing that it does not mend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ledgermq.audit.jobs import Audit, audit
+from ledgermq.audit.report import write_findings
+from ledgermq.cli import run as command
+from tests.audit.damage_cases import NODES
+from tests.audit.exhaust.cluster import build
+from tests.audit.exhaust.ground import Changes, image_of
+from tests.audit.jury.anatomy import Anatomy, Entry, anatomies
+from tests.audit.jury.clusters import Cluster, Image, cut_off
+
+HEADER_BYTES = 48
+
+
+def small(base: Path, name: str, clean: Collection[str]) -> Cluster:
+    """A Raft group and an HA group, one of them trimmed."""
+    build(base, name, clean=clean)
+    return Cluster(name, image_of(base), clean=bool(clean), complete=True)
+
+
+CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
+    "stopped": lambda base: small(base, "one", NODES),
+    "killed": lambda base: small(base, "one", ()),
+    "stopped, other": lambda base: small(base, "other", NODES),
+    "killed, other": lambda base: small(base, "other", ()),
+    "lagging": lambda base: cut_off(20, "n3", from_ms=600, at_ms=900),
+    "failed over": lambda base: cut_off(30, "leader", from_ms=700, at_ms=1600),
+}
+"""How the cluster ended whose directories are damaged."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One repair: the audit before it, its exit status and what it printed, the audit behind it, and all files before and behind it."""
+
+    found: Audit
+    status: int
+    told: dict[str, Any]
+    again: Audit
+    before: Image
+    after: Image
+
+
+@dataclass
+class Trial:
+    """A cluster on disk that is damaged, repaired, and put back, case by case."""
+
+    cluster: Cluster
+    base: Path
+    replicas: list[Anatomy] = field(init=False)
+    verdict: str = field(init=False)
+    """Of the audit before any damage: a cluster with a replica that lags is not PASS."""
+
+    def __post_init__(self) -> None:
+        self.directories = self.cluster.write(self.base)
+        self.replicas = anatomies(self.cluster.image)
+        self.verdict = audit(self.directories, deep=True).verdict
+        assert self.verdict != "FAIL", self.cluster.name
+
+    def attempt(self, changes: Changes) -> Attempt | None:
+        """None where the audit finds nothing to repair."""
+        self._write(changes)
+        try:
+            found, before = audit(self.directories), image_of(self.base)
+            if found.verdict != "FAIL":
+                return None
+            findings = self.base / "findings"
+            write_findings(found, str(findings))
+            told = io.StringIO()
+            with contextlib.redirect_stdout(told), contextlib.redirect_stderr(io.StringIO()):
+                status = command(["repair", "--json", "--from-findings", str(findings)])
+            for path in [*findings.iterdir()]:
+                path.unlink()
+            findings.rmdir()
+            return Attempt(found, status, json.loads(told.getvalue()), audit(self.directories, deep=True), before, image_of(self.base))
+        finally:
+            self._restore()
+
+    def _write(self, changes: Changes) -> None:
+        for path, data in changes.items():
+            target = self.base / path
+            if data is None:
+                target.unlink(missing_ok=True)
+            else:
+                target.write_bytes(data)
+
+    def _restore(self) -> None:
+        now, whole = image_of(self.base), self.cluster.image
+        self._write({path: whole.get(path) for path in now.keys() | whole.keys() if now.get(path) != whole.get(path)})
+
+    # What is wrong
+
+    def complaint(self, attempt: Attempt) -> str:
+        """Nothing if the repair did what it has to do."""
+        fails = [finding for finding in attempt.again.findings if finding.fails]
+        if attempt.status == 0:
+            if attempt.again.verdict != self.verdict or fails:
+                return f"0, and an audit says {attempt.again.verdict}: {[f'{one.text}: {one.flaw.proof}' for one in fails]}"
+            wrong = [entry for one in self.replicas for entry in one.entries if not self.holds(attempt.after, one, entry)]
+            if wrong:
+                return f"0, and entry {wrong[0].index} is another one in {wrong[0].path}"
+        elif attempt.again.verdict != "FAIL":
+            return f"{attempt.status}, and an audit says {attempt.again.verdict}"
+        reasons = [*attempt.told["undecided"], *attempt.told["remaining"]]
+        if attempt.status and not reasons:
+            return f"{attempt.status}, and no reason"
+        return next(filter(None, (self._untrue(attempt, left) for left in reasons)), "") or self._touched(attempt)
+
+    def group(self, path: str) -> list[Anatomy]:
+        """The replicas of the broker group that a path belongs to."""
+        return [one for one in self.replicas if one.root.rpartition("/")[2] == path.split("/")[1]]
+
+    def held(self, image: Image, path: str, index: int) -> Iterator[tuple[Entry, list[str]]]:
+        """The entries at an index of a path's group, one for each history, and who has each of them as it was before the damage."""
+        group = self.group(path)
+        for entry in {entry.chain: entry for one in group for entry in one.entries if entry.index == index}.values():
+            yield entry, [one.node for one in group if self.holds(image, one, entry)]
+
+    def holds(self, image: Image, one: Anatomy, entry: Entry) -> bool:
+        """Whether a replica has an entry as it was before the damage."""
+        path, span = f"{one.log}/data/{entry.path[-20:]}", slice(entry.at, entry.at + entry.size)
+        return image.get(path, b"")[span] == self.cluster.image[entry.path][span]
+
+    def decides(self, image: Image, path: str, nodes: Collection[str]) -> bool:
+        """Whether these replicas are enough to say what a group's log is: a majority, or, in an HA group, any of them."""
+        group = self.group(path)
+        return len(nodes) > (0 if IN_SYNC in image[group[0].entries[0].path] else len(group) // 2)
+
+    def _untrue(self, attempt: Attempt, left: dict[str, str]) -> str:
+        """A reason that nothing bears out."""
+        path, reason = f"{left['replica']}/{left['file']}", left["reason"]
+        for pattern, bears_out in REASONS.items():
+            match = re.search(pattern, reason)
+            if match is not None:
+                return "" if bears_out(self, attempt, path, *match.groups()) else f"not true of {path}: {reason}"
+        return f"a reason that nothing checks, of {path}: {reason}"
+
+    def _touched(self, attempt: Attempt) -> str:
+        """Files that changed without being mended."""
+        hurt = {finding.replica for finding in attempt.found.findings if finding.fails}
+        planned = {one["replica"] for one in attempt.told["directories"]}
+        for path in sorted(attempt.before.keys() | attempt.after.keys()):
+            was, now = attempt.before.get(path), attempt.after.get(path)
+            node, _, name = path.partition("/")
+            if was == now:
+                continue
+            if node not in planned or node not in hurt:
+                return f"{path} changed, and nothing was to be mended there"
+            if now != self.cluster.image.get(path) and not re.fullmatch(MADE_AGAIN, name):
+                return f"{path} changed, and is not what it was before the damage"
+        return ""
+
+
+IN_SYNC = b'"rule":"in-sync"'
+MADE_AGAIN = (
+    r"(g1|raft|ha)/(abort|checkpoint|consumequeue/.*|index/.*|state/(snapshot|snapshot\.previous|keyindex|bloom/.*|repairs|digests|scrub)"
+    r"|dledger-n\d/(checkpoint|syncedmark|index/.*|data/\d{20}))"
+)
+"""Files that a repair may leave otherwise than they were: derived ones, and what follows the end of the log. Entries are looked at one by
+one."""
+
+
+def _held_by_nobody(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
+    return not any(nodes for _, nodes in trial.held(attempt.before, path, int(index)))
+
+
+def _held_by_few(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
+    """Too few have the entry, or any one behind it in this file."""
+    later = [e.index for one in trial.group(path) for e in one.entries if e.path[-20:] == path[-20:] and e.index >= int(index)]
+    return not any(trial.decides(attempt.before, path, nodes) for at in {*later} for _, nodes in trial.held(attempt.before, path, at))
+
+
+def _is_damaged(trial: Trial, attempt: Attempt, path: str) -> bool:
+    return attempt.before.get(path) != trial.cluster.image.get(path)
+
+
+def _is_strange(trial: Trial, attempt: Attempt, path: str) -> bool:
+    return path in attempt.before and path not in trial.cluster.image
+
+
+def _file_held_by_nobody(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
+    inside = {entry.index for one in trial.group(path) for entry in one.entries if entry.path.endswith(f"/data/{base}")}
+    return all(_held_by_nobody(trial, attempt, path, str(index)) for index in inside)
+
+
+def _begins_nowhere(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
+    firsts = {entry.index for one in trial.group(path) for entry in one.entries if entry.path.endswith(f"/data/{base}") and not entry.at}
+    return all(_held_by_nobody(trial, attempt, path, str(index)) for index in firsts)
+
+
+def _own(trial: Trial, path: str, index: str, node: str) -> Entry:
+    return next(e for one in trial.group(path) if one.node == node for e in one.entries if e.index == int(index))
+
+
+def _own_and_lost(trial: Trial, attempt: Attempt, path: str, index: str) -> bool:
+    """An entry that a minority held, and nobody does any more."""
+    lost = _own(trial, path, index, path.partition("/")[0])
+    held = {entry.chain: nodes for entry, nodes in trial.held(trial.cluster.image, path, int(index))}
+    now = {entry.chain: nodes for entry, nodes in trial.held(attempt.before, path, int(index))}
+    return not now[lost.chain] and not trial.decides(attempt.before, path, held[lost.chain])
+
+
+def _ends_unknown(trial: Trial, attempt: Attempt, path: str, base: str) -> bool:
+    """The next file begins on too few replicas as it did."""
+    group = trial.group(path)
+    names = {one.node: f"{one.log}/data/{int(base) + one.data_bytes:020d}" for one in group}
+    heads = {node: trial.cluster.image.get(name, b"")[:HEADER_BYTES] for node, name in names.items()}
+    nodes = [node for node, name in names.items() if any(heads[node]) and attempt.before.get(name, b"")[:HEADER_BYTES] == heads[node]]
+    return not trial.decides(attempt.before, path, nodes)
+
+
+def _parts(trial: Trial, attempt: Attempt, path: str, index: str, node: str) -> bool:
+    """A replica follows a history of its own at this entry."""
+    own = _own(trial, path, index, node)
+    return any(entry.chain == own.chain and len(nodes) == 1 for entry, nodes in trial.held(trial.cluster.image, path, int(index)))
+
+
+def _is_unmarked(trial: Trial, attempt: Attempt, path: str) -> bool:
+    log = path.partition("/data/")[0]
+    return attempt.before.get(f"{log}/syncedmark") != trial.cluster.image[f"{log}/syncedmark"]
+
+
+def _something_stays(trial: Trial, attempt: Attempt, path: str) -> bool:
+    """Something else of this replica is left as it is."""
+    root = "/".join(path.split("/")[:2])
+    left = [*attempt.told["undecided"], *attempt.told["remaining"]]
+    others = [one for one in left if not re.search(CONSEQUENCES, one["reason"])]
+    return any(f"{one['replica']}/{one['file']}".startswith(root) for one in others)
+
+
+CONSEQUENCES = r"once the rest of this replica is mended|^still "
+"""Reasons that say of a file that something else is left; what an audit goes on to find, too."""
+REASONS: dict[str, Callable[..., bool]] = {
+    r"no replica holds the first entry of the log file (\d+) as a chain proves it": _begins_nowhere,
+    r"no majority tells with which entry the log file (\d+) ends": _ends_unknown,
+    r"entry (\d+) of (n\d) does not continue the entry before it": _parts,
+    CONSEQUENCES: _something_stays,
+    r"entry (\d+) is none that a majority holds, and no other replica can give it back": _own_and_lost,
+    r"no replica holds an entry of the log file (\d+) as a chain proves it": _file_held_by_nobody,
+    r"no replica holds entry (\d+) as the chain of a majority proves it": _held_by_nobody,
+    r"no majority holds entry (\d+) or one behind it in this file": _held_by_few,
+    r"its own word, which no other replica knows|no other directory has a copy of": _is_damaged,
+    r"nothing that is whole here tells where its log begins": _is_damaged,
+    r"the log has no file of this name": _is_strange,
+    r"without a synced mark nobody knows where this log ends": _is_unmarked,
+}
+"""What a repair may give as a reason, and what bears it out."""
+
+
+# ------------------------------------------------------------------------------------------------------------------------- damage
+
+
+def flipped(image: Image, path: str, at: int, mask: int = 0x10) -> dict[str, bytes | None]:
+    data = bytearray(image[path])
+    data[at] ^= mask
+    return {path: bytes(data)}
+
+
+def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | None]:
+    """A flipped bit somewhere on so many nodes: any file as likely as any other, and bytes that are used more likely than others."""
+    changes: dict[str, bytes | None] = {}
+    for node in rng.sample(trial.cluster.nodes, nodes):
+        path = rng.choice([path for path, data in trial.cluster.image.items() if path.startswith(f"{node}/") and data])
+        data = trial.cluster.image[path]
+        used = len(data.rstrip(b"\0"))
+        at = rng.randrange(used) if used and rng.random() < 0.8 else rng.randrange(len(data))
+        changes |= flipped(trial.cluster.image, path, at, 1 << rng.randrange(8))
+    return changes
+
