@@ -89,7 +89,8 @@ class Peer:
         """A round sent to it and not yet answered, and when."""
         self._progress_ns = now_ns
         self.boot_id: int | None = None
-        self._retired_boots: deque[int] = deque(maxlen=RETIRED_BOOTS)
+        self._retired_boots: dict[int, int] = {}
+        """Boot ids that gave way to another one, and the last round that had been sent by then."""
 
     def anchor(self) -> int:
         """The entry that a message without a range asks about: the one surely in common, or while probing the one in question."""
@@ -110,12 +111,15 @@ class Peer:
         self.underway.append(Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns))
 
     def admit(self, reply: AppendReply, round_: int) -> bool:
-        """Whether the reply speaks for the peer's present life. A new boot id makes us forget what the old life promised."""
-        if reply.boot_id in self._retired_boots:
+        """Whether the reply speaks for the peer's present life. A new boot id makes us forget what the old life promised. A retired one
+        that answers a round sent after its retirement lives: what retired it were late words of a life before it."""
+        if reply.round <= self._retired_boots.get(reply.boot_id, -1):
             return False
-        if self.boot_id not in (None, reply.boot_id):
-            assert self.boot_id is not None
-            self._retired_boots.append(self.boot_id)
+        if self.boot_id is not None and reply.boot_id != self.boot_id:
+            self._retired_boots.pop(self.boot_id, None)
+            self._retired_boots[self.boot_id] = round_
+            if len(self._retired_boots) > RETIRED_BOOTS:
+                del self._retired_boots[next(iter(self._retired_boots))]
             self._forget(round_)
         self.boot_id = reply.boot_id
         return True

@@ -452,3 +452,31 @@ def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
     raft.step(AppendReply("b", "a", 2, 201, 1, False, 1, 1), 2 * LATER)
     (push,) = [p for p in raft.take(2 * LATER).pushes if p.to == "b"]
     assert push.first_index == 2
+
+
+def test_late_words_of_a_life_that_was_never_heard_do_not_silence_the_present_one() -> None:
+    """A peer restarted twice, and an answer of the life in between arrives last: the present life is heard again with its next answer,
+    and what the former one still says is not."""
+    raft = leader()
+
+    now_ns = LATER
+
+    def answer(boot: int, round_: int) -> int:
+        """The round of the next heartbeats."""
+        nonlocal now_ns
+        raft.step(AppendReply("b", "a", 2, round_, boot, False, 0, 0), now_ns)
+        now_ns += 100 * MS
+        raft.take(now_ns)
+        return raft._round
+
+    first = answer(1, raft._round)
+    third = answer(3, first)
+    between = answer(2, first)
+    assert (raft.peers["b"].boot_id, raft.refused["former-life"]) == (2, 0) and between > third
+    answer(3, first)
+    assert (raft.peers["b"].boot_id, raft.refused["former-life"]) == (2, 1)
+    answer(3, between)
+    assert (raft.peers["b"].boot_id, raft.refused["former-life"]) == (3, 1)
+    answer(2, third)
+    answer(1, first)
+    assert (raft.peers["b"].boot_id, raft.refused["former-life"]) == (3, 3)
