@@ -51,6 +51,7 @@ MODULES = (
     "agreement",
     "sim_speed",
     "workers",
+    "starved",
     "groups",
     "peers",
 )

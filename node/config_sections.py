@@ -15,7 +15,8 @@ from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, S
 
 
 class Raft(Section):
-    """Timing and windows of replication. An election timeout is drawn from election_min_ms … election_max_ms."""
+    """Timing and windows of replication. An election timeout is drawn from election_min_ms … election_max_ms. Late signs of life lengthen
+    it, by four times election_max_ms at most."""
 
     heartbeat_ms: Annotated[Milliseconds, Field(ge=5)] = 100
     election_min_ms: Annotated[Milliseconds, Field(ge=20)] = 400

@@ -43,6 +43,12 @@ class Timing:
         to have another leader."""
         return 4 * self.election_max_ns
 
+    @property
+    def slack_max_ns(self) -> int:
+        """The most by which late signs of life lengthen a timeout: the death of a leader is noticed within five times the longest election
+        timeout, however starved the nodes are."""
+        return 4 * self.election_max_ns
+
     def __post_init__(self) -> None:
         if not 0 < 2 * self.heartbeat_ns <= self.election_min_ns <= self.election_max_ns:
             raise ValueError("raft timing: need 0 < 2 x heartbeat <= election minimum <= election maximum")

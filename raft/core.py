@@ -46,6 +46,8 @@ class Core(Appointing):
             elif self.handover is not None and now_ns >= self.handover.until_ns:
                 self._give_up_handover(self._why_late(self.handover))
         elif self._may_campaign() and now_ns >= self._election_due_ns:
+            if self._excuse_late_tick(now_ns):
+                return
             silent_ms = (now_ns - self._leader_heard_ns) // MS
             known = self._last_leader is not None
             self._candidacy = Reason(Cause.ELECTION_TIMEOUT, self._last_leader or "", silent_ms) if known else Reason(Cause.STARTED)
@@ -53,9 +55,23 @@ class Core(Appointing):
         elif now_ns >= self._canvass_until_ns:
             self._count_votes(now_ns)
 
+    def _excuse_late_tick(self, now_ns: int) -> bool:
+        """Whether a silence of the leader proves nothing, because this replica itself was late: while it got no processor time it could
+        have heard nobody, and what the leader sent meanwhile may not have been read yet. It waits once more for as long as it was late,
+        for a timeout at most; a replica that is always late still campaigns the next time."""
+        late_ns = now_ns - self._election_due_ns
+        if self._excused or self.leader is None or late_ns < self.config.timing.heartbeat_ns:
+            return False
+        self._restart_election_timer(now_ns)
+        self._election_due_ns = min(self._election_due_ns, now_ns + late_ns)
+        self._excused = True
+        return True
+
     def admit(self) -> None:
         """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
         self.met_by_all = True
+        # Until now nobody was asked to tick in time.
+        self._excused = True
 
     def trimmed(self, begin_index: int) -> None:
         """The log begins with `begin_index` now: what is gone was committed, and a peer that lacks it needs another way to get it."""
@@ -171,6 +187,6 @@ class Core(Appointing):
             limit = NEVER_NS if self.handover is None else self.handover.until_ns
             if self.members.rule is Rule.IN_SYNC:
                 return min(self._heartbeat_due_ns, self._news_due_ns, self._review_due_ns, limit)
-            alone_ns = self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns
+            alone_ns = self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns + self.slack_ns(now_ns)
             return min(self._heartbeat_due_ns, self._news_due_ns, alone_ns, limit)
         return min(self._election_due_ns, self._canvass_until_ns) if self._may_campaign() else NEVER_NS

@@ -50,12 +50,15 @@ class Following(Elections):
             # One master per epoch: this one's was promised to somebody else, by votes before the group changed its rule. It takes another.
             self._become_follower(self.term + 1, None, now_ns)
             return self._answer_append(message.sender, 0, True, NO_INDEX, NO_INDEX)
+        known = (message.term, message.sender) == (self._led_term, self._last_leader)
         if (message.term, message.sender) != (self.term, self.leader):
             yields = self.role is Role.LEADER
             self._become_follower(message.term, message.sender, now_ns, self._reason_to_yield(message.sender) if yields else None)
         if self.members.rule is not Rule.MAJORITY:
             # Epoch and master are durable, like a vote, before anything of this message is (design §6).
             self.voted_for = message.sender
+        if known:
+            self._note_silence(now_ns - self._leader_heard_ns, now_ns)
         self._leader_heard_ns = now_ns
         self._restart_election_timer(now_ns)
         if message.round > self._seen_round:

@@ -10,7 +10,7 @@ from ledgermq.proto.types import PeerProgress, Role
 from ledgermq.raft.config import Rule
 from ledgermq.raft.effects import Push
 from ledgermq.raft.elections import Elections
-from ledgermq.raft.messages import NO_TERM, Append, AppendReply, Extent, LeftBehind
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, LeftBehind
 from ledgermq.raft.progress import Peer, Stage
 from ledgermq.raft.reads import lease_ns
 from ledgermq.raft.state import MS, NEVER_NS
@@ -30,7 +30,7 @@ class Leading(Elections):
         if not peer.admit(reply, self._round):
             self.refused["former-life"] += 1
             return None
-        peer.heard(reply, now_ns, self.config.timing.election_max_ns)
+        self._hear(peer, reply, now_ns)
         if reply.rejected:
             peer.rejected(reply, self.log, self._round)
         else:
@@ -41,6 +41,14 @@ class Leading(Elections):
         if self._reads.underway is not None:
             self._reads.answered(self._answered_round())
         return None
+
+    def _hear(self, peer: Peer, reply: AppendReply, now_ns: int) -> None:
+        """A silence of the quorum ends with an answer of a peer that was silent for at least as long."""
+        timing = self.config.timing
+        quorum_ns = self._quorum_contact_ns(now_ns) if now_ns - peer.contact_ns > 2 * timing.heartbeat_ns else NO_INDEX
+        peer.heard(reply, now_ns, timing.election_max_ns)
+        if NO_INDEX < quorum_ns < self._quorum_contact_ns(now_ns):
+            self._note_silence(now_ns - quorum_ns, now_ns)
 
     def _replicate(self, now_ns: int) -> tuple[Push, ...]:
         """Push what the windows allow; say something short to peers that get no push but are owed a heartbeat, a probe or commit news.

@@ -91,7 +91,7 @@ class Rules(State):
         timing = self.config.timing
         if self.members.rule is not Rule.IN_SYNC:
             silent_ns = now_ns - self._quorum_contact_ns(now_ns)
-            return silent_ns if silent_ns >= timing.election_max_ns else 0
+            return silent_ns if silent_ns >= timing.election_max_ns + self.slack_ns(now_ns) else 0
         if not self._hears_nobody(now_ns):
             return 0
         silent_ns = now_ns - max(self._agreed_ns, *map(self._contact_ns, self._others_in_sync()))

@@ -24,6 +24,10 @@ NEVER_NS = 1 << 62
 MS = 1_000_000
 CHANGES_KEPT = 64
 """Of what nobody took yet."""
+SLACK_FACTOR = 2
+"""The next sign of life may be overdue by so many times as much as the latest late one."""
+SLACK_FADES = 8
+"""Slack shrinks by this part of the time that passes."""
 
 
 class State:
@@ -92,6 +96,10 @@ class State:
         self._news_due_ns = NEVER_NS
         """When peers are told what they do not know to be committed; NEVER_NS while they all know."""
         self._leader_heard_ns = now_ns
+        self._slack_ns, self._slack_at_ns = 0, now_ns
+        """What `slack_ns` was when a sign of life came late, and when that was."""
+        self._excused = False
+        """The election timer that runs now ran out once already, when this replica was late itself."""
         self._election_due_ns = 0
         self._restart_election_timer(now_ns)
         self._truncate_from: int | None = None
@@ -197,7 +205,27 @@ class State:
 
     def _restart_election_timer(self, now_ns: int) -> None:
         timing = self.config.timing
-        self._election_due_ns = now_ns + round(self._chance.uniform(timing.election_min_ns, timing.election_max_ns))
+        drawn_ns = round(self._chance.uniform(timing.election_min_ns, timing.election_max_ns))
+        self._election_due_ns = now_ns + drawn_ns + self.slack_ns(now_ns)
+        self._excused = False
+
+    def slack_ns(self, now_ns: int) -> int:
+        """By how much a silence may last longer than its timeout, because this replica has lately heard a living leader, or as leader a
+        quorum, late: some node gets too little processor time, and is not dead. It fades while signs of life are on time. Timers alone
+        depend on it: no vote, no lease and no commit does."""
+        return max(0, self._slack_ns - (now_ns - self._slack_at_ns) // SLACK_FADES)
+
+    @property
+    def slack_ms(self) -> int:
+        """When this replica was last told the time."""
+        return self.slack_ns(self._now_ns) // MS
+
+    def _note_silence(self, silent_ns: int, now_ns: int) -> None:
+        """A silence of a leader that lives, or of a quorum that is there, ended now. One lost heartbeat is not late."""
+        timing = self.config.timing
+        slack_ns = min(SLACK_FACTOR * (silent_ns - 2 * timing.heartbeat_ns), timing.slack_max_ns)
+        if slack_ns > self.slack_ns(now_ns):
+            self._slack_ns, self._slack_at_ns = slack_ns, now_ns
 
     def urge(self) -> None:
         """Nothing of what the log holds now may wait any longer for its sync; a leader tells its peers with the next `take`."""

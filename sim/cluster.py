@@ -51,6 +51,7 @@ from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
 from ledgermq.sim.operators import Operator
 from ledgermq.sim.outcome import TimelineEvent
 from ledgermq.sim.settings import FILE_BYTES, Settings
+from ledgermq.sim.starving import Starving
 from ledgermq.sim.timetable import Timetable
 from ledgermq.sim.transactors import Manners, Transactor
 from ledgermq.sim.truth import Truth
@@ -120,6 +121,7 @@ class Cluster:
         self.now = BEGAN_NS
         self.step_number = 0
         self.network = Network(self.chance)
+        self.starving = Starving(self.chance, self.after)
         self.settings = settings or replace(Settings.of_nodes(nodes), policy=policy, file_bytes=file_bytes)
         self.names = list(self.settings.names)
         self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
@@ -303,6 +305,7 @@ class Cluster:
         if station.life is not None:
             self._bury(station)
         station.workshop = None
+        self.starving.ended(station.name)
         station.medium.crash(self.chance if power else None)
 
     def _work_soon(self, station: Station) -> None:
@@ -401,18 +404,21 @@ class Cluster:
         return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
 
     def _deliver(self, sender: str, incarnation: str, to: str, packet: PeerPacket) -> None:
-        station = self.stations[to]
-        if station.life is not None:
-            station.acquaintance.named = station.life.replica.members.incarnations
-        if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
-            self.coverage["packets-of-replaced-directories"] += 1
-        elif is_shipping(packet):
-            if station.workshop is not None:
-                station.workshop.packets.append((sender, packet))
-                self._work_soon(station)
-        elif station.life is not None:
-            station.life.packets.append((sender, packet))
-            self._turn_soon(station)
+        self.starving.hand(to, "read", [(sender, incarnation, packet)], self._take_in, self.stations[to])
+
+    def _take_in(self, station: Station, came: Iterable[tuple[str, str, PeerPacket]]) -> None:
+        for sender, incarnation, packet in came:
+            if station.life is not None:
+                station.acquaintance.named = station.life.replica.members.incarnations
+            if station.workshop is not None and not station.acquaintance.hears(sender, incarnation) and not is_of_leader(packet):
+                self.coverage["packets-of-replaced-directories"] += 1
+            elif is_shipping(packet):
+                if station.workshop is not None:
+                    station.workshop.packets.append((sender, packet))
+                    self._work_soon(station)
+            elif station.life is not None:
+                station.life.packets.append((sender, packet))
+                self._turn_soon(station)
 
     def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
         """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
@@ -434,7 +440,7 @@ class Cluster:
         if not station.turning and self.now >= station.paused_until:
             station.turning = True
             # An engine is at something else: whatever arrives meanwhile is taken together.
-            self.after(int(self.chance.random() * PASS_NS), self._turn, station)
+            self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station)
 
     def _timer(self, station: Station, at: int) -> None:
         if station.timer_ns != at:
@@ -509,9 +515,13 @@ class Cluster:
         self._set_timer(station)
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
+        # The bytes are taken now: later the map they lie in may say something else.
+        taken = [(to, PeerPacket(packet.header, bytes(packet.payload))) for to, packet in packets]
+        self.starving.hand(name, "send", taken, self._leave, name)
+
+    def _leave(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
         incarnation = self.stations[name].medium.identity.incarnation
         for to, packet in packets:
-            # The bytes leave now: later the map they lie in may say something else.
             sent = PeerPacket(packet.header, self.network.damaged(bytes(packet.payload)))
             for delay in self.network.deliveries(name, to):
                 self.after(delay, self._deliver, name, incarnation, to, sent)

@@ -1,5 +1,5 @@
-"""Faults of processes and of their power: they end, alone or together, once or again and again, or stand still; and of their
-clocks (rows 1–6, 15, 16, 31, 32).
+"""Faults of processes and of their power: they end, alone or together, once or again and again, stand still, or get too little processor
+time; and of their clocks (rows 1–6, 15, 16, 31, 32, 51).
 
 Here lives which process ends when. What a power cut leaves of a disk is decided in `disk.py`.
 """
@@ -56,6 +56,15 @@ def pause(world: World, event: FaultEvent) -> None:
     name = target(world, event)
     if name is not None:
         world.pause(name, event.number("for_ns"))
+
+
+def starve(world: World, event: FaultEvent) -> None:
+    """Threads wait for a processor whenever they have something to do: those of one node, or of all, for a while."""
+    name = target(world, event)
+    names = list(world.names) if event.flag("everywhere") else [name] if name is not None else []
+    for each in names:
+        world.starving.starve(each, event.number("longest_ns"))
+        world.after(event.number("for_ns"), partial(world.starving.starve, each, 0))
 
 
 def pause_majority(world: World, event: FaultEvent) -> None:
@@ -168,6 +177,17 @@ KINDS: dict[str, Kind] = {
     "power-cut": Kind((15, 17), "power cut of one node: any subset of what was not synced is lost", BACK, partial(end, power=True)),
     "power-cut-all": Kind((16,), "power cut of every node at once", nothing, partial(end_many, power=True)),
     "pause": Kind((5, 32), "a node stands still: SIGSTOP, a stalled interpreter", a_while(50, 3000), pause),
+    "starved": Kind(
+        (51,),
+        "the threads of one node, or of all, wait for a processor: mostly not at all, sometimes for 0.1 to 1.5 s",
+        lambda chance, names: {
+            "node": some_node(chance, names),
+            "everywhere": chance.random() < 0.7,
+            "longest_ns": chance.randrange(100 * MS, 1500 * MS),
+            "for_ns": chance.randrange(500 * MS, 8 * SECOND),
+        },
+        starve,
+    ),
     "pause-majority": Kind((6,), "a majority stands still while one node loses its power", lasting(500, 3000), pause_majority),
     "depose": Kind(
         (1, 7),

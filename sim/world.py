@@ -88,6 +88,7 @@ class World(Cluster):
         self.healed = True
         self.note("everything heals")
         self.network.heal()
+        self.starving.heal()
         self.appointing.heal()
         self._slow.clear()
         for station in self.stations.values():

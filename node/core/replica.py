@@ -192,8 +192,11 @@ class RaftReplica:
             applied_index=NO_INDEX,
             peers=self.core.peer_progress(),
             fenced=self.fenced,
-            extra={**self._counts, "admitted": int(self.core.admitted), **self._refusals(), **self._peer_facts()},
+            extra={**self._counts, **self._refusals(), **self._peer_facts(), **self._standing()},
         )
+
+    def _standing(self) -> dict[str, int]:
+        return {"admitted": int(self.core.admitted), "election-slack-ms": self.core.slack_ms}
 
     def _refusals(self) -> dict[str, int]:
         return {f"refused-{reason}": count for reason, count in self.core.refused.items()}

@@ -41,7 +41,7 @@ from __future__ import annotations
 from itertools import product
 from random import Random
 
-from ledgermq.proto.types import HardState
+from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, Timing
 from ledgermq.raft.membership import Change, MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
@@ -167,8 +167,12 @@ class Scenario:
 
     def do_timeout(self, name: str) -> None:
         member = self.members[name]
-        self.now_ns = max(self.now_ns, member.core.wake_at_ns(self.now_ns))
-        member.core.tick(self.now_ns)
+        for _ in range(2):
+            # A follower that is told the time late waits once more.
+            self.now_ns = max(self.now_ns, member.core.wake_at_ns(self.now_ns))
+            member.core.tick(self.now_ns)
+            if member.core.role is not Role.FOLLOWER:
+                break
         self.take(member)
 
     def do_wait(self, ms: str) -> None:

@@ -719,7 +719,7 @@ def test_a_canvass_reaches_only_who_may_be_elected(led: Pair) -> None:
     led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
     led.down["n1"] = 1 << 60
     replica = core(led, "n2")
-    led.now_ns += 2_000 * MS
+    led.now_ns = replica.wake_at_ns(led.now_ns)
     replica.tick(led.now_ns)
     asked = [message for message in replica.take(led.now_ns).messages if isinstance(message, VoteRequest)]
     assert {message.to for message in asked} == {"n1"} and all(message.pre for message in asked)

@@ -294,10 +294,10 @@ def test_6_2_a_leader_without_a_quorum_steps_down() -> None:
     """Dissertation §6.2: a leader steps down if an election timeout passes without contact to a majority; one of two peers is enough."""
     raft = leader()
     end = LATER + 800 * MS
-    raft.step(AppendReply("b", "a", 2, 1, 1, False, 0, 0), LATER + 500 * MS)
+    raft.step(AppendReply("b", "a", 2, 1, 1, False, 0, 0), LATER + 200 * MS)
     raft.tick(end)
     assert raft.role is Role.LEADER
-    raft.tick(end + 500 * MS)
+    raft.tick(end + 200 * MS)
     assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 2, None)
 
 

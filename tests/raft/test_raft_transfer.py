@@ -225,11 +225,13 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
     """The winner of an election tells how long nothing was heard of whom; a leader that gives up tells how long no majority answered."""
     raft = core()
     follow(raft, append(0, 0, 1), now_ns=LATER)
-    raft.tick(LATER + 900 * MS)
+    due_ns = raft.wake_at_ns(LATER)
+    raft.tick(due_ns)
     for pre in (True, False):
-        raft.step(VoteReply("c", "a", 3, pre, True), LATER + 900 * MS)
-    assert [change.reason for change in raft.take_changes()] == [Reason(Cause.FOLLOWED, "b"), Reason(Cause.ELECTION_TIMEOUT, "b", 900)]
-    raft.tick(LATER + 1800 * MS)
+        raft.step(VoteReply("c", "a", 3, pre, True), due_ns)
+    silence = Reason(Cause.ELECTION_TIMEOUT, "b", (due_ns - LATER) // MS)
+    assert [change.reason for change in raft.take_changes()] == [Reason(Cause.FOLLOWED, "b"), silence]
+    raft.tick(due_ns + 900 * MS)
     assert raft.take_changes() == (LeaderChange(3, "a", None, Reason(Cause.NO_MAJORITY, "", 900)),)
     assert leader().take_changes() == (LeaderChange(2, None, "a", Reason(Cause.STARTED)),)
     deposed = leader()

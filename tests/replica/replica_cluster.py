@@ -154,7 +154,12 @@ class Trio:
                 other.replica.tick(self.now_ns)
                 self.take(other)
         self.network.clear()
-        node.replica.tick(self.now_ns)
+        for _ in range(2):
+            # A follower that is told the time late waits once more.
+            node.replica.tick(self.now_ns)
+            if node.replica.role is not Role.FOLLOWER:
+                break
+            self.now_ns = node.replica.core.wake_at_ns(self.now_ns)
         self.take(node)
         self.settle()
         assert node.replica.role is Role.LEADER, node.replica.core

@@ -1,0 +1,243 @@
+"""A node that gets too little processor time is not dead: when a late replica campaigns, and when a leader that is answered late gives up.
+
+Bounds, with the shortest and longest election timeout and the longest slack of `Timing`:
+
+  without a late sign of life   a follower campaigns between the shortest and the longest timeout after it heard the leader, and a leader
+                                steps down after the longest one, as ever
+  with late ones                each at most `slack_max_ns` later, and as before once signs of life were on time for eight times as long
+  a follower that is late       waits once more, for as long as it was late and a timeout at most; the next time it campaigns
+  a leader that is late         steps down as ever: the others may have elected another one meanwhile
+
+Votes, leases and commits know nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from ledgermq.proto.types import Role
+from ledgermq.raft.config import MS, Timing
+from ledgermq.raft.core import Core
+from ledgermq.raft.messages import VoteReply, VoteRequest
+from ledgermq.raft.reads import lease_ns
+from ledgermq.raft.state import SLACK_FACTOR, SLACK_FADES
+from tests.raft.test_raft_members import heard, leading
+from tests.raft.test_raft_paper import LATER, append, core, follow, leader
+
+TIMING = Timing()
+BEAT, SHORTEST, LONGEST = TIMING.heartbeat_ns, TIMING.election_min_ns, TIMING.election_max_ns
+BEGIN = 10_000 * MS
+MOST_MS = 600_000
+
+
+def following(gaps_ns: Iterable[int] = ()) -> tuple[Core, int]:
+    """A follower of `b` that heard it at first, and then again after each of these gaps, without a tick in between; and the time."""
+    raft, now_ns = core([1], term=2), BEGIN
+    follow(raft, append(1, 1), now_ns)
+    for round_, gap_ns in enumerate(gaps_ns, 2):
+        now_ns += gap_ns
+        follow(raft, append(1, 1, round_=round_), now_ns)
+    return raft, now_ns
+
+
+def patience_ns(raft: Core, now_ns: int) -> int:
+    """How long after `now_ns` this follower, ticked on time and hearing nobody, campaigns."""
+    for _ in range(3):
+        due_ns = raft.wake_at_ns(now_ns)
+        raft.tick(due_ns)
+        if raft.role is Role.CANDIDATE:
+            return due_ns - now_ns
+    raise AssertionError(raft)
+
+
+def endurance_ns(raft: Core, now_ns: int) -> int:
+    """How long after `now_ns` this leader, ticked every millisecond and hearing nobody, steps down."""
+    for elapsed_ms in range(1, MOST_MS):
+        raft.tick(now_ns + elapsed_ms * MS)
+        if raft.role is not Role.LEADER:
+            return elapsed_ms * MS
+    raise AssertionError(raft)
+
+
+# A follower that is late itself
+
+
+def test_a_follower_that_was_late_itself_does_not_campaign_before_it_listened() -> None:
+    """It got no processor time while its timer ran out: what the leader sent meanwhile waits to be read."""
+    raft, now_ns = following()
+    woken_ns = raft.wake_at_ns(now_ns) + 300 * MS
+    raft.tick(woken_ns)
+    assert (raft.role, raft.leader, raft.take(woken_ns).messages) == (Role.FOLLOWER, "b", ())
+    read_ns = woken_ns + 50 * MS
+    assert raft.wake_at_ns(woken_ns) > read_ns
+    follow(raft, append(1, 1, round_=2), read_ns)
+    assert raft.wake_at_ns(read_ns) >= read_ns + SHORTEST
+
+
+def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_than_a_timeout() -> None:
+    for late_ns in (BEAT, 250 * MS, 60_000 * MS):
+        raft, now_ns = following()
+        woken_ns = raft.wake_at_ns(now_ns) + late_ns
+        raft.tick(woken_ns)
+        assert raft.role is Role.FOLLOWER
+        waits_ns = raft.wake_at_ns(woken_ns) - woken_ns
+        assert waits_ns <= min(late_ns, LONGEST) and waits_ns >= min(late_ns, SHORTEST), late_ns
+
+
+def test_a_follower_that_is_always_late_campaigns_the_second_time() -> None:
+    """Permanent lateness keeps nobody from electing a leader; what it hears in between counts anew."""
+    raft, now_ns = following()
+    for _ in range(2):
+        woken_ns = raft.wake_at_ns(now_ns) + 500 * MS
+        raft.tick(woken_ns)
+        assert raft.role is Role.FOLLOWER
+        now_ns = woken_ns + 100 * MS
+        follow(raft, append(1, 1, round_=now_ns), now_ns)
+    woken_ns = raft.wake_at_ns(now_ns) + 500 * MS
+    raft.tick(woken_ns)
+    raft.tick(raft.wake_at_ns(woken_ns) + 500 * MS)
+    assert raft.role is Role.CANDIDATE
+
+
+def test_a_follower_whose_tick_is_almost_on_time_campaigns_at_once() -> None:
+    """Less than a heartbeat period is no lateness: nothing is lost on a machine with processors to spare."""
+    raft, now_ns = following()
+    raft.tick(raft.wake_at_ns(now_ns) + BEAT - 1)
+    assert raft.role is Role.CANDIDATE
+
+
+def test_a_replica_without_a_leader_is_not_excused() -> None:
+    """At a start, and once a campaign came to nothing, there is no leader that could have been missed."""
+    raft = core([1], term=2)
+    raft.tick(raft.wake_at_ns(0) + 60_000 * MS)
+    assert raft.role is Role.CANDIDATE
+
+
+def test_a_leader_that_was_late_itself_still_steps_down() -> None:
+    """Others may have been elected while it stood still; it does not take a call as leader before it knows."""
+    raft = leading()
+    raft.tick(LATER + LONGEST + 1000 * MS)
+    assert raft.role is Role.FOLLOWER
+
+
+# Signs of life that come late
+
+
+@pytest.mark.parametrize("gaps_ms", [(), (100,), (101, 99, 130, 200, 100)])
+def test_without_late_signs_of_life_timeouts_are_what_they_were(gaps_ms: tuple[int, ...]) -> None:
+    """One lost heartbeat is not late either."""
+    raft, now_ns = following(gap * MS for gap in gaps_ms)
+    assert SHORTEST <= patience_ns(raft, now_ns) <= LONGEST
+
+
+@pytest.mark.parametrize("gap_ms", [250, 390, 700])
+def test_a_leader_that_was_heard_late_is_given_twice_as_much_longer(gap_ms: int) -> None:
+    raft, now_ns = following([gap_ms * MS])
+    slack_ns = SLACK_FACTOR * (gap_ms * MS - 2 * BEAT)
+    assert raft.slack_ns(now_ns) == slack_ns
+    assert SHORTEST + slack_ns <= patience_ns(raft, now_ns) <= LONGEST + slack_ns
+
+
+def test_the_latest_sign_of_life_does_not_make_up_for_a_later_one_before() -> None:
+    raft, now_ns = following([500 * MS, 300 * MS])
+    assert raft.slack_ns(now_ns) == SLACK_FACTOR * 300 * MS - 300 * MS // SLACK_FADES
+
+
+def test_slack_is_bounded_and_so_is_the_time_until_a_death_is_noticed() -> None:
+    raft, now_ns = following([3_600_000 * MS])
+    assert raft.slack_ns(now_ns) == TIMING.slack_max_ns
+    assert patience_ns(raft, now_ns) <= LONGEST + TIMING.slack_max_ns == 5 * LONGEST
+
+
+def test_slack_is_gone_when_signs_of_life_were_on_time_for_long_enough() -> None:
+    raft, now_ns = following([600 * MS, *[BEAT] * (SLACK_FADES * 800 // 100)])
+    assert raft.slack_ns(now_ns) == 0
+    assert SHORTEST <= patience_ns(raft, now_ns) <= LONGEST
+
+
+def test_the_silence_before_another_leader_is_no_late_sign_of_life() -> None:
+    """Whoever led before was dead: the next death is noticed as soon as this one."""
+    raft, now_ns = following()
+    now_ns += 5_000 * MS
+    follow(raft, append(1, 1, term=3), now_ns)
+    assert (raft.term, raft.slack_ns(now_ns)) == (3, 0)
+
+
+def test_a_false_alarm_is_remembered() -> None:
+    """The candidate hears the same leader again, in the same term: that was no death."""
+    raft, now_ns = following()
+    raft.tick(raft.wake_at_ns(now_ns))
+    assert (raft.role, raft.leader) == (Role.CANDIDATE, None)
+    follow(raft, append(1, 1, round_=2), now_ns + 900 * MS)
+    assert (raft.role, raft.leader) == (Role.FOLLOWER, "b")
+    assert raft.slack_ns(now_ns + 900 * MS) == SLACK_FACTOR * 700 * MS
+
+
+# A leader that is answered late
+
+
+def test_a_leader_that_is_answered_in_time_steps_down_when_it_did() -> None:
+    raft = leading()
+    raft.take(LATER)
+    heard(raft, "b", 1, now_ns=LATER + 150 * MS)
+    assert endurance_ns(raft, LATER + 150 * MS) == LONGEST
+
+
+def test_a_leader_that_is_answered_late_waits_longer_for_the_next_answer() -> None:
+    raft = leading()
+    raft.take(LATER)
+    heard(raft, "b", 1, now_ns=LATER + 600 * MS)
+    slack_ns = SLACK_FACTOR * 400 * MS
+    assert raft.slack_ns(LATER + 600 * MS) == slack_ns
+    # It fades while it is waited for.
+    assert LONGEST + slack_ns - (LONGEST + slack_ns) // SLACK_FADES <= endurance_ns(raft, LATER + 600 * MS) < LONGEST + slack_ns
+
+
+def test_a_peer_that_answers_all_the_time_makes_no_quorum_late() -> None:
+    """Of five voters one alone is heard: the silence of the others goes on, and has not ended."""
+    raft = leader(voters=("a", "b", "c", "d", "e"))
+    raft.take(LATER)
+    for at_ms in range(50, 800, 50):
+        raft.tick(LATER + at_ms * MS)
+        raft.take(LATER + at_ms * MS)
+        heard(raft, "b", 0, now_ns=LATER + at_ms * MS)
+    assert (raft.role, raft.slack_ns(LATER + 799 * MS)) == (Role.LEADER, 0)
+    raft.tick(LATER + LONGEST)
+    assert raft.role is Role.FOLLOWER
+
+
+def test_the_quorum_was_late_when_the_last_peer_that_it_takes_was() -> None:
+    raft = leader(voters=("a", "b", "c", "d", "e"))
+    raft.take(LATER)
+    for at_ms in range(50, 650, 50):
+        heard(raft, "b", 0, now_ns=LATER + at_ms * MS)
+    heard(raft, "c", 0, now_ns=LATER + 650 * MS)
+    assert raft.slack_ns(LATER + 650 * MS) == SLACK_FACTOR * 450 * MS
+
+
+# What does not depend on it
+
+
+def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
+    """Its own campaign waits; that of another one, which heard the leader's death sooner, does not."""
+    raft, now_ns = following([700 * MS])
+    raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST - 1)
+    assert raft.term == 2
+    raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST)
+    assert raft.take(now_ns + SHORTEST).messages[-1] == VoteReply("a", "c", 3, False, True)
+    assert raft.voted_for == "c"
+
+
+def test_a_lease_is_no_longer_than_what_voters_promise() -> None:
+    raft = leading()
+    raft.take(LATER)
+    heard(raft, "b", 1, now_ns=LATER + 10 * MS)
+    sent_ns = LATER + 600 * MS
+    raft.tick(sent_ns)
+    raft.take(sent_ns)
+    heard(raft, "b", 1, now_ns=sent_ns + 10 * MS)
+    assert raft.slack_ns(sent_ns + 10 * MS) > 0
+    assert raft.lease_index(sent_ns + lease_ns(SHORTEST) - 1) == 1
+    assert raft.lease_index(sent_ns + lease_ns(SHORTEST)) is None
