@@ -12,9 +12,9 @@ The core lives in layers, each of which knows only those below it:
   core.py          this: what the driver says to the core, and what the core leaves for it
 
 Decisions only. The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order
-`Effects` fixes. A leader that a majority has not answered for one maximum election timeout steps down, and so does a master that nobody
-answers. A replica whose loss nobody would notice yet, because it is not admitted or no member, follows, and says that its copy does not
-count.
+`Effects` fixes. A leader that a majority has not answered for one maximum election timeout and the slack of `State.slack_ns` steps down,
+and so does a master that nobody answers. A replica whose loss nobody would notice yet, because it is not admitted or no member, follows,
+and says that its copy does not count.
 """
 
 from __future__ import annotations
@@ -58,12 +58,11 @@ class Core(Appointing):
     def _excuse_late_tick(self, now_ns: int) -> bool:
         """Whether a silence of the leader proves nothing, because this replica itself was late: while it got no processor time it could
         have heard nobody, and what the leader sent meanwhile may not have been read yet. It waits once more for as long as it was late,
-        for a timeout at most; a replica that is always late still campaigns the next time."""
+        for a timeout without slack at most, which is time enough to read; a replica that is always late still campaigns the next time."""
         late_ns = now_ns - self._election_due_ns
         if self._excused or self.leader is None or late_ns < self.config.timing.heartbeat_ns:
             return False
-        self._restart_election_timer(now_ns)
-        self._election_due_ns = min(self._election_due_ns, now_ns + late_ns)
+        self._election_due_ns = now_ns + min(self._drawn_timeout_ns(), late_ns)
         self._excused = True
         return True
 

@@ -15,7 +15,8 @@ DRIFT_DIVISOR = 10
 
 def lease_ns(election_min_ns: int) -> int:
     """How long after the sending of a round that a majority answered nobody else can be elected. Every voter that answered refuses all
-    candidates for the shortest election timeout after it heard the round, which was later than its sending."""
+    candidates for the shortest election timeout after it heard the round, which was later than its sending. A voter whose election timeout
+    late signs of life have lengthened (`State.slack_ns`) promises no more than any other, so a lease never grows with slack."""
     return election_min_ns - election_min_ns // DRIFT_DIVISOR
 
 

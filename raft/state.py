@@ -204,10 +204,14 @@ class State:
         return max(self.commit_index, self._held_by_majority if self.role is Role.LEADER else NO_INDEX)
 
     def _restart_election_timer(self, now_ns: int) -> None:
-        timing = self.config.timing
-        drawn_ns = round(self._chance.uniform(timing.election_min_ns, timing.election_max_ns))
-        self._election_due_ns = now_ns + drawn_ns + self.slack_ns(now_ns)
+        """Invariant: a follower neither campaigns nor votes for another within the shortest election timeout after it heard the leader,
+        because slack is never negative. Leases (`reads.lease_ns`) rest on that shortest timeout, whatever slack any replica has."""
+        self._election_due_ns = now_ns + self._drawn_timeout_ns() + self.slack_ns(now_ns)
         self._excused = False
+
+    def _drawn_timeout_ns(self) -> int:
+        timing = self.config.timing
+        return round(self._chance.uniform(timing.election_min_ns, timing.election_max_ns))
 
     def slack_ns(self, now_ns: int) -> int:
         """By how much a silence may last longer than its timeout, because this replica has lately heard a living leader, or as leader a

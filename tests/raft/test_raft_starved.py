@@ -5,7 +5,7 @@ Bounds, with the shortest and longest election timeout and the longest slack of 
   without a late sign of life   a follower campaigns between the shortest and the longest timeout after it heard the leader, and a leader
                                 steps down after the longest one, as ever
   with late ones                each at most `slack_max_ns` later, and as before once signs of life were on time for eight times as long
-  a follower that is late       waits once more, for as long as it was late and a timeout at most; the next time it campaigns
+  a follower that is late       waits once more, for as long as it was late and a timeout without slack at most; the next time it campaigns
   a leader that is late         steps down as ever: the others may have elected another one meanwhile
 
 Votes, leases and commits know nothing of it.
@@ -14,6 +14,7 @@ Votes, leases and commits know nothing of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 import pytest
 
@@ -84,6 +85,18 @@ def test_a_follower_that_was_late_waits_as_long_as_it_was_late_and_no_longer_tha
         assert raft.role is Role.FOLLOWER
         waits_ns = raft.wake_at_ns(woken_ns) - woken_ns
         assert waits_ns <= min(late_ns, LONGEST) and waits_ns >= min(late_ns, SHORTEST), late_ns
+
+
+def test_a_late_follower_with_slack_waits_no_longer_than_one_without() -> None:
+    """A death is noticed within the longest timeout and the longest slack, what the timer was late by, and one more timeout at most."""
+    raft, now_ns = following([3_600_000 * MS])
+    due_ns = raft.wake_at_ns(now_ns)
+    assert due_ns - now_ns > TIMING.slack_max_ns
+    woken_ns = due_ns + 5_000 * MS
+    raft.tick(woken_ns)
+    assert raft.role is Role.FOLLOWER and raft.wake_at_ns(woken_ns) <= woken_ns + LONGEST
+    raft.tick(raft.wake_at_ns(woken_ns))
+    assert raft.role is Role.CANDIDATE
 
 
 def test_a_follower_that_is_always_late_campaigns_the_second_time() -> None:
@@ -228,6 +241,29 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
     raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST)
     assert raft.take(now_ns + SHORTEST).messages[-1] == VoteReply("a", "c", 3, False, True)
     assert raft.voted_for == "c"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int) -> None:
+    """The invariant of `State._restart_election_timer`: whatever slack there is, and however late or often the follower is ticked, it
+    neither campaigns nor votes for another within a lease after it heard the leader."""
+    chance = Random(seed)
+    raft, now_ns = following()
+    slacks = set()
+    for round_ in range(2, 100):
+        heard_ns = now_ns
+        while chance.random() < 0.8:
+            now_ns += round(chance.expovariate(1 / (100 * MS)))
+            raft.tick(now_ns)
+            if now_ns - heard_ns < lease_ns(SHORTEST):
+                raft.step(VoteRequest("c", "a", 3, chance.random() < 0.5, 1, 1), now_ns)
+                assert (raft.role, raft.term, raft.leader) == (Role.FOLLOWER, 2, "b")
+                assert not any(message.granted for message in raft.take(now_ns).messages if isinstance(message, VoteReply))
+        now_ns += round(chance.expovariate(1 / (100 * MS)))
+        follow(raft, append(1, 1, round_=round_), now_ns)
+        assert now_ns + SHORTEST <= raft.wake_at_ns(now_ns) <= now_ns + LONGEST + TIMING.slack_max_ns
+        slacks.add(raft.slack_ns(now_ns))
+    assert len(slacks) > 10
 
 
 def test_a_lease_is_no_longer_than_what_voters_promise() -> None:
