@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from ledgermq.proto.token_bucket import TokenBucket
+
 MS = 1_000_000
+SECOND_NS = 1000 * MS
 MIB = 1 << 20
 
 
@@ -36,6 +39,11 @@ class Timing:
     """At most so much is pushed to an observer; 0: as much as its window lets through."""
     stall_ns: int = 10_000 * MS
     """A peer that answers for so long without receiving what it lacks is compared with from the beginning."""
+
+    def observer_pace(self) -> TokenBucket | None:
+        """A bucket of bytes per nanosecond for one observer, which saves up a quarter of a second; None: no limit."""
+        rate = self.observer_bytes_per_s
+        return TokenBucket(rate / SECOND_NS, max(1, rate // 4)) if rate else None
 
     @property
     def alone_ns(self) -> int:

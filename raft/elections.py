@@ -17,7 +17,7 @@ from ledgermq.raft.quorum import Ballot, ballot
 from ledgermq.raft.rules import Rules
 from ledgermq.raft.state import NEVER_NS
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
-from ledgermq.raft.window import Pace, Window
+from ledgermq.raft.window import Window
 
 
 class Elections(Rules):
@@ -137,7 +137,7 @@ class Elections(Rules):
     def _new_peer(self, node: str, now_ns: int) -> Peer:
         """Nothing is known of it yet."""
         timing = self.config.timing
-        return Peer(node, self.log.end_index + 1, now_ns, Window(timing), Pace(timing.observer_bytes_per_s, now_ns))
+        return Peer(node, self.log.end_index + 1, now_ns, Window(timing), timing.observer_pace())
 
     def _become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
         """Also the way from one leader or term to the next; whatever was verified against the old leader is not against the new."""

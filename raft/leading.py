@@ -66,9 +66,9 @@ class Leading(Elections):
         for peer in self.peers.values():
             full = peer.next_index > self.log.end_index or peer.needs_snapshot or (pulled and peer.pulls and not peer.asks)
             size, ranges = (0, 0) if full else peer.room(window_ranges)
-            if ranges and peer.node in self.members.observers:
+            if ranges and peer.pace is not None and peer.node in self.members.observers:
                 # What the pace does not allow now goes with a later heartbeat.
-                size = peer.pace.room(size, now_ns)
+                size = max(0, min(size, int(peer.pace.available(now_ns))))
                 ranges = ranges if size else 0
             news = told and self._lacks_news(peer)
             urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(self.urgent_index, peer.received)
@@ -112,7 +112,9 @@ class Leading(Elections):
         peer = self.peers[to]
         message = self._append_to(peer, extent.first_index - 1, extent)
         peer.pushed(extent, message.round, self._now_ns)
-        peer.pace.pushed(extent.size)
+        if peer.pace is not None:
+            # One range may exceed what is left, so that any entry fits.
+            peer.pace.take(extent.size, self._now_ns)
         return message
 
     def _watch_peers(self, now_ns: int) -> None:

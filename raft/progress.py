@@ -6,9 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum
 
+from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import AppendReply, Extent
-from ledgermq.raft.window import Pace, Window
+from ledgermq.raft.window import Window
 
 RETIRED_BOOTS = 8
 LONG_AGO_NS = -(1 << 62)
@@ -42,7 +43,7 @@ class Peer:
     next_index      first index not yet pushed; > received; when flowing, the index after the last one under way or received
     underway_bytes  Σ size of `underway`; the window bounds what may be added
     window          how many bytes that is: what the link was seen to carry
-    pace            how many bytes a second, where it is an observer
+    pace            bytes per nanosecond that may be pushed to it while it is an observer; None: no limit
     rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
     suspect         the last range was lost or refused: one range at a time until `received` rises again
     told_commit     the commit index it has been told, as far as it can follow it
@@ -59,10 +60,10 @@ class Peer:
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
-    def __init__(self, node: str, next_index: int, now_ns: int, window: Window, pace: Pace | None = None) -> None:
+    def __init__(self, node: str, next_index: int, now_ns: int, window: Window, pace: TokenBucket | None = None) -> None:
         self.node = node
         self.window = window
-        self.pace = pace or Pace(0, now_ns)
+        self.pace = pace
         self.stage = Stage.PROBING
         self.received = -1
         self.durable = -1

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from ledgermq.raft.config import Timing
 
-SECOND_NS = 1_000_000_000
 LEAST_PART = 16
 """Of the first window: so much may always be under way, and whatever its size one entry."""
 
@@ -33,32 +32,3 @@ class Window:
             self.size = max(self._least, min(self.size, carried))
         elif 2 * ahead_bytes >= self.size:
             self.size = min(self._most, max(self.size, min(2 * self.size, carried)))
-
-
-class Pace:
-    """How many bytes a second may be pushed to one observer, so that the group keeps its link to itself. What is not used within
-    `PART_S` of a second is forgone, and one range may exceed what is left, so that any entry fits: it is made up for afterwards."""
-
-    PART_S = 4
-
-    __slots__ = ("_at_ns", "_left", "_rate")
-
-    def __init__(self, rate_bytes_per_s: int, now_ns: int) -> None:
-        """A rate of 0 is no limit."""
-        self._rate = rate_bytes_per_s
-        self._left = rate_bytes_per_s // self.PART_S
-        self._at_ns = now_ns
-
-    def room(self, size: int, now_ns: int) -> int:
-        """Of `size` bytes, what may be pushed now."""
-        if not self._rate:
-            return size
-        gained = self._rate * (now_ns - self._at_ns) // SECOND_NS
-        if gained > 0:
-            self._left = min(self._left + gained, max(1, self._rate // self.PART_S))
-            self._at_ns = now_ns
-        return max(0, min(size, self._left))
-
-    def pushed(self, size: int) -> None:
-        if self._rate:
-            self._left -= size

@@ -29,6 +29,7 @@ from ledgermq.node import metrics
 from ledgermq.node.errors import FatalError
 from ledgermq.node.logs import get_logger
 from ledgermq.proto.status import ExitCode
+from ledgermq.proto.token_bucket import TokenBucket
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TLS_RECORD = b"\x16\x03"
@@ -43,24 +44,6 @@ PEER_PREFIX = "unix-abstract:"
 log = get_logger()
 
 
-class Pace:
-    """When each of a stream of arrivals may go on, so many a second; a tenth of a second's worth may go at once."""
-
-    def __init__(self, per_s: float) -> None:
-        self._gap_s = 1 / per_s
-        self._at_once_s = max(0.1, self._gap_s) - self._gap_s
-        self._next = 0.0
-
-    def wait_s(self, now: float) -> float | None:
-        """How long the one that arrives now has to wait; None: too long, and it takes no turn."""
-        turn = max(self._next, now)
-        wait = turn - now - self._at_once_s
-        if wait > TURN_WITHIN_S:
-            return None
-        self._next = turn + self._gap_s
-        return max(wait, 0.0)
-
-
 class Front:
     """One public port. Belongs to the loop's thread. A limit of 0 is none."""
 
@@ -73,7 +56,8 @@ class Front:
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections
         self._per_address = connections_per_address
-        self._pace = Pace(new_per_s) if new_per_s else None
+        # A tenth of a second's worth may go at once, and always one.
+        self._arrivals = TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
         self._next_word: dict[str, float] = {}
@@ -126,9 +110,13 @@ class Front:
 
     def turn(self, address: str, now: float) -> float | None:
         """How long a connection has to wait before anything is read from it; None: it is not wanted now."""
-        wait_s = 0.0 if self._pace is None else self._pace.wait_s(now)
-        if wait_s is None:
+        if self._arrivals is None:
+            return 0.0
+        wait_s = self._arrivals.wait(now, 1)
+        if wait_s > TURN_WITHIN_S:
             self.refused("crowd", address, f"so many come at once that its turn would be in more than {TURN_WITHIN_S:g} s")
+            return None
+        self._arrivals.take(1, now)
         return wait_s
 
     def left(self, name: str, host: str) -> None:

@@ -12,7 +12,6 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn
 
@@ -20,6 +19,7 @@ from ledgermq.node import metrics
 from ledgermq.node.security.settings import Quota
 from ledgermq.node.security.settings import Quotas as QuotaSettings
 from ledgermq.proto.status import Code, Overloaded, fail
+from ledgermq.proto.token_bucket import TokenBucket
 
 BUCKETS_MAX = 65_536
 PRESUMED_MAX = 16_384
@@ -41,12 +41,6 @@ class TooMuch(Overloaded):
         self.retry_after_ms = retry_after_ms
 
 
-@dataclass(slots=True)
-class _Bucket:
-    left: float
-    stamp: float
-
-
 class Quotas:
     """The counters of one node. Belongs to the loop's thread."""
 
@@ -65,7 +59,7 @@ class Quotas:
             "group": settings.groups,
         }
         self._now = now
-        self._buckets: OrderedDict[tuple[str, str, str], _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, str, str], TokenBucket] = OrderedDict()
         self._open: dict[tuple[str, str, str], int] = {}
         self._found: dict[Scope, Quota] = {}
 
@@ -74,6 +68,7 @@ class Quotas:
 
     def enter(self, scopes: list[Scope], *, receive: bool, messages: int, size: int) -> Hold:
         """Let a call in, or raise TooMuch; then nothing was counted. What it costs now is `messages` and `size` bytes."""
+        now = self._now()
         limited = [(scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing]
         what = "receives" if receive else "calls"
         for scope, quota in limited:
@@ -82,8 +77,8 @@ class Quotas:
                 again = RECEIVES_AGAIN_MS if receive else CALLS_AGAIN_MS
                 self._refuse(scope, "open Receives" if receive else "calls at once", most, again)
             for rate, per_s in (("messages", quota.messages_per_s), ("bytes", float(quota.bytes_per_s))):
-                if per_s and (left := self._bucket(scope, rate, per_s).left) <= 0:
-                    self._refuse(scope, f"{rate} a second", per_s, math.ceil(-left / per_s * 1000) + 1)
+                if per_s and (bucket := self._bucket(scope, rate, per_s)).available(now) <= 0:
+                    self._refuse(scope, f"{rate} a second", per_s, math.ceil(bucket.wait(now) * 1000) + 1)
         hold = Hold(self, limited, what)
         hold.cost(messages, size)
         for scope, _ in limited:
@@ -99,30 +94,28 @@ class Quotas:
                 del self._open[key]
 
     def charge(self, limited: list[tuple[Scope, Quota]], messages: int, size: int) -> None:
+        now = self._now()
         for scope, quota in limited:
             if quota.messages_per_s and messages:
-                self._bucket(scope, "messages", quota.messages_per_s).left -= messages
+                self._bucket(scope, "messages", quota.messages_per_s).take(messages, now)
             if quota.bytes_per_s and size:
-                self._bucket(scope, "bytes", float(quota.bytes_per_s)).left -= size
+                self._bucket(scope, "bytes", float(quota.bytes_per_s)).take(size, now)
 
     def owed_s(self, limited: list[tuple[Scope, Quota]]) -> float:
         """The seconds until none of these buckets is below zero."""
+        now = self._now()
         rates = [(scope, name, per_s) for scope, q in limited for name, per_s in (("messages", q.messages_per_s), ("bytes", q.bytes_per_s))]
-        return max((-self._bucket(scope, name, float(per_s)).left / per_s for scope, name, per_s in rates if per_s), default=0.0)
+        return max((self._bucket(scope, name, float(per_s)).wait(now) for scope, name, per_s in rates if per_s), default=0.0)
 
-    def _bucket(self, scope: Scope, rate: str, per_s: float) -> _Bucket:
-        """The bucket, filled up to now."""
-        key, now = (*scope, rate), self._now()
-        # Less than one message a second still lets one through now and then.
-        full = max(per_s, 1.0)
+    def _bucket(self, scope: Scope, rate: str, per_s: float) -> TokenBucket:
+        key = (*scope, rate)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= BUCKETS_MAX:
                 self._buckets.popitem(last=False)
-            bucket = self._buckets[key] = _Bucket(full, now)
+            # Less than one message a second still lets one through now and then.
+            bucket = self._buckets[key] = TokenBucket(per_s, max(per_s, 1.0))
         else:
-            bucket.left = min(full, bucket.left + (now - bucket.stamp) * per_s)
-            bucket.stamp = now
             self._buckets.move_to_end(key)
         return bucket
 

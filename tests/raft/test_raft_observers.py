@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.config import MS, Members, RaftConfig, Timing
+from ledgermq.raft.config import MS, SECOND_NS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange, changed
 from ledgermq.raft.messages import AppendReply, Extent, Heard, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
-from ledgermq.raft.window import SECOND_NS, Pace
 from tests.raft.test_raft_members import heard, leading, send
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core
 
@@ -96,22 +95,23 @@ def test_a_follower_knows_what_the_leader_said_last() -> None:
 @given(st.integers(1, 10_000_000), st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3_000_000)), min_size=1, max_size=200))
 def test_never_more_than_the_pace_and_one_range(rate: int, tries: list[tuple[int, int]]) -> None:
     """Over any time what was pushed is at most the rate times that time, a quarter of a second's worth and the last range."""
-    pace, now, pushed, largest = Pace(rate, 0), 0, 0, 0
+    pace, now, pushed, largest = Timing(observer_bytes_per_s=rate).observer_pace(), 0, 0, 0
+    assert pace is not None
     for wait_ms, size in tries:
         now += wait_ms * MS
-        if pace.room(size, now):
-            pace.pushed(size)
+        if pace.available(now) >= 1:
+            pace.take(size, now)
             pushed, largest = pushed + size, max(largest, size)
-        assert pushed <= rate * now / SECOND_NS + rate / Pace.PART_S + largest + 1
+        assert pushed <= rate * now / SECOND_NS + rate / 4 + largest + 1
 
 
 def test_a_pace_of_nothing_is_no_limit_and_a_debt_is_paid() -> None:
     """One large entry goes, and then nothing until it is made up for."""
-    assert Pace(0, 0).room(1 << 40, 0) == 1 << 40
-    pace = Pace(1000, 0)
-    assert pace.room(10_000, 0) == 250
-    pace.pushed(10_000)
-    assert pace.room(1, 9 * SECOND_NS) == 0 < pace.room(1, 10 * SECOND_NS)
+    assert Timing(observer_bytes_per_s=0).observer_pace() is None
+    pace = Timing(observer_bytes_per_s=1000).observer_pace()
+    assert pace is not None and pace.available(0) == 250
+    pace.take(10_000, 0)
+    assert pace.available(9 * SECOND_NS) < 1 <= pace.available(10 * SECOND_NS)
 
 
 def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> None:
@@ -120,7 +120,7 @@ def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> N
         Timing(observer_bytes_per_s=-1)
     raft = observed()
     heard(raft, "o", 2)
-    raft.peers["o"].pace = Pace(400, LATER)
+    raft.peers["o"].pace = Timing(observer_bytes_per_s=400).observer_pace()
     raft.appended(Extent(3, 12, 2, 1000))
     effects = raft.take(LATER)
     sizes = {push.to: push.size for push in effects.pushes}

@@ -24,7 +24,7 @@ from ledgermq.node import metrics
 from ledgermq.node.errors import ConfigError, FatalError
 from ledgermq.node.security import certificates, front, minting
 from ledgermq.node.security.certificates import CertificateFiles
-from ledgermq.node.security.front import PREFACE, Front, Pace
+from ledgermq.node.security.front import PREFACE, Front
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.node.service.gate import common_name_of
 from tests.contract.backend import run
@@ -353,14 +353,15 @@ async def test_connections_are_limited(directory: Path) -> None:
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
 def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
     """In any time no more than its worth, a tenth of a second's worth more, and one; in the order of arrival; nobody waits too long."""
-    pace, now, turns = Pace(per_s), 1000.0, [0.0]
+    door, now, turns = Front(plain=False, tls=False, new_per_s=per_s), 1000.0, [0.0]
     for pause in pauses:
         now += pause
-        if (wait := pace.wait_s(now)) is None:
+        if (wait := door.turn("a", now)) is None:
             assert turns[-1] - now > front.TURN_WITHIN_S - 1 / per_s - 1e-6
             continue
         assert 0 <= wait <= front.TURN_WITHIN_S and now + wait >= turns[-1] - 1e-9
         turns.append(now + wait)
+    door.stop()
     for first in range(1, len(turns), 7):
         for last in range(first, len(turns), 11):
             assert last - first <= (turns[last] - turns[first] + max(0.1, 1 / per_s)) * per_s + 1e-6
