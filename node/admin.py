@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
 from typing import Any, TypeVar
 
 import grpc
@@ -44,7 +45,31 @@ ADMIN_PREFIX = "ledgermq.v1.Admin/"
 """Begins the name of every forwarded call that `AdminService.execute` answers."""
 
 log = get_logger()
-R = TypeVar("R")
+M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
+
+
+def _answered(method: M) -> M:
+    """A method of the service: its answer with status OK, or an empty answer whose status tells the failure."""
+    response = getattr(admin_pb2, f"{method.__name__}Response")
+
+    @wraps(method)
+    async def answer(self: AdminService, request: Any, context: Any) -> Any:
+        try:
+            found = await method(self, request, context)
+            found.status.code = Code.OK
+            return found
+        except LedgerError as error:
+            return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        except TimeoutError:
+            return response(status=admin_pb2.Status(code=int(Code.PROXY_TIMEOUT), message="no answer in time; try again"))
+        except (grpc.RpcError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # a bug must not reach a client as a traceback
+            log.exception("admin call failed")
+            text = f"internal error, {type(error).__name__}; the node's log says more"
+            return response(status=admin_pb2.Status(code=int(Code.INTERNAL_SERVER_ERROR), message=text))
+
+    return answer  # type: ignore[return-value]
 
 
 @bounded
@@ -84,188 +109,156 @@ class AdminService(admin_pb2_grpc.AdminServicer):
 
     # -- status
 
+    @_answered
     async def ClusterStatus(self, request: Any, context: Any) -> admin_pb2.ClusterStatusResponse:
-        async def answer() -> admin_pb2.ClusterStatusResponse:
-            replies = await self._overview.gather()
-            response = self._overview.merge(replies)
-            for group in response.groups:
-                agreed = self._controller.state.appointments.get(group.group)
-                if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
-                    group.ha.epoch, group.ha.in_sync[:] = agreed.epoch, sorted(agreed.in_sync)
-            ends = queue_ends(replies)
-            for key in sorted(self._controller.state.topics):
-                response.topics.append(topic_info(self._controller.state.topics[key], ends))
-            return response
-
-        return await _answered(admin_pb2.ClusterStatusResponse, answer)
+        replies = await self._overview.gather()
+        response = self._overview.merge(replies)
+        for group in response.groups:
+            agreed = self._controller.state.appointments.get(group.group)
+            if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
+                group.ha.epoch, group.ha.in_sync[:] = agreed.epoch, sorted(agreed.in_sync)
+        ends = queue_ends(replies)
+        for key in sorted(self._controller.state.topics):
+            response.topics.append(topic_info(self._controller.state.topics[key], ends))
+        return response
 
     # -- topics
 
+    @_answered
     async def CreateTopic(self, request: Any, context: Any) -> admin_pb2.CreateTopicResponse:
-        async def answer() -> admin_pb2.CreateTopicResponse:
-            name = request.topic
-            kind = _choice(TopicKind, request.kind or "normal", "kind")
-            permission = _choice(Permission, request.permission or "rw", "permission")
-            durability = _choice(TopicDurability, request.durability, "durability")
-            topic, created = await self._controller.create_topic(
-                *(name.namespace, name.name, kind, request.queues or 8, permission), durability=durability, dedup_ms=request.dedup_ms
-            )
-            await self._topic_in_force(topic)
-            return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
+        name = request.topic
+        kind = _choice(TopicKind, request.kind or "normal", "kind")
+        permission = _choice(Permission, request.permission or "rw", "permission")
+        durability = _choice(TopicDurability, request.durability, "durability")
+        topic, created = await self._controller.create_topic(
+            *(name.namespace, name.name, kind, request.queues or 8, permission), durability=durability, dedup_ms=request.dedup_ms
+        )
+        await self._topic_in_force(topic)
+        return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
 
-        return await _answered(admin_pb2.CreateTopicResponse, answer)
-
+    @_answered
     async def UpdateTopic(self, request: Any, context: Any) -> admin_pb2.UpdateTopicResponse:
-        async def answer() -> admin_pb2.UpdateTopicResponse:
-            name = request.topic
-            queues = request.queues if request.HasField("queues") else None
-            permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
-            durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
-            dedup_ms = request.dedup_ms if request.HasField("dedup_ms") else None
-            topic = await self._controller.update_topic(
-                *(name.namespace, name.name),
-                queues=queues,
-                permission=permission,
-                durability=durability,
-                dedup_ms=dedup_ms,
-                add_group=request.add_group or None,
-                grow=request.grow,
-            )
-            await self._topic_in_force(topic)
-            return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
+        name = request.topic
+        queues = request.queues if request.HasField("queues") else None
+        permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
+        durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
+        dedup_ms = request.dedup_ms if request.HasField("dedup_ms") else None
+        topic = await self._controller.update_topic(
+            *(name.namespace, name.name),
+            queues=queues,
+            permission=permission,
+            durability=durability,
+            dedup_ms=dedup_ms,
+            add_group=request.add_group or None,
+            grow=request.grow,
+        )
+        await self._topic_in_force(topic)
+        return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
 
-        return await _answered(admin_pb2.UpdateTopicResponse, answer)
-
+    @_answered
     async def ListTopics(self, request: Any, context: Any) -> admin_pb2.ListTopicsResponse:
-        async def answer() -> admin_pb2.ListTopicsResponse:
-            await self._controller.barrier()
-            ends = await self._ends()
-            topics = self._controller.state.topics
-            return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
+        await self._controller.barrier()
+        ends = await self._ends()
+        topics = self._controller.state.topics
+        return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
 
-        return await _answered(admin_pb2.ListTopicsResponse, answer)
-
+    @_answered
     async def DescribeTopic(self, request: Any, context: Any) -> admin_pb2.DescribeTopicResponse:
-        async def answer() -> admin_pb2.DescribeTopicResponse:
-            topic = await self._topic(request.topic)
-            info = topic_info(topic, await self._ends())
-            stored = stored_name(topic.namespace, topic.name)
-            for queue in info.queue_list:
-                if queue.broker_group in self._engine.groups:
-                    queue.min_offset = await self._engine.run(queue.broker_group, _reader(stored, queue.group_queue))
-            return admin_pb2.DescribeTopicResponse(topic=info)
+        topic = await self._topic(request.topic)
+        info = topic_info(topic, await self._ends())
+        stored = stored_name(topic.namespace, topic.name)
+        for queue in info.queue_list:
+            if queue.broker_group in self._engine.groups:
+                queue.min_offset = await self._engine.run(queue.broker_group, _reader(stored, queue.group_queue))
+        return admin_pb2.DescribeTopicResponse(topic=info)
 
-        return await _answered(admin_pb2.DescribeTopicResponse, answer)
-
+    @_answered
     async def DeleteTopic(self, request: Any, context: Any) -> admin_pb2.DeleteTopicResponse:
-        async def answer() -> admin_pb2.DeleteTopicResponse:
-            deleted = await self._controller.delete_topic(request.topic.namespace, request.topic.name)
-            stored = stored_name(deleted.namespace, deleted.name)
-            await self._until(lambda: all(stored not in view.topics for view in self._engine.views.values()))
-            return admin_pb2.DeleteTopicResponse()
-
-        return await _answered(admin_pb2.DeleteTopicResponse, answer)
+        deleted = await self._controller.delete_topic(request.topic.namespace, request.topic.name)
+        stored = stored_name(deleted.namespace, deleted.name)
+        await self._until(lambda: all(stored not in view.topics for view in self._engine.views.values()))
+        return admin_pb2.DeleteTopicResponse()
 
     # -- consumer groups
 
+    @_answered
     async def CreateGroup(self, request: Any, context: Any) -> admin_pb2.CreateGroupResponse:
-        async def answer() -> admin_pb2.CreateGroupResponse:
-            name = request.group
-            attempts = request.max_attempts or GroupConfig("", "").max_attempts
-            group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
-            await self._group_in_force(group)
-            return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
+        name = request.group
+        attempts = request.max_attempts or GroupConfig("", "").max_attempts
+        group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
+        await self._group_in_force(group)
+        return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
 
-        return await _answered(admin_pb2.CreateGroupResponse, answer)
-
+    @_answered
     async def UpdateGroup(self, request: Any, context: Any) -> admin_pb2.UpdateGroupResponse:
-        async def answer() -> admin_pb2.UpdateGroupResponse:
-            name = request.group
-            attempts = request.max_attempts if request.HasField("max_attempts") else None
-            settings = given_of(request)
-            group = await self._controller.update_group(name.namespace, name.name, max_attempts=attempts, **settings)
-            await self._group_in_force(group)
-            return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
+        name = request.group
+        attempts = request.max_attempts if request.HasField("max_attempts") else None
+        settings = given_of(request)
+        group = await self._controller.update_group(name.namespace, name.name, max_attempts=attempts, **settings)
+        await self._group_in_force(group)
+        return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
 
-        return await _answered(admin_pb2.UpdateGroupResponse, answer)
-
+    @_answered
     async def ListGroups(self, request: Any, context: Any) -> admin_pb2.ListGroupsResponse:
-        async def answer() -> admin_pb2.ListGroupsResponse:
-            await self._controller.barrier()
-            configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
-            used = await self._consumers()
-            infos = [group_info(configured[name], True) for name in sorted(configured)]
-            infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
-            return admin_pb2.ListGroupsResponse(groups=infos)
+        await self._controller.barrier()
+        configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
+        used = await self._consumers()
+        infos = [group_info(configured[name], True) for name in sorted(configured)]
+        infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
+        return admin_pb2.ListGroupsResponse(groups=infos)
 
-        return await _answered(admin_pb2.ListGroupsResponse, answer)
-
+    @_answered
     async def DescribeGroup(self, request: Any, context: Any) -> admin_pb2.DescribeGroupResponse:
-        async def answer() -> admin_pb2.DescribeGroupResponse:
-            await self._controller.barrier()
-            key = (request.group.namespace, request.group.name)
-            stored = stored_name(*key)
-            configured = self._controller.state.groups.get(key)
-            rows = await self._queries.cursors(request.group)
-            if configured is None and not rows:
-                raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
-            info = group_info(configured or GroupConfig(*key), configured is not None)
-            for topic, queue in rows:
-                one = info.queues.add(
-                    topic=name_of(topic),
-                    broker_group=queue.broker_group,
-                    group_queue=queue.group_queue,
-                    leased=queue.leased,
-                    lag=queue.lag,
-                )
-                if queue.HasField("cursor"):
-                    one.cursor, one.max_offset = queue.cursor, queue.end
-            return admin_pb2.DescribeGroupResponse(group=info)
+        await self._controller.barrier()
+        key = (request.group.namespace, request.group.name)
+        stored = stored_name(*key)
+        configured = self._controller.state.groups.get(key)
+        rows = await self._queries.cursors(request.group)
+        if configured is None and not rows:
+            raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
+        info = group_info(configured or GroupConfig(*key), configured is not None)
+        for topic, queue in rows:
+            one = info.queues.add(
+                topic=name_of(topic),
+                broker_group=queue.broker_group,
+                group_queue=queue.group_queue,
+                leased=queue.leased,
+                lag=queue.lag,
+            )
+            if queue.HasField("cursor"):
+                one.cursor, one.max_offset = queue.cursor, queue.end
+        return admin_pb2.DescribeGroupResponse(group=info)
 
-        return await _answered(admin_pb2.DescribeGroupResponse, answer)
-
+    @_answered
     async def DeleteGroup(self, request: Any, context: Any) -> admin_pb2.DeleteGroupResponse:
-        async def answer() -> admin_pb2.DeleteGroupResponse:
-            deleted = await self._controller.delete_group(request.group.namespace, request.group.name)
-            stored = stored_name(deleted.namespace, deleted.name)
-            await self._until(lambda: all(stored not in view.groups for view in self._engine.views.values()))
-            return admin_pb2.DeleteGroupResponse()
-
-        return await _answered(admin_pb2.DeleteGroupResponse, answer)
+        deleted = await self._controller.delete_group(request.group.namespace, request.group.name)
+        stored = stored_name(deleted.namespace, deleted.name)
+        await self._until(lambda: all(stored not in view.groups for view in self._engine.views.values()))
+        return admin_pb2.DeleteGroupResponse()
 
     # -- messages and progress
 
+    @_answered
     async def Peek(self, request: Any, context: Any) -> admin_pb2.PeekResponse:
-        async def answer() -> admin_pb2.PeekResponse:
-            return await self._peeks.peek(await self._topic(request.topic), request)
+        return await self._peeks.peek(await self._topic(request.topic), request)
 
-        return await _answered(admin_pb2.PeekResponse, answer)
-
+    @_answered
     async def Query(self, request: Any, context: Any) -> admin_pb2.QueryResponse:
-        async def answer() -> admin_pb2.QueryResponse:
-            return await self._queries.query(await self._topic(request.topic), request)
+        return await self._queries.query(await self._topic(request.topic), request)
 
-        return await _answered(admin_pb2.QueryResponse, answer)
-
+    @_answered
     async def MessageDetail(self, request: Any, context: Any) -> admin_pb2.MessageDetailResponse:
-        async def answer() -> admin_pb2.MessageDetailResponse:
-            return await self._queries.detail(await self._topic(request.topic), request)
+        return await self._queries.detail(await self._topic(request.topic), request)
 
-        return await _answered(admin_pb2.MessageDetailResponse, answer)
-
+    @_answered
     async def TraceMessage(self, request: Any, context: Any) -> admin_pb2.TraceMessageResponse:
-        async def answer() -> admin_pb2.TraceMessageResponse:
-            return await self._queries.trace(await self._topic(request.topic), request)
+        return await self._queries.trace(await self._topic(request.topic), request)
 
-        return await _answered(admin_pb2.TraceMessageResponse, answer)
-
+    @_answered
     async def WhyNotDelivered(self, request: Any, context: Any) -> admin_pb2.WhyNotDeliveredResponse:
-        async def answer() -> admin_pb2.WhyNotDeliveredResponse:
-            if request.HasField("topic"):
-                return await self._queries.why_not_delivered([await self._topic(request.topic)], request)
-            return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
-
-        return await _answered(admin_pb2.WhyNotDeliveredResponse, answer)
+        if request.HasField("topic"):
+            return await self._queries.why_not_delivered([await self._topic(request.topic)], request)
+        return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
 
     async def _topics_for(self, group: Any) -> list[Any]:
         """Where a message of a consumer group may be: the topics it has used, then the others of its namespace."""
@@ -274,141 +267,126 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         topics = [topic for _, topic in sorted(self._controller.state.topics.items()) if topic.namespace == group.namespace]
         return sorted(topics, key=lambda topic: stored_name(topic.namespace, topic.name) not in used)
 
+    @_answered
     async def GroupLag(self, request: Any, context: Any) -> admin_pb2.GroupLagResponse:
-        async def answer() -> admin_pb2.GroupLagResponse:
-            topic = await self._topic(request.topic) if request.HasField("topic") else None
-            return await self._queries.lag(request.group, topic)
+        topic = await self._topic(request.topic) if request.HasField("topic") else None
+        return await self._queries.lag(request.group, topic)
 
-        return await _answered(admin_pb2.GroupLagResponse, answer)
-
+    @_answered
     async def ResetGroup(self, request: Any, context: Any) -> admin_pb2.ResetGroupResponse:
-        async def answer() -> admin_pb2.ResetGroupResponse:
-            return await self._queries.reset(await self._topic(request.topic), request)
-
-        return await _answered(admin_pb2.ResetGroupResponse, answer)
+        return await self._queries.reset(await self._topic(request.topic), request)
 
     # -- log files
 
+    @_answered
     async def WhyKept(self, request: Any, context: Any) -> admin_pb2.WhyKeptResponse:
-        async def answer() -> admin_pb2.WhyKeptResponse:
-            self._require_broker_group(request.broker_group)
-            return await self._storage.ask_leader(request)
+        self._require_broker_group(request.broker_group)
+        return await self._storage.ask_leader(request)
 
-        return await _answered(admin_pb2.WhyKeptResponse, answer)
-
+    @_answered
     async def TakePin(self, request: Any, context: Any) -> admin_pb2.TakePinResponse:
-        async def answer() -> admin_pb2.TakePinResponse:
-            self._require_hosted(request.broker_group)
-            try:
-                return await self._storage.take_pin(request)
-            except TooManyPins as error:
-                raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
+        self._require_hosted(request.broker_group)
+        try:
+            return await self._storage.take_pin(request)
+        except TooManyPins as error:
+            raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
 
-        return await _answered(admin_pb2.TakePinResponse, answer)
-
+    @_answered
     async def RenewPin(self, request: Any, context: Any) -> admin_pb2.RenewPinResponse:
-        async def answer() -> admin_pb2.RenewPinResponse:
-            self._require_hosted(request.broker_group)
-            return await self._storage.renew_pin(request)
+        self._require_hosted(request.broker_group)
+        return await self._storage.renew_pin(request)
 
-        return await _answered(admin_pb2.RenewPinResponse, answer)
-
+    @_answered
     async def DropPin(self, request: Any, context: Any) -> admin_pb2.DropPinResponse:
-        async def answer() -> admin_pb2.DropPinResponse:
-            self._require_hosted(request.broker_group)
-            return await self._storage.drop_pin(request)
+        self._require_hosted(request.broker_group)
+        return await self._storage.drop_pin(request)
 
-        return await _answered(admin_pb2.DropPinResponse, answer)
-
+    @_answered
     async def RepairRange(self, request: Any, context: Any) -> admin_pb2.RepairRangeResponse:
-        return await _answered(admin_pb2.RepairRangeResponse, lambda: self._repairs.repair_range(request))
+        return await self._repairs.repair_range(request)
 
     # -- leadership
 
+    @_answered
     async def TransferLeadership(self, request: Any, context: Any) -> admin_pb2.TransferLeadershipResponse:
-        async def answer() -> admin_pb2.TransferLeadershipResponse:
-            self._require_broker_group(request.broker_group)
-            return await self._leadership.transfer(request)
+        self._require_broker_group(request.broker_group)
+        return await self._leadership.transfer(request)
 
-        return await _answered(admin_pb2.TransferLeadershipResponse, answer)
-
+    @_answered
     async def LeadershipHistory(self, request: Any, context: Any) -> admin_pb2.LeadershipHistoryResponse:
-        async def answer() -> admin_pb2.LeadershipHistoryResponse:
-            self._require_broker_group(request.broker_group)
-            return await self._leadership.history(request)
+        self._require_broker_group(request.broker_group)
+        return await self._leadership.history(request)
 
-        return await _answered(admin_pb2.LeadershipHistoryResponse, answer)
-
+    @_answered
     async def ElectMaster(self, request: Any, context: Any) -> admin_pb2.ElectMasterResponse:
-        async def answer() -> admin_pb2.ElectMasterResponse:
-            self._require_broker_group(request.broker_group)
-            return await self._replication.elect(request)
+        self._require_broker_group(request.broker_group)
+        return await self._replication.elect(request)
 
-        return await _answered(admin_pb2.ElectMasterResponse, answer)
-
+    @_answered
     async def ChangeReplication(self, request: Any, context: Any) -> admin_pb2.ChangeReplicationResponse:
-        async def answer() -> admin_pb2.ChangeReplicationResponse:
-            self._require_broker_group(request.broker_group)
-            return await self._replication.change(request)
-
-        return await _answered(admin_pb2.ChangeReplicationResponse, answer)
+        self._require_broker_group(request.broker_group)
+        return await self._replication.change(request)
 
     # -- members
 
+    @_answered
     async def ChangeMember(self, request: Any, context: Any) -> admin_pb2.ChangeMemberResponse:
-        async def answer() -> admin_pb2.ChangeMemberResponse:
-            return await self._members.change(request)
+        return await self._members.change(request)
 
-        return await _answered(admin_pb2.ChangeMemberResponse, answer)
-
+    @_answered
     async def ListMembers(self, request: Any, context: Any) -> admin_pb2.ListMembersResponse:
-        async def answer() -> admin_pb2.ListMembersResponse:
-            return await self._members.listed()
-
-        return await _answered(admin_pb2.ListMembersResponse, answer)
+        return await self._members.listed()
 
     # -- broker groups
 
+    @_answered
     async def AddBrokerGroup(self, request: Any, context: Any) -> admin_pb2.AddBrokerGroupResponse:
-        return await _answered(admin_pb2.AddBrokerGroupResponse, lambda: self._broker_groups.add(request))
+        return await self._broker_groups.add(request)
 
+    @_answered
     async def ListBrokerGroups(self, request: Any, context: Any) -> admin_pb2.ListBrokerGroupsResponse:
-        return await _answered(admin_pb2.ListBrokerGroupsResponse, self._broker_groups.listed)
+        return await self._broker_groups.listed()
 
+    @_answered
     async def MoveReplica(self, request: Any, context: Any) -> admin_pb2.MoveReplicaResponse:
-        return await _answered(admin_pb2.MoveReplicaResponse, lambda: self._broker_groups.move(request))
+        return await self._broker_groups.move(request)
 
+    @_answered
     async def PreferLeader(self, request: Any, context: Any) -> admin_pb2.PreferLeaderResponse:
-        return await _answered(admin_pb2.PreferLeaderResponse, lambda: self._broker_groups.prefer(request))
+        return await self._broker_groups.prefer(request)
 
+    @_answered
     async def PlanRebalance(self, request: Any, context: Any) -> admin_pb2.PlanRebalanceResponse:
-        return await _answered(admin_pb2.PlanRebalanceResponse, self._broker_groups.planned)
+        return await self._broker_groups.planned()
 
+    @_answered
     async def ListClients(self, request: Any, context: Any) -> admin_pb2.ListClientsResponse:
-        return await _answered(admin_pb2.ListClientsResponse, self._clients.everywhere)
+        return await self._clients.everywhere()
 
     # -- users
 
+    @_answered
     async def CreateUser(self, request: Any, context: Any) -> admin_pb2.CreateUserResponse:
-        return await _answered(admin_pb2.CreateUserResponse, lambda: self._users.create(request, self._until))
+        return await self._users.create(request, self._until)
 
+    @_answered
     async def ChangeUser(self, request: Any, context: Any) -> admin_pb2.ChangeUserResponse:
-        return await _answered(admin_pb2.ChangeUserResponse, lambda: self._users.change(request))
+        return await self._users.change(request)
 
+    @_answered
     async def DeleteUser(self, request: Any, context: Any) -> admin_pb2.DeleteUserResponse:
-        return await _answered(admin_pb2.DeleteUserResponse, lambda: self._users.delete(request))
+        return await self._users.delete(request)
 
+    @_answered
     async def ListUsers(self, request: Any, context: Any) -> admin_pb2.ListUsersResponse:
-        return await _answered(admin_pb2.ListUsersResponse, lambda: self._users.list(request))
+        return await self._users.list(request)
 
     # -- receipts
 
+    @_answered
     async def RotateReceiptKey(self, request: Any, context: Any) -> admin_pb2.RotateReceiptKeyResponse:
-        async def answer() -> admin_pb2.RotateReceiptKeyResponse:
-            key_id, keys = await self._receipt_keys.rotate()
-            return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
-
-        return await _answered(admin_pb2.RotateReceiptKeyResponse, answer)
+        key_id, keys = await self._receipt_keys.rotate()
+        return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
 
     def _require_broker_group(self, group: str) -> None:
         known = self._controller.state.broker_groups
@@ -510,24 +488,6 @@ def _consumers_of(group: Any) -> set[str]:
 
 def _reader(stored: str, queue: int) -> Callable[[Any], int]:
     return lambda group: int(group.machine.begin(stored, queue))
-
-
-async def _answered(response: Callable[..., R], work: Callable[[], Awaitable[R]]) -> R:
-    """The answer with status OK, or an empty one whose status tells the failure."""
-    try:
-        answer = await work()
-        answer.status.code = Code.OK  # type: ignore[attr-defined]  # every Admin response has a status
-        return answer
-    except LedgerError as error:
-        return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
-    except TimeoutError:
-        return response(status=admin_pb2.Status(code=int(Code.PROXY_TIMEOUT), message="no answer in time; try again"))
-    except (grpc.RpcError, asyncio.CancelledError):
-        raise
-    except Exception as error:  # a bug must not reach a client as a traceback
-        log.exception("admin call failed")
-        text = f"internal error, {type(error).__name__}; the node's log says more"
-        return response(status=admin_pb2.Status(code=int(Code.INTERNAL_SERVER_ERROR), message=text))
 
 
 def _choice(kind: Any, value: str, what: str) -> Any:
