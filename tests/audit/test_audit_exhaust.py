@@ -18,6 +18,7 @@ import pytest
 
 from ledgermq.audit.jobs import FAIL, PASS, local_engine
 from ledgermq.audit.spark import java
+from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
@@ -91,6 +92,15 @@ def test_a_miss_that_was_mended(ground: Field, text: str) -> None:
     assert changes is not None
     result = ground.ground.plain(changes, case.mode)
     assert result.verdict != PASS and not ground.complaint(case, result)
+
+
+def test_processes_of_a_run_damage_clusters_of_their_own() -> None:
+    """The parent's is damaged meanwhile, as another process would damage it."""
+    names = [name for name in run_of.pieces("one", WHOLE, "checkpoint") if name[3] > 0][:2]
+    shared = run_of.field_of("one").ground
+    with shared.damaged({"n1/raft/identity.json": None}):
+        assert [piece.complaints for piece in run_of.run(names, 2, None, None, 0)] == [[], []]
+    assert shared.is_restored()
 
 
 def test_a_size_that_no_entry_has_does_not_end_the_quick_audit(ground: Field) -> None:

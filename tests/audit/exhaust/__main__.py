@@ -67,17 +67,30 @@ def pieces(cluster: str, mode: str, only: str) -> Iterator[tuple[str, str, str, 
 
 
 _fields: dict[str, Field] = {}
-_base: list[tempfile.TemporaryDirectory[str]] = []
+_homes: list[str] = []
+_kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def field_of(cluster: str) -> Field:
-    """The cluster of this process, in memory where there is such a file system."""
+    """The cluster of this process."""
     if cluster not in _fields:
-        place = tempfile.TemporaryDirectory(prefix="exhaust-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-        _base.append(place)
-        _fields[cluster] = Field(Path(place.name), cluster)
+        if not _homes:
+            _kept.append(new_home())
+            _homes.append(_kept[0].name)
+        _fields[cluster] = Field(Path(tempfile.mkdtemp(dir=_homes[0])), cluster)
         gc.freeze()
     return _fields[cluster]
+
+
+def new_home() -> tempfile.TemporaryDirectory[str]:
+    """A directory for clusters, in memory where there is such a file system."""
+    return tempfile.TemporaryDirectory(prefix="exhaust-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
+
+
+def move_in(home: str) -> None:
+    """Make clusters of its own in a process of the pool: those that it has from its parent are shared by all of them."""
+    _fields.clear()
+    _homes[:] = [home]
 
 
 def try_piece(name: tuple[str, str, str, int], repairs: int) -> Piece:
@@ -176,7 +189,7 @@ def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | Non
             left.append((name, path))
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(processes) as pool:
+    with new_home() as home, ProcessPoolExecutor(processes, initializer=move_in, initargs=(home,)) as pool:
         waiting = iter(left)
         running = {}
         while True:
