@@ -314,23 +314,33 @@ def check_queues(replica: Replica) -> None:
         unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
         needed = replica.begin.index * 32 if index else floors.get(tail.folder, 0) * 20
         _check_files(replica, tail, replica.sizes[1] if index else replica.sizes[2], needed, end * unit)
+        if not index and replica.filled:
+            there = last.get(tail.folder, _begin(replica))
+            count, places = _of_lost(replica, tail, there, end)
+            for place in _units(replica, tail.folder, end, end + count - 1):
+                proof = f"the unit is written, the log has no entry for it behind entry {there.index}"
+                replica.flaws.append(_at("queue.tail", place, proof, None, places))
+            end += count
         flaw = _check_tail(replica, tail, "index.tail" if index else "queue.tail", unit, end * unit)
-        if flaw is not None and not index and not flaw.measures and replica.filled:
-            flaw = replace(flaw, measures=_of_lost(replica, tail, last.get(tail.folder, _begin(replica)), end))
         replica.flaws += [] if flaw is None else [flaw]
 
 
-def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tuple[Place, ...]:
-    """The parts of the log that the units behind a queue's last readable message point to, if at least as many entries cannot be read
-    there: those entries had the units. `there`: that last message; `end`: the number of units up to it."""
+def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tuple[int, tuple[Place, ...]]:
+    """How many units behind a queue's last readable message belong to entries between it and the end of the log that cannot be read, and
+    the parts of the log where these are; none unless at least as many entries cannot be read there. `there`: that last message; `end`: the
+    number of units up to it."""
     low, high = replica.filled[there.report].base + there.place + HEADER_BYTES + 1, replica.end_pos
-    last = -(-tail.used // QUEUE_UNIT_BYTES)
-    path = f"{replica.root}/{tail.folder}"
-    data = read_space(path, replica.sizes[2], end * QUEUE_UNIT_BYTES, last * QUEUE_UNIT_BYTES) if last - end <= replica.entries else b""
+    last = min(-(-tail.used // QUEUE_UNIT_BYTES), end + replica.entries)
+    if last <= end:
+        return 0, ()
+    data = read_space(f"{replica.root}/{tail.folder}", replica.sizes[2], end * QUEUE_UNIT_BYTES, last * QUEUE_UNIT_BYTES)
     units = np.frombuffer(data, QUEUE_UNIT, len(data) // QUEUE_UNIT_BYTES)
-    if len(units) < last - end or not bool(((units["pos"] >= low) & (units["pos"] < high)).all()):
-        return ()
-    return _explained(replica, there, _end(replica), last - end)
+    inside = (units["pos"] >= low) & (units["pos"] < high)
+    # Units between them may not have been written.
+    follows = np.logical_and.accumulate(inside | (np.frombuffer(units, np.uint8).reshape(-1, QUEUE_UNIT_BYTES) == 0).all(axis=1))
+    count = int(np.flatnonzero(inside & follows)[-1]) + 1 if bool((inside & follows).any()) else 0
+    places = _explained(replica, there, _end(replica), count)
+    return (count, places) if places else (0, ())
 
 
 def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:

@@ -61,7 +61,8 @@ def _is_zero(one: Replica, flaw: Flaw) -> bool:
 
 
 def _unwritten(one: Replica, flaw: Flaw, peers: Sequence[Replica]) -> bool:
-    """Whether a damaged place of the log differs from an intact peer in nothing but sectors that are zero."""
+    """Whether a damaged place of the log differs from an intact peer in nothing but sectors that are zero, or zero from the first different
+    byte on: that is how the log left the sector when it ended there."""
     if not peers or not flaw.file.startswith(one.shown(f"{one.log_folder}/data/")):
         return False
     name = flaw.file.rpartition("/")[2]
@@ -75,10 +76,10 @@ def _unwritten(one: Replica, flaw: Flaw, peers: Sequence[Replica]) -> bool:
         if own is None or theirs is None or len(own) != len(theirs):
             return False
         here, there = np.frombuffer(own, np.uint8), np.frombuffer(theirs, np.uint8)
-        sectors = np.unique((np.flatnonzero(here != there) + start) // SECTOR).tolist()
-        bounds = [(max(at * SECTOR - start, 0), (at + 1) * SECTOR - start) for at in sectors]
-        if any(here[low:high].any() for low, high in bounds):
+        places = np.flatnonzero(here != there)
+        sectors, first = np.unique((places + start) // SECTOR, return_index=True)
+        if any(here[low : (at + 1) * SECTOR - start].any() for at, low in zip(sectors.tolist(), places[first].tolist(), strict=True)):
             return False
-        differ = differ or bool(bounds)
+        differ = differ or bool(len(places))
         start = stop
     return differ

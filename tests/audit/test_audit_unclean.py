@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.checks.rules import TORN_TAIL
+from ledgermq.audit.checks.rules import BIT_ROT, TORN_TAIL
 from ledgermq.audit.jobs import Audit, audit
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.sim.faults import draw
@@ -63,6 +63,27 @@ def test_sectors_above_the_mark_that_were_never_written_are_no_damage(tmp_path: 
     result = run(tmp_path)
     assert (result.verdict, outcome(result)) == ("INCOMPLETE", (False, {TORN_TAIL}))
     assert any("n2 ends" in reason for reason in result.reasons)
+
+
+@pytest.mark.parametrize("left", ["an entry", "the end of one"])
+@pytest.mark.parametrize("how", ["zeros", "a byte more"])
+def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_damage(tmp_path: Path, how: str, left: str) -> None:
+    """The log of this replica ended in the middle of a sector that the others went on to fill, and the sector before it was never written.
+    Behind that one stands a whole entry, or only the end of one."""
+    writer = cluster(tmp_path)
+    path, at = sector_above(writer, MARK)
+    same = [entry for entry in writer.entries if data_file(writer, entry)[0] == path]
+    behind = next(number for number, entry in enumerate(same) if data_file(writer, entry)[1] > at + SECTOR)
+    last = same[behind if left == "an entry" else behind - 1]
+    end = data_file(writer, last)[1] + last.size
+    assert last is not same[-1] and end % SECTOR and end > at + SECTOR
+    for later in sorted((writer.log / "data").iterdir()):
+        if int(later.name) >= int(path.name):
+            lose(later, end if later == path else 0, writer.data_bytes)
+    lose(path, at, at + SECTOR)
+    if how == "a byte more":
+        flip(path, end + SECTOR - end % SECTOR - 1)
+    assert outcome(run(tmp_path)) == ((False, {TORN_TAIL}) if how == "zeros" else (True, {TORN_TAIL, BIT_ROT}))
 
 
 @pytest.mark.parametrize("how", ["a byte more", "in good order", "below the mark", "the last entry"])
