@@ -226,6 +226,7 @@ def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> No
 def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
     """The snapshots of a replica that are whole, at least one, the newest first. Raises Unreadable."""
     found = []
+    newer = None
     why = "there is no snapshot to compare with"
     for file in FILES:
         value = read_sealed_json(f"{task.root}/{file}")
@@ -233,6 +234,10 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             continue
         if value.get("v") not in READ:
             raise Unknown(f"{file} has version {value.get('v')!r}, which docs/format.md does not know")
+        if newer is not None and newer < value["v"]:
+            # Versions rise: the newest one may be of this version in truth, and would not be derived.
+            raise Unknown(f"{NEWEST} has version {newer}, and {file} before it has version {value['v']}")
+        newer = value["v"]
         if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
             told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
             report.flaws.append(_of_log(task, file, value, "log_id", told))

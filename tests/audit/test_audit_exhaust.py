@@ -81,6 +81,7 @@ MENDED = (
     "one whole flip n2/raft/state/snapshot.previous 78 01 crc",
     "one whole flip n1/raft/state/snapshot.previous 1033 01 crc",
     "one whole flip n2/raft/state/snapshot 3516 01 crc",
+    "one whole flip n2/ha/state/snapshot 3945 01 crc",
 )
 """Cases that the auditor let pass once, and no sample is sure to draw."""
 
