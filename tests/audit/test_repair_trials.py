@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pytest
 
-from tests.audit.exhaust.cluster import SEALED
-from tests.audit.exhaust.ground import Changes
+from tests.audit.damage_cases import NODES
+from tests.audit.exhaust.cluster import SEALED, build
+from tests.audit.exhaust.ground import Changes, Place, image_of
+from tests.audit.exhaust.repairing import HEADER_BYTES, Trial
 from tests.audit.jury.anatomy import Anatomy, Entry
-from tests.audit.repair_trials import CLUSTERS, HEADER_BYTES, Trial, drawn, flipped
+from tests.audit.jury.clusters import Cluster, Image, cut_off
 
 SHARES = 8
 DRAWN = 4
@@ -19,8 +23,45 @@ FIELDS = (15, 23, 37, 41, 47)
 PLACES = ("first", "inner", "last of a file", "first of a file", "last")
 
 
+def small(base: Path, name: str, clean: Collection[str]) -> Cluster:
+    """A Raft group and an HA group, one of them trimmed."""
+    build(base, name, clean=clean)
+    return Cluster(name, image_of(base), clean=bool(clean), complete=True)
+
+
+CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
+    "stopped": lambda base: small(base, "one", NODES),
+    "killed": lambda base: small(base, "one", ()),
+    "stopped, other": lambda base: small(base, "other", NODES),
+    "killed, other": lambda base: small(base, "other", ()),
+    "lagging": lambda base: cut_off(20, "n3", from_ms=600, at_ms=900),
+    "failed over": lambda base: cut_off(30, "leader", from_ms=700, at_ms=1600),
+}
+"""How the cluster ended whose directories are damaged."""
+
+
 def made(name: str, directories: pytest.TempPathFactory) -> Trial:
-    return Trial(CLUSTERS[name](directories.mktemp("made")), directories.mktemp("trial"))
+    cluster, base = CLUSTERS[name](directories.mktemp("made")), directories.mktemp("trial")
+    cluster.write(base)
+    return Trial(Place(base, cluster.image))
+
+
+def flipped(image: Image, path: str, at: int, mask: int = 0x10) -> dict[str, bytes | None]:
+    data = bytearray(image[path])
+    data[at] ^= mask
+    return {path: bytes(data)}
+
+
+def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | None]:
+    """A flipped bit somewhere on so many nodes: any file as likely as any other, and bytes that are used more likely than others."""
+    changes: dict[str, bytes | None] = {}
+    for node in rng.sample(trial.place.nodes, nodes):
+        path = rng.choice([path for path, data in trial.image.items() if path.startswith(f"{node}/") and data])
+        data = trial.image[path]
+        used = len(data.rstrip(b"\0"))
+        at = rng.randrange(used) if used and rng.random() < 0.8 else rng.randrange(len(data))
+        changes |= flipped(trial.image, path, at, 1 << rng.randrange(8))
+    return changes
 
 
 @pytest.fixture(scope="module", params=CLUSTERS)
@@ -54,7 +95,7 @@ def places(one: Anatomy) -> dict[str, Entry]:
 def everywhere(trial: Trial, group: str, place: str, at: int = 60) -> dict[str, bytes | None]:
     """The same byte of an entry on all replicas."""
     entries = [places(one)[place] for one in replicas(trial, group)]
-    return {path: data for entry in entries for path, data in flipped(trial.cluster.image, entry.path, entry.at + at).items()}
+    return {path: data for entry in entries for path, data in flipped(trial.image, entry.path, entry.at + at).items()}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -63,13 +104,13 @@ def test_a_flipped_byte_of_any_field_of_a_header_is_put_back(stopped: Trial, gro
     """Two intact replicas stand beside it; the words that the chain does not cover are bytes like all others."""
     entry = places(replicas(stopped, group)[0])[place]
     for at in FIELDS if group == "raft" else FIELDS[2:]:
-        judge(stopped, flipped(stopped.cluster.image, entry.path, entry.at + at), 0)
+        judge(stopped, flipped(stopped.image, entry.path, entry.at + at), 0)
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_other_bytes_of_one_entry_on_two_replicas_are_put_back_from_the_third(stopped: Trial, place: str) -> None:
     """The header is damaged in different fields on two replicas; one has it."""
-    image = stopped.cluster.image
+    image = stopped.image
     one, two = (places(replica)[place] for replica in replicas(stopped, "raft")[:2])
     for first, second in ((37, 41), (47, 9), (20, 9)):
         changes = flipped(image, one.path, one.at + first) | flipped(image, two.path, two.at + second)
@@ -85,13 +126,13 @@ def test_the_last_entry_of_a_file_is_not_taken_for_a_blank_when_all_replicas_los
     for index in ends:
         changes: dict[str, bytes | None] = {}
         for replica in replicas(stopped, "raft"):
-            changes |= flipped(stopped.cluster.image, replica.entries[index].path, replica.entries[index].at + 60)
+            changes |= flipped(stopped.image, replica.entries[index].path, replica.entries[index].at + 60)
         judge(stopped, changes, 2)
 
 
 def test_a_damaged_first_index_does_not_tell_that_the_file_before_is_shorter(stopped: Trial) -> None:
     """The same flip on two replicas: they are a majority of the next files, and the entries in front of them contradict it."""
-    image = stopped.cluster.image
+    image = stopped.image
     one, two = (places(replica)["first of a file"] for replica in replicas(stopped, "raft")[:2])
     before = places(replicas(stopped, "raft")[0])["last of a file"]
     bit = one.index & -one.index
@@ -101,7 +142,7 @@ def test_a_damaged_first_index_does_not_tell_that_the_file_before_is_shorter(sto
 
 def test_a_right_index_counts_although_the_one_beside_it_is_damaged(stopped: Trial) -> None:
     """In front of the last two entries nothing can be read, and the index of the last one is wrong: the audit counts back from it."""
-    image, (lost, _, last) = stopped.cluster.image, replicas(stopped, "raft")[0].entries[-3:]
+    image, (lost, _, last) = stopped.image, replicas(stopped, "raft")[0].entries[-3:]
     assert lost.path == last.path and not lost.at
     data = bytearray(image[last.path])
     data[lost.at : lost.at + lost.size] = b"\1" * lost.size
@@ -114,7 +155,7 @@ def test_the_end_of_the_log_is_not_cut_off_when_all_replicas_lost_it(stopped: Tr
     judge(stopped, changes, 2)
     # Without its mark, nobody knows what a replica synced.
     mark = "n1/raft/dledger-n1/syncedmark"
-    attempt = stopped.attempt(changes | {mark: bytes(len(stopped.cluster.image[mark]))})
+    attempt = stopped.attempt(changes | {mark: bytes(len(stopped.image[mark]))})
     assert attempt is not None and not stopped.complaint(attempt) and attempt.status == 1
     assert all(attempt.after[path] == changes[path] for path in changes)
 
@@ -129,12 +170,12 @@ def test_what_a_former_leader_alone_held_is_given_back_by_nobody(file: int, tmp_
         name = f"{file * one.data_bytes:020d}"
         inside = [entry for entry in one.entries if entry.path.endswith(name)]
         for entry in (inside[0], inside[len(inside) // 2], inside[-1]) if inside else ():
-            judge(trial, flipped(trial.cluster.image, entry.path, entry.at + 37), 2 if one is former else 0)
+            judge(trial, flipped(trial.image, entry.path, entry.at + 37), 2 if one is former else 0)
 
 
 def test_derived_files_are_left_alone_beside_a_log_that_stays_damaged(stopped: Trial) -> None:
     """They could not be made again. Files of the log that can be mended are."""
-    image, changes = stopped.cluster.image, everywhere(stopped, "raft", "inner", 5)
+    image, changes = stopped.image, everywhere(stopped, "raft", "inner", 5)
     judge(stopped, changes | flipped(image, "n1/raft/state/snapshot", 30), 1)
     entry = places(replicas(stopped, "raft")[0])["last"]
     judge(stopped, changes | flipped(image, entry.path, entry.at + 60), 2)
@@ -145,8 +186,8 @@ def test_bytes_outside_of_two_slots_are_zero_again(stopped: Trial, name: str) ->
     """No slot is touched, so the replica's word stays what it was."""
     path = f"n1/raft/dledger-n1/{name}"
     for at in (200, 8191):
-        judge(stopped, flipped(stopped.cluster.image, path, at), 0)
-    judge(stopped, {path: stopped.cluster.image[path] + b"more"}, 0)
+        judge(stopped, flipped(stopped.image, path, at), 0)
+    judge(stopped, {path: stopped.image[path] + b"more"}, 0)
 
 
 @pytest.mark.parametrize("name", ["stopped", "killed"])
@@ -154,18 +195,18 @@ def test_the_key_index_is_whole_after_a_repair(name: str, tmp_path_factory: pyte
     """Of a stopped node and of a killed one, whose index is ahead of its position: whatever of it was damaged, and whatever else was."""
     trial = made(name, tmp_path_factory)
     entry = replicas(trial, "raft")[0].entries[3]
-    judge(trial, flipped(trial.cluster.image, entry.path, entry.at + 60), 0)
+    judge(trial, flipped(trial.image, entry.path, entry.at + 60), 0)
     position = "n1/raft/state/keyindex"
-    judge(trial, flipped(trial.cluster.image, position, 30), 0)
+    judge(trial, flipped(trial.image, position, 30), 0)
     units = [spot for spot in replicas(trial, "raft")[0].spots["key unit"]]
     for spot in (units[0], units[len(units) // 2]):
-        judge(trial, flipped(trial.cluster.image, spot.path, spot.start), 0)
+        judge(trial, flipped(trial.image, spot.path, spot.start), 0)
         judge(trial, {spot.path: None}, 0)
 
 
 def test_the_begin_of_a_trimmed_log_is_told_by_its_snapshot(stopped: Trial) -> None:
     """The first entry continues the chain CRC that the snapshot tells; without a snapshot nothing does."""
-    image, path = stopped.cluster.image, "n1/ha/dledger-n1/begin"
+    image, path = stopped.image, "n1/ha/dledger-n1/begin"
     judge(stopped, flipped(image, path, 20), 0)
     judge(stopped, {path: None}, 0)
     snapshots = [f"n1/ha/state/{name}" for name in ("snapshot", "snapshot.previous")]
@@ -194,4 +235,4 @@ def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Tria
 def test_every_byte_of_every_header_is_put_back(stopped: Trial, share: int) -> None:
     for entry in replicas(stopped, "raft")[0].entries[share::SHARES]:
         for at in range(HEADER_BYTES):
-            judge(stopped, flipped(stopped.cluster.image, entry.path, entry.at + at), 0)
+            judge(stopped, flipped(stopped.image, entry.path, entry.at + at), 0)

@@ -11,7 +11,7 @@ from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import build
 from tests.audit.exhaust.ground import Changes, Ground, image_of
 from tests.audit.exhaust.judging import complaint
-from tests.audit.exhaust.repairing import Repair, repair
+from tests.audit.exhaust.repairing import Repair, Trial, repair
 
 LIVES = (18, 33, 48)
 """After so many steps the earlier versions were stopped."""
@@ -25,6 +25,7 @@ class Field:
     cluster: str = "one"
     ground: Ground = field(init=False)
     atlas: Atlas = field(init=False)
+    trial: Trial = field(init=False)
 
     def __post_init__(self) -> None:
         versions = []
@@ -34,6 +35,7 @@ class Field:
             shutil.rmtree(self.base / "earlier")
         self.ground = Ground(self.base / "now", self.cluster)
         self.atlas = Atlas(self.cluster, self.ground.image, versions)
+        self.trial = Trial(self.ground)
 
     def judge(self, case: Case, changes: Changes, *, plain: bool = False) -> tuple[str, str]:
         """The verdict, and what is wrong with it. `plain`: the audit of everything must say the same."""
@@ -51,7 +53,7 @@ class Field:
 
     def repair(self, case: Case, changes: Changes) -> Repair:
         """What a repair of it comes to."""
-        return repair(self.ground, self.atlas, case, changes)
+        return repair(self.trial, case, changes)
 
     def difference(self, changes: Changes, mode: str, short: Audit) -> str:
         """How the audit that leaves out what is not changed differs from the plain one."""

@@ -54,21 +54,13 @@ def image_of(base: Path) -> Image:
     return {str(path.relative_to(base)): path.read_bytes() for path in sorted(base.rglob("*")) if path.is_file()}
 
 
-class Ground:
-    """One cluster below `base`, which should lie in memory."""
+class Place:
+    """Directories of nodes below `base` that are changed and put back. `image`: their files as they are."""
 
-    def __init__(self, base: Path, cluster: str = "one", unclean: Sequence[str] = ()) -> None:
-        self.base, self.cluster = base, cluster
-        self.directories = build(base, cluster, clean={"n1", "n2", "n3"} - {*unclean})
-        self.image = image_of(base)
-        self._outcomes: dict[Work, tuple[bytes, set[str]]] = {}
-        self.groups = [SHAPES[name].group for name in CLUSTERS[cluster]]
-        self._replicas: dict[tuple[str, str], bytes] = {}
-        for mode in MODES:
-            # Whatever is kept is of the cluster as it is now.
-            assert self.quick({}, mode).verdict == jobs.PASS, mode
-
-    # Damage
+    def __init__(self, base: Path, image: Image) -> None:
+        self.base, self.image = base, image
+        self.nodes = sorted({path.partition("/")[0] for path in image})
+        self.directories = [str(base / node) for node in self.nodes]
 
     @contextmanager
     def damaged(self, changes: Changes) -> Iterator[None]:
@@ -104,6 +96,21 @@ class Ground:
 
     def is_restored(self) -> bool:
         return image_of(self.base) == self.image
+
+
+class Ground(Place):
+    """One cluster below `base`, which should lie in memory."""
+
+    def __init__(self, base: Path, cluster: str = "one", unclean: Sequence[str] = ()) -> None:
+        build(base, cluster, clean={"n1", "n2", "n3"} - {*unclean})
+        super().__init__(base, image_of(base))
+        self.cluster = cluster
+        self._outcomes: dict[Work, tuple[bytes, set[str]]] = {}
+        self.groups = [SHAPES[name].group for name in CLUSTERS[cluster]]
+        self._replicas: dict[tuple[str, str], bytes] = {}
+        for mode in MODES:
+            # Whatever is kept is of the cluster as it is now.
+            assert self.quick({}, mode).verdict == jobs.PASS, mode
 
     # Audits
 
