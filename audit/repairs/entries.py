@@ -116,6 +116,7 @@ def read_entries(replicas: Sequence[Replica], voters: Sequence[str], base: int) 
     agreed = _agreed(sides, voters, vote)
     last, word = _closing(sides, voters, low, chain, agreed)
     proven = _proven(agreed, chain, before, None if word is None or last is None else (last - low, word))
+    agreed = np.where(agreed == proven, agreed, NONE)
     return Entries(base, sides, low, chain, before, offset, size, term, agreed, proven, last)
 
 
@@ -151,13 +152,19 @@ def _continues(head: bytes, index: int, word: int) -> bool:
 
 
 def _proven(agreed: I64, chain: Matrix, before: Matrix, closing: tuple[int, int] | None) -> I64:
+    """The chain CRC that a proven entry continues is proven, too, and overrules a different one that was agreed: where one replica decides
+    for an HA group, an entry of it may have been altered together with its own chain CRC."""
     proven = agreed.copy()
     if closing is not None:
         proven[closing[0]] = closing[1]
-    for at in np.flatnonzero(agreed == NONE)[::-1].tolist():
-        if at + 1 < len(proven) and proven[at + 1] != NONE:
-            # One history has one chain CRC there, whichever replica tells it; −1 where none holds the next entry either.
-            proven[at] = before[chain[:, at + 1] == proven[at + 1], at + 1].max(initial=NONE)
+    # One history has one chain CRC in front of an entry, whichever replica tells it; −1 where none holds the entry.
+    continued = np.where((chain == proven) & (proven != NONE), before, NONE).max(axis=0, initial=NONE)
+    for start in np.flatnonzero((proven[:-1] == NONE) | ((continued[1:] != NONE) & (continued[1:] != proven[:-1])))[::-1].tolist():
+        for at in range(start, -1, -1):
+            word = before[(chain[:, at + 1] == proven[at + 1]) & (proven[at + 1] != NONE), at + 1].max(initial=NONE)
+            if word in (NONE, proven[at]):
+                break
+            proven[at] = word
     return proven
 
 

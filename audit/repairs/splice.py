@@ -181,6 +181,8 @@ class _Splice:
         if first <= wanted.compared and first - entries.low < self._parted:
             raise Undecided(f"no replica holds entry {first} as the chain of a majority proves it")
         marked = -1 if wanted.owner.mark is None else wanted.owner.mark.index
+        if first <= marked and first > entries.high and not wanted.followed and not wanted.replaced:
+            raise Undecided(f"the synced mark names entry {marked}, and no replica holds entry {first}")
         if wanted.followed or (first <= marked and not wanted.replaced):
             raise Undecided(_lost(first))
         return picks[: first - entries.low - self._first]

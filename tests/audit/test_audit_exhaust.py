@@ -32,6 +32,7 @@ REPAIRED = {
     "a word that the chain does not cover": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",
     "another history": "one whole flip n3/raft/dledger-n3/data/00000000000000000000 3507 01 chain+later+ends+noted",
     "an entry with a chain CRC of its own": "one whole flip n1/raft/dledger-n1/data/00000000000000004096 3265 01 body+chain",
+    "one of the replica that decides for an HA group": "one whole flip n1/ha/dledger-n1/data/00000000000000008192 596 01 body+chain",
     "the last one of a file": "one whole flip n1/raft/dledger-n1/data/00000000000000008192 3700 01 body+chain",
     "a unit beside its entry": "one whole flip n1/raft/dledger-n1/data/00000000000000000000 488 01 chain+later+units+ends",
     "another history of a trimmed log": "one whole flip n3/ha/dledger-n3/data/00000000000000008192 769 01 chain+later+units+ends+noted",
@@ -212,6 +213,15 @@ def test_a_repair_that_was_mended(ground: Field, text: str) -> None:
     assert changes is not None
     found = ground.repair(case, changes)
     assert (found.status, found.complaint) == (0, "")
+
+
+def test_a_mark_that_names_an_entry_of_nobody_is_refused_for_that(ground: Field) -> None:
+    """The slot that counts was altered together with its CRC."""
+    case = Case.of("one whole flip n3/ha/dledger-n3/syncedmark 4165 01 crc")
+    changes = ground.atlas.changes(case)
+    assert changes is not None
+    found = ground.repair(case, changes)
+    assert found.status and not found.complaint and "the synced mark names entry" in found.told
 
 
 @pytest.mark.slow
