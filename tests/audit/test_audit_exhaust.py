@@ -22,11 +22,13 @@ from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
+from tests.audit.exhaust.memory import Memory
 from tests.audit.exhaust.running import READ, audit_of, serving
 
 SEED = 20261122
 SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
 CROSS = 40
+KEPT, BESIDE = 20, 4
 SPARK_SAMPLE, REPAIRS = 12, 60
 REPAIRED = {
     "a word that the chain does not cover": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",
@@ -62,6 +64,54 @@ def test_no_damage_passes_and_nobody_else_is_accused(ground: Field, mode: str) -
         if tried == SAMPLE[mode]:
             break
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_kept_changes_no_finding(ground: Field, mode: str) -> None:
+    """Cases of the same byte, and of the same file as a whole, follow each other as in a full run: `Memory` has answers about files that
+    differ in one of them. The audit that asks it and the one that reads everything have equal findings."""
+    wrong, tried, rng = [], 0, random.Random(f"{SEED} kept {mode}")
+    for place in ground.atlas.sample(rng, mode):
+        beside = list(ground.atlas.of_file(place.path, mode)) if rng.random() < 0.2 else ground.atlas.of_byte(place.path, place.at, mode)
+        for case in rng.sample(beside, min(len(beside), BESIDE)):
+            changes = ground.atlas.changes(case)
+            if changes is not None:
+                text = ground.difference(changes, mode, ground.ground.verdict(changes, mode))
+                wrong += [f"{case}: {text}"] if text else []
+                tried += 1
+        if tried >= KEPT:
+            break
+    assert not wrong, wrong
+
+
+def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
+    """Only while every file that was opened for an answer, also by what was asked in between, is what it was; and with equal lengths."""
+    image = {"n1/a": b"one", "n1/b": b"two"}
+    memory = Memory(tmp_path, image)
+    asked: list[str] = []
+
+    def read(name: str) -> str:
+        asked.append(name)
+        with open(f"{tmp_path}/n1/{name}") as file:
+            return file.read()
+
+    def both() -> str:
+        return str(memory.recall("n1", "a", lambda: read("a")) + memory.recall("n1", "b", lambda: read("b")))
+
+    def ask(**changes: bytes) -> str:
+        """The answer, and what was read for it."""
+        asked.clear()
+        for path, data in {**image, **{f"n1/{name}": data for name, data in changes.items()}}.items():
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_bytes(data)
+        memory.changed({f"n1/{name}": data for name, data in changes.items()})
+        return f"{memory.recall('n1', 'both', both)} {''.join(asked)}"
+
+    assert [ask(), ask()] == ["onetwo ab", "onetwo "]
+    assert [ask(a=b"ONE"), ask(a=b"ONE"), ask(a=b"0ne"), ask()] == ["ONEtwo a", "ONEtwo ", "0netwo a", "onetwo "]
+    assert [ask(a=b"ONE", b=b"TWO"), ask(a=b"ONE")] == ["ONETWO b", "ONEtwo "]
+    # Files that came, went or changed their length may have been looked for without being opened.
+    assert [ask(c=b"three"), ask(c=b"four"), ask(c=b"five"), ask()] == ["onetwo ab", "onetwo ab", "onetwo ", "onetwo "]
 
 
 MENDED = (

@@ -1,53 +1,36 @@
 """A small cluster in memory that is damaged, audited and restored, case by case; what a case cannot have changed is not read again.
 
-The auditor's own functions do everything. Kept are: the small files of the other nodes as they were read once, and what looking at a
-partition of work gave, if nothing that was opened meanwhile is changed. `plain` audits without any of this.
+The auditor's own functions do everything. Kept are: the small files of the other nodes as they were read once, and (`memory.py`) what
+looking at a partition of work, and scanning a log file, gave while the files that were read for it were the same. `plain` audits without
+any of this.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 from ledgermq.audit import jobs
 from ledgermq.audit.checks import opening
 from ledgermq.audit.checks.replica import Replica
+from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.jobs import Audit, Progress
+from ledgermq.audit.reading.columns import Columns
 from ledgermq.audit.works import KEYS, STATE, Outcome, Work, look
 from tests.audit.exhaust.cluster import CLUSTERS, SHAPES, build
+from tests.audit.exhaust.memory import Memory, node_of
 from tests.audit.jury.clusters import Image
 
 Changes = Mapping[str, bytes | None]
 """By path: other bytes, or None for a file that is gone."""
 WHOLE, DEEP, AGREEMENT = "whole", "deep", "agreement"
 MODES = (WHOLE, DEEP, AGREEMENT)
-_watching: list[set[str]] = []
-
-
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if _watching and event == "open" and isinstance(arguments[0], str):
-        for opened in _watching:
-            opened.add(arguments[0])
-
-
-sys.addaudithook(_watch)
-
-
-@contextmanager
-def opened() -> Iterator[set[str]]:
-    """The paths of the files that are opened meanwhile."""
-    found: set[str] = set()
-    _watching.append(found)
-    try:
-        yield found
-    finally:
-        _watching.remove(found)
 
 
 def image_of(base: Path) -> Image:
@@ -105,7 +88,7 @@ class Ground(Place):
         build(base, cluster, clean={"n1", "n2", "n3"} - {*unclean})
         super().__init__(base, image_of(base))
         self.cluster = cluster
-        self._outcomes: dict[Work, tuple[bytes, set[str]]] = {}
+        self.memory = Memory(base, self.image)
         self.groups = [SHAPES[name].group for name in CLUSTERS[cluster]]
         self._replicas: dict[tuple[str, str], bytes] = {}
         for mode in MODES:
@@ -133,8 +116,6 @@ class Ground(Place):
         nodes = {path.partition("/")[0] for path in changes}
         touched = {path.split("/")[1] for path in changes if path.count("/") > 1}
         groups = [name for name in self.groups if name in touched] if touched and not self._of_nodes(changes) else self.groups
-        same = all(data is not None and len(data) == len(self.image.get(path, b"")) for path, data in changes.items())
-        dirty = {str(self.base / path) for path in changes}
 
         def find(directory: str) -> list[Replica]:
             if os.path.basename(directory) in nodes:
@@ -142,10 +123,15 @@ class Ground(Place):
             return [self._kept(directory, group) for group in groups]
 
         def engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
-            same_here = {work: same or os.path.basename(work.directory) not in nodes for work in works}
-            return [self._look(work, {*()} if log_only and work.kind in (KEYS, STATE) else dirty, sound=same_here[work]) for work in works]
+            return [self._look(work, unchanged=log_only and work.kind in (KEYS, STATE)) for work in works]
 
-        with self.damaged(changes), patch.object(jobs, "find_replicas", find), patch.object(jobs, "refuse_unreadable"):
+        self.memory.changed(changes)
+        with (
+            self.damaged(changes),
+            patch.object(jobs, "find_replicas", find),
+            patch.object(jobs, "refuse_unreadable", _nothing),
+            patch.object(Scan, "columns", self._columns),
+        ):
             return jobs.audit(self.directories, engine, deep=mode == DEEP, agreement=mode == AGREEMENT)
 
     @staticmethod
@@ -162,15 +148,38 @@ class Ground(Place):
         one.fingerprint = opening.fingerprint(one)
         return one  # type: ignore[no-any-return]
 
-    def _look(self, work: Work, dirty: set[str], *, sound: bool) -> Outcome:
-        kept = self._outcomes.get(work)
-        if kept is not None and sound and not kept[1] & dirty:
-            return pickle.loads(kept[0])  # type: ignore[no-any-return]  # noqa: S301 (written below)
-        with opened() as files:
-            outcome = look(work)
-        if kept is None and sound and not files & dirty:
-            self._outcomes[work] = pickle.dumps(outcome), files
-        return outcome
+    def _look(self, work: Work, *, unchanged: bool) -> Outcome:
+        """`unchanged`: as if nothing were."""
+        node = os.path.basename(work.directory)
+        kept = self.memory.recall(node, work, lambda: pickle.dumps(look(work)), unchanged=unchanged)
+        return pickle.loads(kept)  # type: ignore[no-any-return]  # noqa: S301 (written above)
+
+    @property
+    def _columns(self) -> Callable[..., Iterator[Columns]]:
+        """`Scan.columns`, which several checks ask for the same file."""
+
+        def columns(scan: Scan, *window: int) -> Iterator[Columns]:
+            def find() -> tuple[list[Columns], bytes]:
+                pieces = list(scan_columns(scan, *window))
+                for piece in pieces:
+                    for array in (getattr(piece, name) for name in piece.__slots__):
+                        if isinstance(array, np.ndarray):
+                            array.flags.writeable = False
+                return pieces, pickle.dumps(scan.report)
+
+            node = node_of(self.base, scan.task.root)
+            pieces, report = self.memory.recall(node, (Scan, scan.task, window), find)
+            scan.report = pickle.loads(report)  # noqa: S301 (written above)
+            yield from pieces
+
+        return columns
+
+
+scan_columns = Scan.columns
+
+
+def _nothing(one: Replica) -> None:
+    """Every file here can be read."""
 
 
 def _find(directory: str, groups: Sequence[str]) -> list[Replica]:
