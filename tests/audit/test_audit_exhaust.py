@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bench.audit_scan import NODES
 from ledgermq.audit.jobs import FAIL, PASS, local_engine
 from ledgermq.audit.spark import java
 from tests.audit.exhaust import __main__ as run_of
@@ -184,6 +185,29 @@ def test_the_cluster_is_whole_and_has_every_kind_of_file(ground: Field) -> None:
     sample = list(islice(ground.atlas.sample(random.Random(SEED)), 500))
     assert [Case.of(str(case)) for case in sample] == sample
     assert len({case.levels for case in sample}) > 10
+
+
+def test_every_field_of_every_entry_is_tried_with_every_run_of_levels(ground: Field) -> None:
+    """Its bytes take turns, and so do the replicas: none of them is left out."""
+    atlas = ground.atlas
+    for path in ("n1/raft/dledger-n1/data/00000000000000004096", "n1/ha/dledger-n1/data/00000000000000008192"):
+        tried: dict[tuple[int, int], set[tuple[str, ...]]] = {}
+        for at in range(len(atlas.image[path])):
+            cases = [case for node in NODES for case in atlas.of_byte(atlas.on_node(path, node), at)]
+            assert len(cases) == len({(case.at, case.value, case.levels) for case in cases})
+            tried.setdefault(atlas.field_at(path, at), set()).update(case.levels for case in cases if case.value == "01")
+        for (start, _), levels in tried.items():
+            assert levels >= {*atlas.log_levels(path, start, full=True, every=False)}, (path, start, atlas.label(path, start))
+
+
+def test_a_key_index_of_a_trimmed_group_is_judged(ground: Field) -> None:
+    """Its file name is a time, not the place of units in a log."""
+    (path, *_) = (path for path in ground.atlas.image if re.fullmatch(r"n1/ha/index/\d{17}", path))
+    at = next(at for at in range(len(ground.atlas.image[path])) if ground.atlas.label(path, at) == "index: ")
+    case = Case("one", "flip", path, at, "01", mode=AGREEMENT)
+    changes = ground.atlas.changes(case)
+    assert changes is not None
+    assert ground.judge(case, changes) == (PASS, "")
 
 
 def test_a_run_of_zeros_is_one_kind_of_place(ground: Field) -> None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import accumulate, combinations, groupby, islice
 
 from bench.audit_scan import NODES
 from tests.audit.exhaust.consistent import (
@@ -26,13 +26,19 @@ from tests.audit.exhaust.consistent import (
     slot_size,
     with_packed,
 )
-from tests.audit.exhaust.ground import AGREEMENT, WHOLE, Changes
+from tests.audit.exhaust.ground import AGREEMENT, DEEP, WHOLE, Changes
 from tests.audit.jury.anatomy import PAGE, Anatomy, anatomies
 from tests.audit.jury.clusters import Image
 
 FLIPS = (0x01, 0xFF)
 STRIDE = 16
-"""One byte in so many is tried with every subset of levels."""
+"""One byte in so many is tried with subsets of levels."""
+QUARTER = 4
+"""One in so many of the subsets is tried at one of these bytes, the others at the next ones: each comes in many fields of each kind."""
+TURNS = 16
+"""So many bytes of one field of an entry share out the levels among themselves: each level comes at least once in each field."""
+ALONG = 16
+"""Of what `--deep` reads as the plain audit does one case in so many is tried again."""
 ZERO_STRIDE = 64
 SWAPS = (8, 64, 512)
 """Lengths of the ranges that are exchanged."""
@@ -230,7 +236,13 @@ class Atlas:
         cases = [replace(case, value=f"{mask:02x}", levels=levels) for mask, levels in found]
         if "/state/snapshot" in path and at < len(columns := self._columns(path)):
             cases += [replace(case, kind="packed", at=place, value=f"{at}^01") for place in range(len(columns[at]))]
+        if mode == DEEP and self._reads_alike(path, at):
+            return cases[:1] if at % (ALONG * len(NODES)) == ALONG * turn else []
         return [case for number, case in enumerate(cases) if (at + number) % len(NODES) == turn]
+
+    def _reads_alike(self, path: str, at: int = 0) -> bool:
+        """Whether `--deep` reads this byte as the plain audit does: it adds digests of log files, held against seals and noted ones."""
+        return "/data/" not in path and not path.endswith("/digests") and not self.label(path, at).endswith(": retained")
 
     @cache  # noqa: B019 (an atlas lives as long as its process)
     def _columns(self, path: str) -> list[bytes]:
@@ -243,9 +255,17 @@ class Atlas:
         return not any(beside) and at % ZERO_STRIDE not in (0, ZERO_STRIDE - 1) and ZERO_STRIDE <= at < len(data) - ZERO_STRIDE
 
     def _levels(self, path: str, at: int, mask: int, mode: str) -> Sequence[tuple[str, ...]]:
+        usual = mask == FLIPS[at % len(FLIPS)]
         if "/data/" in path:
-            found = self._log_levels(path, at, full=mask == FLIPS[0] and mode == WHOLE, every=at % STRIDE == 0)
-            return found if mode == WHOLE else found[:: 2 if mode == AGREEMENT else 3]
+            start, stop = self.field_at(path, at)
+            runs = self.log_levels(path, at, full=mask == FLIPS[0] and mode == WHOLE, every=False)
+            turns = min(TURNS, stop - start)
+            alone = runs[:1] if usual or mask == FLIPS[0] or stop - start < len(FLIPS) else []
+            found = [*alone, *runs[1:][(at - start) % turns :: turns]]
+            if at % STRIDE == 0:
+                subsets = self.log_levels(path, at, full=False, every=True)[at // STRIDE % QUARTER :: QUARTER]
+                found += [levels for levels in subsets if levels not in found]
+            return found if mode == WHOLE else found[:: 2 if mode == AGREEMENT else 3] if usual or at % STRIDE == 0 else []
         if path.endswith(("syncedmark", "hardstate")):
             return (
                 (*ALONE, ("crc",), ("crc", "both"))
@@ -253,10 +273,26 @@ class Atlas:
                 else ALONE
             )
         if "/bloom/" in path or self.image[path].startswith(b'{"'):
-            return (*ALONE, ("crc",))
+            # With its checksum wrong a file says nothing, whichever byte and bits are other ones.
+            return (*ALONE, ("crc",)) if usual and at % 8 < len(FLIPS) else (("crc",),)
         return ALONE
 
-    def _log_levels(self, path: str, at: int, *, full: bool, every: bool) -> list[tuple[str, ...]]:
+    def field_at(self, path: str, at: int) -> tuple[int, int]:
+        """Where the field that a byte of a log file belongs to begins and ends."""
+        return self._fields[path][at]
+
+    @cached_property
+    def _fields(self) -> dict[str, list[tuple[int, int]]]:
+        """By path of a log file, for every byte, where its field begins and ends."""
+        found = {}
+        for path in self.image:
+            if "/data/" in path:
+                runs = [len(list(run)) for _, run in groupby(self._labels[path])]
+                ends = list(accumulate(runs))
+                found[path] = [(end - run, end) for run, end in zip(runs, ends, strict=True) for _ in range(run)]
+        return found
+
+    def log_levels(self, path: str, at: int, *, full: bool, every: bool) -> list[tuple[str, ...]]:
         """`full`: every run of levels that follow each other; else only none and all of the CRCs. `every`: every subset of them."""
         one = self.owner(path)
         assert one is not None
@@ -281,6 +317,10 @@ class Atlas:
 
     def of_file(self, path: str, mode: str = WHOLE) -> Iterator[Case]:
         """The file as a whole, and its ranges."""
+        cases = self._of_file(path, mode)
+        yield from islice(cases, NODES.index(path.partition("/")[0]), None, ALONG) if mode == DEEP and self._reads_alike(path) else cases
+
+    def _of_file(self, path: str, mode: str) -> Iterator[Case]:
         data = self.image[path]
         case = Case(self.cluster, "gone", path, mode=mode)
         yield case
@@ -295,7 +335,8 @@ class Atlas:
         for length in SWAPS:
             places = range(0, len(data) - length + 1, length)
             for at, other in ((first, first + apart * length) for first in places for apart in (1, 5)):
-                if other + length <= len(data):
+                # As with bytes, each range's turn comes on one replica.
+                if other + length <= len(data) and (at // length) % len(NODES) == NODES.index(own):
                     yield replace(case, kind="swap", at=at, value=f"{other}x{length}")
 
 

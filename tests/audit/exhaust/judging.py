@@ -58,7 +58,7 @@ def complaint(atlas: Atlas, case: Case, result: Audit) -> str:
 def _below(atlas: Atlas, case: Case) -> bool:
     """Units of what was trimmed, in the first file that is left."""
     one = atlas.owner(case.path)
-    if one is None or not one.entries[0].index:
+    if one is None or not one.entries[0].index or re.fullmatch(r".*/\d{20}", case.path) is None:
         return False
     first, unit = one.entries[0].index, 32
     if "/consumequeue/" in case.path:
