@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.service.settings import merge
 from ledgermq.proto import messaging_pb2 as pb
 

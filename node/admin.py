@@ -24,10 +24,10 @@ from ledgermq.node.group_queries import name_of
 from ledgermq.node.group_settings import given_of, group_info, settings_of
 from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.log_service.keys import ReceiptKeys
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.members import CHANGE_METHOD, Members
 from ledgermq.node.overview import Overview, queue_ends, topic_info
-from ledgermq.node.patience import bounded, within
+from ledgermq.node.runtime.deadlines import bounded, within
 from ledgermq.node.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.queries import Queries
 from ledgermq.node.repair_admin import RepairAdmin

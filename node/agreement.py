@@ -18,15 +18,15 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node import metrics
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Kept, Seal
 from ledgermq.node.core.retention import LogFile, agreed
 from ledgermq.node.digests import Digests
 from ledgermq.node.hosting import HostedGroup, State
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.control import SealRecord

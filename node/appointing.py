@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.members import Appointed
 from ledgermq.node.core.calls.outcome import Call
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
 from ledgermq.raft.appointments import Alter, Appointment, Wish
 

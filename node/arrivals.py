@@ -17,13 +17,13 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.groups import Hosted
 from ledgermq.node.holdings import Holding, Remembered, Told, effective, holdings
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.peer_book import Refused as GreetingRefused
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.errors import StorageError

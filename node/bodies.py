@@ -6,7 +6,7 @@ out as it is stored: a message that nobody can get would come again and again, a
 
 from __future__ import annotations
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.proto.compression import COMPRESSED, BadBody, decompress
 from ledgermq.proto.message_record import Record
 

@@ -16,14 +16,14 @@ import yaml
 from pydantic import ValidationError
 
 from ledgermq.node.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_cluster import DEFAULT_MIN_IN_SYNC, BrokerGroup
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup, DEFAULT_MIN_IN_SYNC
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
 from ledgermq.node.controller.state import may_vote
 from ledgermq.node.holdings import spec_settings
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.links import Link
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.members import CAUGHT_UP_ENTRIES, Members
 from ledgermq.node.roster import Roster
 from ledgermq.proto import admin_pb2 as pb

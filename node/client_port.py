@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import grpc.aio
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.security import certificates
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime import certificates
 from ledgermq.node.security.front import Front
 from ledgermq.node.service.messaging import SERVER_OPTIONS
 

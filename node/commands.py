@@ -17,12 +17,13 @@ from typing import Any
 import click
 import yaml
 
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import load, masked
-from ledgermq.node.config_types import NAME, parse_size_bytes
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import load, masked
+from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.local import LocalCluster
-from ledgermq.node.security import certificates, minting, peer_wire
+from ledgermq.node.runtime import certificates
+from ledgermq.node.security import minting, peer_wire
 from ledgermq.node.siblings import siblings_of
 from ledgermq.proto.status import ExitCode
 

@@ -9,9 +9,9 @@ import os
 import stat
 import time
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.errors import FatalError
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
 from ledgermq.storage import identity as identity_files

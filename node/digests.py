@@ -12,9 +12,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import Fenced
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.pace import Pace
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk

@@ -9,9 +9,9 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.retention import Level, Space, Watermarks
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.disk import Disk
 
 QUIET_S = 600.0

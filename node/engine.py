@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.delivery import CancelReceive, ClientGone, ClientsAlive
 from ledgermq.node.core.calls.members import Appointed, Prefer, Returned
 from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.range_repairs import RangePut
 from ledgermq.node.syncer import Synced, Syncer

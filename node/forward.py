@@ -18,12 +18,12 @@ from typing import Protocol
 
 from prometheus_client import Counter
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
 from ledgermq.node.core.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.links import Lost, NotSent
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 
 # How long a call waits before it tries again when nothing announces that anything changed.

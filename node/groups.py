@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_cluster import BrokerGroup
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.core.install import Install
 from ledgermq.node.core.ports import Unreadable
 from ledgermq.node.core.range_repair import RangeRepair

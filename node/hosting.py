@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, Done, Refused
 from ledgermq.node.core.group import TurnOutput
@@ -40,7 +40,7 @@ from ledgermq.node.core.ports import Diverged, Fenced, PeerPacket, SyncTicket, U
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.core.shipping_wire import is_shipping
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.range_repairs import RangePut, RangeRepairs
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.status import refused

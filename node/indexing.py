@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import Fenced
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import Limits, LogReader

@@ -18,8 +18,8 @@ from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.leadership import LeadershipEvent, merged
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.logs import get_logger
-from ledgermq.node.patience import within
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.raft.transfer import Cause

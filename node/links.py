@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.framing import BadFrame
 from ledgermq.node.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerHandler, PeerStream
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2

@@ -25,7 +25,7 @@ from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Link
-from ledgermq.node.patience import within
+from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused

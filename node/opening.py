@@ -14,8 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_cluster import BrokerGroup
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.core.checks import CHECK_RETRY_NS, TransactionRules
 from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.node.core.group import Group
@@ -27,8 +27,8 @@ from ledgermq.node.core.ports import Unreadable, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
-from ledgermq.node.errors import ConfigError
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.errors import ConfigError
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.node.scrubbing import Plan

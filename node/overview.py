@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ledgermq import __version__
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.calls.view import GroupView, HaView
 from ledgermq.node.links import Lost, NotSent
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.framing import BadFrame
 from ledgermq.node.greeting import NONCE_BYTES, Greeter, Refused
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.peer_stream import GREETING_TIMEOUT_S, Frame, PeerHandler, PeerStream
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.links import Link
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.peer_server import PeerServer
 from ledgermq.node.peer_stream import PeerHandler
 from ledgermq.node.security.peer_wire import PeerWire

@@ -19,7 +19,7 @@ import contextlib
 import errno
 import socket
 
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 
 WILDCARDS = ("0.0.0.0", "::")

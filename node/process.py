@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any, Never
 
-from ledgermq.node import logs
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 
 GARBAGE_THRESHOLD = 20_000

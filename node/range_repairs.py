@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import RebuildOutput
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 
 PACKETS_MAX = 256
 """So many packets wait for the next step; older ones give way, and are asked for again."""

@@ -17,7 +17,7 @@ from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, Refused
 from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.names import is_dead_letter_topic, parse_stored, stored_name
 from ledgermq.proto.types import GroupConfig, TopicConfig
 

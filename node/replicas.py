@@ -20,15 +20,15 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.audit_budget import Budget
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Mark, Marked
 from ledgermq.node.core.retention import LogFile
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, audit_pb2

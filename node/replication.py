@@ -17,9 +17,9 @@ from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
 from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.overview import Overview, replication_of
-from ledgermq.node.patience import within
+from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.status import Code, fail, refused

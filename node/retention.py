@@ -18,9 +18,9 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.agreement import STORAGE_METHOD, Agreement
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.core.calls.upkeep import Trim
@@ -54,7 +54,7 @@ from ledgermq.node.core.retention_facts import (
 from ledgermq.node.core.why_kept import why
 from ledgermq.node.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.hosting import HostedGroup, State
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.status import LedgerError, refused

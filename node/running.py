@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.calls.outcome import Call
 from ledgermq.node.core.catch_up import CatchUp
@@ -26,7 +26,7 @@ from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.indexing import Indexer, MeasuredLookup
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.scrubbing import Plan, Scrub
 from ledgermq.node.trimming import Trimming
 from ledgermq.proto.status import ExitCode

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import Fenced, Unreadable
 from ledgermq.node.core.scrub import Differs, Gone, Scrubber
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.pace import Pace
 from ledgermq.proto.control import SealRecord
 from ledgermq.storage.disk import Disk

@@ -21,7 +21,7 @@ from grpc_health.v1 import health as grpc_health  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ledgermq import __version__
-from ledgermq.node import logs
+from ledgermq.node.runtime import logs
 from ledgermq.node.addresses import addresses_of, controller_config, target
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort, GenericOnly
@@ -31,7 +31,7 @@ from ledgermq.node.arrivals import Arrivals
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.members import Prefer, Returned
@@ -39,7 +39,7 @@ from ledgermq.node.core.calls.outcome import Refused as Unanswered
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.engine import Engine, as_fatal
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries

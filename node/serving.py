@@ -15,13 +15,13 @@ import time
 import uvloop
 
 from ledgermq import __version__
-from ledgermq.node import logs
-from ledgermq.node.config import NodeConfig
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.data_directory import DataDirectory
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.groups import open_held
 from ledgermq.node.holdings import Remembered, holdings
-from ledgermq.node.limits import raise_descriptor_limit
+from ledgermq.node.runtime.limits import raise_descriptor_limit
 from ledgermq.node.opening import controller_directory
 from ledgermq.node.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.server import Node

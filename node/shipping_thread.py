@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.shipping import Shipper
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 
 REQUESTS_MAX = 256
 """So many requests wait; more are dropped, and asked again by whoever needs them."""

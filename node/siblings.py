@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_loading import ENV_PREFIX
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_loading import ENV_PREFIX
+from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto.workers import is_first, node_of
 
 VARIABLE = f"{ENV_PREFIX}WORKER"

@@ -11,7 +11,7 @@ import sys
 import threading
 from types import FrameType
 
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 
 log = get_logger()
 

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ledgermq.node import logs
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_loading import ENV_PREFIX
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_loading import ENV_PREFIX
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.port_hold import PortHold
 from ledgermq.node.process import check_platform, end_with_parent
 from ledgermq.node.siblings import VARIABLE

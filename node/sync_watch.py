@@ -6,9 +6,9 @@ that stays slow gets one line a minute that says how many syncs were.
 
 from __future__ import annotations
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import SyncTicket
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 
 QUIET_S = 60.0

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.config_sections import Tracing
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.config_sections import Tracing
+from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.service import acknowledging, receiving, sending
 from ledgermq.proto import messaging_pb2 as pb
 

@@ -5,12 +5,12 @@ Here lives only what is said about a trim; what it does, and what it waits for, 
 
 from __future__ import annotations
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core import trimming
 from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.trimming import STEP_BYTES, TrimmedIndex, TrimmedLog, TrimmedQueues
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 
 __all__ = ["STEP_BYTES", "Trimming"]
 

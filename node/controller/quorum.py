@@ -37,7 +37,7 @@ from ledgermq.node.controller.journal import Entry, Journal
 from ledgermq.node.controller.resolving import Resolver
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, export, restore
 from ledgermq.node.controller.wire import JsonCodec, Member, QuorumTransport
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogFenced, is_no_space

@@ -22,7 +22,7 @@ from pysyncobj.node import Node, TCPNode
 from pysyncobj.tcp_connection import CONNECTION_STATE
 from pysyncobj.transport import TCPTransport
 
-from ledgermq.node.errors import ConfigError, FatalError
+from ledgermq.node.runtime.errors import ConfigError, FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of
 

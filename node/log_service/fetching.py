@@ -20,7 +20,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.outcome import CallRefused, Refused
 from ledgermq.node.core.calls.reading import Confirm
 from ledgermq.node.core.calls.view import GroupView

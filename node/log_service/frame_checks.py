@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.config_sections import Limits
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import Caller, Callers, publish

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import CLIENT_ID_MAX, Caller, Callers, as_group, read

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ledgermq.node.controller.receipt_keys import Keys
 from ledgermq.node.controller.state import Outcome, State
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto.receipts import KEY_BYTES
 from ledgermq.proto.status import Code, LedgerError, fail

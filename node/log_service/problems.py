@@ -7,7 +7,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.quotas import TooMuch
 from ledgermq.node.service.statuses import refusal_error
 from ledgermq.proto import log_pb2

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.outcome import AGAIN, Refused
 from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.log_service.frame_answers import FrameAnswers, Sent

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from ledgermq.node import metrics
-from ledgermq.node.config_sections import Limits
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.core.calls.outcome import AGAIN, CallRefused, Refused
 from ledgermq.node.core.calls.sending import OpenProducer, ProducerOpened, ResumeProducer
 from ledgermq.node.log_service.callers import Caller, Callers

@@ -11,8 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from ledgermq.node import metrics
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.grants import OPERATOR_GRANTS, Grant, Need, User, allows, effective
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, OPERATOR, Claim, Credentials, claim_of, proves

@@ -25,9 +25,9 @@ import time
 from pathlib import Path
 from typing import cast
 
-from ledgermq.node import metrics
-from ledgermq.node.errors import FatalError
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.token_bucket import TokenBucket
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.errors import ConfigError
 
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 AUTHORITY_DAYS = 3650

@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Callable
 from typing import TypeVar
 
-from ledgermq.node.security.certificates import CertificateFiles, Pems
-from ledgermq.node.security.settings import PeerTls
+from ledgermq.node.runtime.certificates import CertificateFiles, Pems
+from ledgermq.node.runtime.security_sections import PeerTls
 from ledgermq.proto.workers import node_of
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import NoReturn
 
-from ledgermq.node import metrics
-from ledgermq.node.security.settings import Quota
-from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.security_sections import Quota
+from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.proto.status import Code, Overloaded, fail
 from ledgermq.proto.token_bucket import TokenBucket
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 
-from ledgermq.node import metrics
-from ledgermq.node.config_sections import Delivery
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.service import delivering
 from ledgermq.node.service.commanding import Commander
 from ledgermq.node.service.ports import Engine

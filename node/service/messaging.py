@@ -18,12 +18,12 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service import (
     acknowledging,

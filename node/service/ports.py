@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls import Token
 from ledgermq.node.core.calls.outcome import Call, Refused, Result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import LITE_MAX
 from ledgermq.proto.types import Backoff, GroupConfig

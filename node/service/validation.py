@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.core.calls.delivery import session_of
 from ledgermq.node.core.filters import Filter, TagFilter, sql_filter
 from ledgermq.node.core.sql_filter import FilterError

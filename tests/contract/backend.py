@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import State
 from ledgermq.node.core.calls.outcome import Call, Refused, Result
@@ -34,7 +34,7 @@ from ledgermq.node.reconcile import unknown_letters
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
-from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.node.service.gate import Gate
 from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.service.ports import ServiceConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.config_sections import Limits
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.core.timers import slot_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import TIMER_TOPIC

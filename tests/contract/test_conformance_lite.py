@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledgermq.node.config_sections import Delivery, Limits
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.core.calls.upkeep import Configure
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, Backend, Raw, Received, contract, message, receive_request

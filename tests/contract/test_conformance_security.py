@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 
-from ledgermq.node.security.settings import Quota, Quotas
+from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.node.service import needs
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SERVICE, Backend, Metadata, ack_request, contract, message, receive_request, signed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.client_list import ClientList
-from ledgermq.node.config_sections import Delivery
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, NODE_JS, Backend, Raw, contract, message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 
-from ledgermq.node.config_sections import Delivery
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.core.calls.delivery import Handle
 from ledgermq.node.service.handles import Handles
 from ledgermq.proto import messaging_pb2 as pb

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.node.config_sections import Delivery
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, EPOCH_MS, NODE_JS, Backend, Raw, Received, contract, message, receive_request

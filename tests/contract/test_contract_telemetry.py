@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ledgermq.node.config_sections import Delivery
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.service import telemetry
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, receive_request

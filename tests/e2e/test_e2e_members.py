@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.config_cluster import NodeAddress
+from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.local import LocalCluster, free_ports
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage import identity as identity_files

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.config_sections import Limits
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.core.calls.view import GroupView
@@ -23,7 +23,7 @@ from ledgermq.node.log_service.service import LogService, Parts
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
-from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.node.service.messaging import SERVER_OPTIONS
 from ledgermq.node.service.meters import Meters
 from ledgermq.proto import log_pb2 as pb

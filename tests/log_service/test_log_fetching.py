@@ -13,7 +13,7 @@ import pytest
 from google.protobuf.message import Message
 
 from ledgermq.node.log_service.answers import Answer
-from ledgermq.node.security.settings import Quota, Quotas
+from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.log_service.fetch_stage import DrivenStage, Got, Group, got

@@ -21,13 +21,13 @@ from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
 from ledgermq.node.client_list import ClientList
-from ledgermq.node.config_sections import Limits
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.calls.sending import OpenProducer, ProduceFrame
 from ledgermq.node.log_service import frame_checks
 from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
-from ledgermq.node.security.settings import Quota
-from ledgermq.node.security.settings import Quotas as QuotaSettings
+from ledgermq.node.runtime.security_sections import Quota
+from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.node.service.streams import Streams
 from ledgermq.node.tracing import Spans
 from ledgermq.proto import log_pb2 as pb

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import agreement, metrics
+from ledgermq.node import agreement
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.digests import DIGESTS_FILE, Digests
 from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from ledgermq.node import engine
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.data_directory import DataDirectory
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.groups import open_groups
 from ledgermq.storage import identity
 from ledgermq.storage.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable

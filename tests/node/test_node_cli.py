@@ -12,8 +12,8 @@ import click
 import pytest
 
 from ledgermq import cli
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.errors import FatalError
 
 
 def last_error(capsys: pytest.CaptureFixture[str]) -> str:

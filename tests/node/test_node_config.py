@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.config_cluster import BrokerGroup
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import load, masked, validate
-from ledgermq.node.errors import ConfigError, FatalError
+from ledgermq.node.runtime.config_cluster import BrokerGroup
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import load, masked, validate
+from ledgermq.node.runtime.errors import ConfigError, FatalError
 
 
 def example() -> dict[str, Any]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_loading import load
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_loading import load
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 

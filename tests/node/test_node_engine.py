@@ -17,7 +17,7 @@ from ledgermq.node.core.calls.reading import Peek, Peeked
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.engine import Engine
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.raft.appointments import Appointment
 

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node import metrics, running
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import validate
+from ledgermq.node import running
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.core.calls.outcome import Done
 from ledgermq.node.core.calls.reading import Peek, Peeked
 from ledgermq.node.core.calls.sending import Produce, Produced
 from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.core.ports import SyncTicket
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.groups import open_groups
 from ledgermq.node.hosting import State
 from ledgermq.node.roster import Roster

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.outcome import Call, Done, Refused
 from ledgermq.node.core.calls.reading import Peek
 from ledgermq.node.core.calls.view import GroupView

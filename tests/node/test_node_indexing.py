@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import indexing, metrics
+from ledgermq.node import indexing
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.sending import Produce, Produced
 from ledgermq.node.core.ports import Fenced
 from ledgermq.node.indexing import Indexer

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from ledgermq.node import limits
+from ledgermq.node.runtime import limits
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.local import LocalCluster, config_of, free_ports, ports_from_base
 
 

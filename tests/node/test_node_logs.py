@@ -9,7 +9,7 @@ import pytest
 from grpc._cython import cygrpc
 from structlog.testing import capture_logs
 
-from ledgermq.node import logs, metrics
+from ledgermq.node.runtime import logs, metrics
 
 CALL = "ExecuteBatchError raised in core by servicer method [/apache.rocketmq.v2.MessagingService/ReceiveMessage]"
 

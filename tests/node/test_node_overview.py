@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import validate
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info

@@ -14,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 from ledgermq.node.http import HttpServer
 from ledgermq.node.node_pages import SiblingPages, merged_metrics
 from ledgermq.node.siblings import Siblings

@@ -188,8 +188,8 @@ def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Pa
 
 
 def test_a_worker_does_not_run_by_itself() -> None:
-    from ledgermq.node.config_loading import validate
-    from ledgermq.node.errors import ConfigError
+    from ledgermq.node.runtime.config_loading import validate
+    from ledgermq.node.runtime.errors import ConfigError
     from tests.node.test_node_workers_config import tree
 
     found = siblings_of(validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from ledgermq.node.patience import bounded, within
+from ledgermq.node.runtime.deadlines import bounded, within
 
 
 @bounded

@@ -21,10 +21,11 @@ import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledgermq.node import metrics, peer_server, peer_stream
+from ledgermq.node import peer_server, peer_stream
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.ports import PeerPacket
 from ledgermq.node.core.replica_wire import encode
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.framing import SIGN_OF_LIFE
 from ledgermq.node.framing import encode as encode_frame
 from ledgermq.node.greeting import Greeter
@@ -33,7 +34,7 @@ from ledgermq.node.peer_book import PeerBook, Refused
 from ledgermq.node.peer_stream import Outbox, PeerStream, packet_head
 from ledgermq.node.peers import Peers
 from ledgermq.node.security import minting
-from ledgermq.node.security.certificates import CertificateFiles
+from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity

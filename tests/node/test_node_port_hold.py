@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.port_hold import PortHold
 from ledgermq.proto.status import ExitCode
 

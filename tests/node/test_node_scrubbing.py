@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import metrics, scrubbing
+from ledgermq.node import scrubbing
+from ledgermq.node.runtime import metrics
 from ledgermq.node.core.calls.reading import Peek
 from ledgermq.node.core.ports import Fenced, Unreadable
 from ledgermq.node.groups import open_groups

@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node import sync_watch
 from ledgermq.node.core.ports import SyncTicket
-from ledgermq.node.metrics import REGISTRY
+from ledgermq.node.runtime.metrics import REGISTRY
 from ledgermq.node.sync_watch import QUIET_S, SyncWatch
 from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 

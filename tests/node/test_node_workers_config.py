@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import validate
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import validate
+from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto.workers import WORKER_NAME, is_first, node_of, number_of, together, worker_name
 
 

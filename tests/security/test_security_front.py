@@ -20,10 +20,11 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node import metrics
-from ledgermq.node.errors import ConfigError, FatalError
-from ledgermq.node.security import certificates, front, minting
-from ledgermq.node.security.certificates import CertificateFiles
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.errors import ConfigError, FatalError
+from ledgermq.node.runtime import certificates
+from ledgermq.node.security import front, minting
+from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.security.front import PREFACE, Front
 from ledgermq.node.security.peer_wire import PeerWire
 from ledgermq.node.service.gate import common_name_of

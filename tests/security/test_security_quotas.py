@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ledgermq.node.security import quotas as module
 from ledgermq.node.security.quotas import Quotas, TooMuch
-from ledgermq.node.security.settings import Quota
-from ledgermq.node.security.settings import Quotas as Settings
+from ledgermq.node.runtime.security_sections import Quota
+from ledgermq.node.runtime.security_sections import Quotas as Settings
 
 CLIENT = ("client", "c")
 

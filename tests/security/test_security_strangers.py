@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.config_sections import Delivery
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.config_sections import Delivery
+from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.security import minting
-from ledgermq.node.security.certificates import CertificateFiles
+from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.security.front import Front
 from ledgermq.node.service.checking import TRIES
 from ledgermq.node.service.validation import MESSAGE_ID_MAX, MESSAGES_MAX

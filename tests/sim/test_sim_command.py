@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ledgermq.node.config_example import EXAMPLE
+from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.sim.commands import sim
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ledgermq.node.config_example import EXAMPLE
-from ledgermq.node.config_loading import load
-from ledgermq.node.config_sections import Flush, Raft
+from ledgermq.node.runtime.config_example import EXAMPLE
+from ledgermq.node.runtime.config_loading import load
+from ledgermq.node.runtime.config_sections import Flush, Raft
 from ledgermq.node.core.flush import FlushPolicy
 from ledgermq.raft.config import MS
 from ledgermq.sim.settings import FILE_BYTES, FILE_BYTES_MAX, Settings, SettingsError, read

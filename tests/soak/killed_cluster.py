@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.config_loading import validate
+from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.local import Child, LocalCluster
 from tests import cluster as real
 from tests.contract import official

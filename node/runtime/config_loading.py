@@ -14,9 +14,9 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ledgermq.node.config import NodeConfig
-from ledgermq.node.config_types import Section
-from ledgermq.node.errors import ConfigError
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_types import Section
+from ledgermq.node.runtime.errors import ConfigError
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit and of the build; they are not settings of a node.

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import Field, SecretStr, model_validator
 
-from ledgermq.node.config_types import Bytes, Member, Milliseconds, Name, Port, Section
+from ledgermq.node.runtime.config_types import Bytes, Member, Milliseconds, Name, Port, Section
 from ledgermq.proto.workers import WORKER_PORT_STEP, WORKERS_MAX, together
 
 HA_SETTINGS = ("ack", "min_in_sync", "in_sync_lag_ms", "in_sync_lag_bytes", "transfer")

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ledgermq.node.config_types import Bytes, Milliseconds, Name, Section
+from ledgermq.node.runtime.config_types import Bytes, Milliseconds, Name, Section
 from ledgermq.storage.log_writer import POOL_BUFFER_BYTES, POOL_BUFFERS
 from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, SCRUB_BYTES_PER_S
 

@@ -16,7 +16,7 @@ import structlog
 from aiohttp.http_exceptions import BadHttpMessage
 from structlog.typing import EventDict, FilteringBoundLogger
 
-from ledgermq.node import metrics
+from ledgermq.node.runtime import metrics
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 

@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ledgermq.node.config_cluster import BrokerGroup, Cluster, NodeAddress
-from ledgermq.node.config_sections import Agreement, Audit, Delivery, Flush, Limits, Raft, Retention, Scrub, Storage, Tracing
-from ledgermq.node.config_types import Member, Name, Section
-from ledgermq.node.errors import FatalError
-from ledgermq.node.security.settings import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
+from ledgermq.node.runtime.config_cluster import BrokerGroup, Cluster, NodeAddress
+from ledgermq.node.runtime.config_sections import Agreement, Audit, Delivery, Flush, Limits, Raft, Retention, Scrub, Storage, Tracing
+from ledgermq.node.runtime.config_types import Member, Name, Section
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.runtime.security_sections import Access, OPEN_TO_ALL, PeerTls, Quotas, Tls
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ledgermq.node.config_types import Bytes, Section
+from ledgermq.node.runtime.config_types import Bytes, Section
 
 OPEN_TO_ALL = "anyone who reaches the port may read and write"
 

@@ -18,9 +18,9 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from ledgermq.node.errors import ConfigError, FatalError
-from ledgermq.node.logs import get_logger
-from ledgermq.node.security.settings import Tls
+from ledgermq.node.runtime.errors import ConfigError, FatalError
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.runtime.security_sections import Tls
 from ledgermq.proto.status import ExitCode
 
 LOOK_EVERY_S = 1.0

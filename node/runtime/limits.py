@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 
-from ledgermq.node.logs import get_logger
+from ledgermq.node.runtime.logs import get_logger
 
 DESCRIPTORS_WANTED = 1 << 16
 DESCRIPTORS_FEW = 4096
