@@ -5,7 +5,7 @@ from __future__ import annotations
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import ControllerConfig
 from ledgermq.node.opening import controller_directory
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 
 
 def target(host: str, port: int) -> str:

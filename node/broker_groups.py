@@ -25,7 +25,7 @@ from ledgermq.node.leadership import Leadership
 from ledgermq.node.links import Link
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.members import CAUGHT_UP_ENTRIES, Members
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.status import Code, LedgerError, fail

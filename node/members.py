@@ -26,7 +26,7 @@ from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Link
 from ledgermq.node.runtime.deadlines import within
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of

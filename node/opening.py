@@ -29,7 +29,7 @@ from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.node.core.restoring import restore
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 from ledgermq.node.running import RESERVE_FILE, RunningGroup
 from ledgermq.node.scrubbing import Plan
 from ledgermq.proto.entry_encoding import host_bytes

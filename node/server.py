@@ -26,7 +26,7 @@ from ledgermq.node.addresses import addresses_of, controller_config, target
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort, GenericOnly
 from ledgermq.node.agreement import Agreement
-from ledgermq.node.appointing import Appointing
+from ledgermq.node.controller.ha_control import Appointing
 from ledgermq.node.arrivals import Arrivals
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import ClientList
@@ -64,15 +64,15 @@ from ledgermq.node.peeks import Peeks
 from ledgermq.node.peer_book import PeerBook, Refused
 from ledgermq.node.peer_side import PeerSide
 from ledgermq.node.peers import Peers
-from ledgermq.node.placement import Placement
+from ledgermq.node.controller.placement import Placement
 from ledgermq.node.process import end_process, spare_the_collector
 from ledgermq.node.queries import Queries
-from ledgermq.node.reconcile import Reconciler
+from ledgermq.node.controller.reconcile import Reconciler
 from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
 from ledgermq.node.replicas import Replicas
 from ledgermq.node.replication import Replication
 from ledgermq.node.retention import Retainer
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.peer_wire import peer_wire
 from ledgermq.node.security.quotas import Quotas

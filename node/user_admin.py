@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.state import Outcome, State
-from ledgermq.node.security.grants import User, effective
+from ledgermq.node.controller.grants import User, effective
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, fail

@@ -31,7 +31,7 @@ from ledgermq.node.controller.nodes import (
 )
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state
 from ledgermq.node.controller.topics import adopt_topic, create_topic, delete_topic, update_topic
-from ledgermq.node.security.grants import User
+from ledgermq.node.controller.grants import User
 from ledgermq.proto.status import Code
 
 REMEMBERED_REQUESTS = 512

@@ -13,7 +13,7 @@ from typing import Any
 from ledgermq.node.controller import broker_groups as group_specs
 from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
-from ledgermq.node.security.grants import User
+from ledgermq.node.controller.grants import User
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind

@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ledgermq.node.security.grants import Grant, User, grant_of, is_user_name
+from ledgermq.node.controller.grants import Grant, User, grant_of, is_user_name
 from ledgermq.proto.status import Code
 
 Json = dict[str, Any]

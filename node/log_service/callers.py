@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.grants import Action, Kind, Need
+from ledgermq.node.controller.grants import Action, Kind, Need
 from ledgermq.node.security.quotas import Hold, Quotas, Scope
 from ledgermq.node.service.gate import common_name_of
 from ledgermq.node.service.validation import CLIENT_ID, NAMESPACE

@@ -35,7 +35,7 @@ from ledgermq.node.log_service.problems import Moved, as_error, problem
 from ledgermq.node.log_service.reading import Ends, look
 from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter
 from ledgermq.node.log_service.tailing import Gone, QueueTail
-from ledgermq.node.security.grants import Kind, Need
+from ledgermq.node.controller.grants import Kind, Need
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service.meters import Meter
 from ledgermq.node.service.streams import GONE

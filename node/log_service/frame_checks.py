@@ -15,7 +15,7 @@ from ledgermq.node.controller.state import Topic
 from ledgermq.node.core.calls.view import GroupView
 from ledgermq.node.log_service.callers import Caller, Callers, publish
 from ledgermq.node.log_service.requests import FrameRequest
-from ledgermq.node.security.grants import Kind
+from ledgermq.node.controller.grants import Kind
 from ledgermq.node.security.quotas import Hold
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto.frames import read_frame

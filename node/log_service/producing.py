@@ -28,7 +28,7 @@ from ledgermq.node.log_service.open_streams import OpenStream, OpenStreams
 from ledgermq.node.log_service.problems import Moved, as_error, problem
 from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream, Trace
 from ledgermq.node.log_service.requests import FrameRequest, read
-from ledgermq.node.security.grants import Kind
+from ledgermq.node.controller.grants import Kind
 from ledgermq.node.service.ports import Engine
 from ledgermq.node.service.streams import GONE
 from ledgermq.node.service.topics import Topics

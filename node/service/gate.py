@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgermq.node.passing import common_name
 from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.grants import Kind, Need
+from ledgermq.node.controller.grants import Kind, Need
 from ledgermq.node.security.quotas import Hold, Quotas, Scope, TooMuch
 from ledgermq.node.service.needs import RULES, needs_of_settings
 from ledgermq.node.service.validation import Caller

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ledgermq.node.security.grants import Action, Kind, Need
+from ledgermq.node.controller.grants import Action, Kind, Need
 from ledgermq.node.service.validation import Caller, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 

@@ -30,7 +30,7 @@ from ledgermq.node.core.machine import Machine
 from ledgermq.node.core.why_delivery import WIRE_MAX
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import NotSent
-from ledgermq.node.reconcile import unknown_letters
+from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ledgermq.node.appointing import Appointing
+from ledgermq.node.controller.ha_control import Appointing
 from ledgermq.node.core.calls.members import Appointed
 from ledgermq.proto.status import Code, fail
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish

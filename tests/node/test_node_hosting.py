@@ -26,7 +26,7 @@ from ledgermq.node.core.ports import SyncTicket
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.groups import open_groups
 from ledgermq.node.hosting import State
-from ledgermq.node.roster import Roster
+from ledgermq.node.controller.roster import Roster
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind

@@ -6,7 +6,7 @@ import pytest
 
 from ledgermq.node.core.calls.members import GroupMembers
 from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.placement import Placement
+from ledgermq.node.controller.placement import Placement
 
 
 def test_the_log_counts_then_the_controller_and_the_configuration() -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ledgermq.node import reconcile
+from ledgermq.node.controller import reconcile
 from ledgermq.node.core.calls.outcome import Refused
 from ledgermq.node.core.calls.upkeep import Configure, Configured
 from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.reconcile import Reconciler, difference
+from ledgermq.node.controller.reconcile import Reconciler, difference
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 
 

@@ -22,7 +22,7 @@ from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.replicas import KNOWN_METHOD, Replicas
 from ledgermq.node.retention import Retainer
 from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.grants import User, grant_of
+from ledgermq.node.controller.grants import User, grant_of
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
 from ledgermq.proto.control import AuditRecord

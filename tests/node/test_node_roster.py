@@ -9,7 +9,7 @@ import pytest
 
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.peers import Peers
-from ledgermq.node.roster import FILE, Roster
+from ledgermq.node.controller.roster import FILE, Roster
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_peers import FixedRoll, Recorder, greeter
