@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim import faults_ha, faults_media
 from ledgermq.sim.cases import Case, Ran
 from ledgermq.sim.faults import KNOWN

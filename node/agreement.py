@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.upkeep import Kept, Seal
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Kept, Seal
 from ledgermq.node.core.retention import LogFile, agreed
 from ledgermq.node.digests import Digests
 from ledgermq.node.hosting import HostedGroup, State

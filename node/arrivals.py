@@ -18,7 +18,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.groups import Hosted

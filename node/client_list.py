@@ -12,7 +12,7 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.log_service.open_streams import OpenStream
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.ports import Forwarder

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.pace import Pace
 from ledgermq.storage import sealed_json

@@ -27,12 +27,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.delivery import CancelReceive, ClientGone, ClientsAlive
-from ledgermq.node.core.calls.members import Appointed, Prefer, Returned
-from ledgermq.node.core.calls.outcome import Call, Done, Refused, Result
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientGone, ClientsAlive
+from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.gate import OPEN_BATCHES
 from ledgermq.node.range_repairs import RangePut
@@ -55,7 +55,7 @@ _STOPPING = Refused("not-leader", detail="the node is stopping")
 
 
 class TurnOutput(Protocol):
-    """What a group leaves after a turn (`ledgermq.node.core.group`)."""
+    """What a group leaves after a turn (`ledgermq.node.broker.group.group`)."""
 
     @property
     def done(self) -> Sequence[Done]: ...

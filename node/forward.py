@@ -19,9 +19,9 @@ from typing import Protocol
 from prometheus_client import Counter
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
-from ledgermq.node.core.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
+from ledgermq.node.broker.calls.outcome import AGAIN, Call, CallRefused, NOTHING_DONE, Refused
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2

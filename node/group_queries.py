@@ -25,10 +25,10 @@ from google.protobuf.message import Message
 
 from ledgermq.node.bodies import plain
 from ledgermq.node.copies import copy_of, judged
-from ledgermq.node.core.calls.delivery import client_of
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.reading import Confirm, Confirmed, Peek, Peeked
-from ledgermq.node.core.calls.upkeep import Reset, ResetDone
+from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
+from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.explaining import Explainer
 from ledgermq.node.group_progress import lite_topics_of, progress, readers_of
 from ledgermq.proto import admin_pb2, peer_pb2

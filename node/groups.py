@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.core.install import Install
-from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper

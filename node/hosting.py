@@ -33,10 +33,10 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, Done, Refused
-from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.core.shipping_wire import is_shipping
@@ -180,7 +180,7 @@ class HostedGroup:
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """From any thread: how old what this replica knows may be (`node/core/freshness.py`); None while that is unknown, or it leads."""
+        """From any thread: how old what this replica knows may be (`node/broker/group/freshness.py`); None while that is unknown, or it leads."""
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.key_index import KeyIndex

@@ -1,7 +1,7 @@
 """Leadership as operators see it, on any node: hand a broker group over, say why leadership moved, and leave in good order.
 
 A transfer is put to the node that leads, as every call is, and answered there; the history is asked of every replica and put together
-here. What a handover is and when it may happen is decided in `raft/` and `node/core/handovers.py`.
+here. What a handover is and when it may happen is decided in `raft/` and `node/broker/group/handovers.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.leadership import LeadershipEvent, merged
+from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.runtime.logs import get_logger

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.framing import BadFrame
 from ledgermq.node.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
 from ledgermq.node.runtime.logs import get_logger

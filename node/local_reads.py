@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 
 MS = 1_000_000
 LEADER = "leader"

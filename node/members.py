@@ -20,8 +20,8 @@ from typing import Any, Protocol
 
 from ledgermq.node.controller import voters
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
-from ledgermq.node.core.calls.members import ChangeMembers, GroupMembers, MembersChanged, MembersKind
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Link

@@ -16,17 +16,17 @@ from typing import Any
 
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
-from ledgermq.node.core.checks import CHECK_RETRY_NS, TransactionRules
-from ledgermq.node.core.flush import PAGE_BYTES, FlushPolicy, LazySync
-from ledgermq.node.core.group import Group
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.members import as_raft
-from ledgermq.node.core.ports import Unreadable, reading
+from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
+from ledgermq.node.broker.flush import FlushPolicy, LazySync, PAGE_BYTES
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.member_forms import as_raft
+from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
-from ledgermq.node.core.restoring import restore
+from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.controller.roster import Roster

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from ledgermq import __version__
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.state import OBSERVER
-from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.view import GroupView, HaView
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2

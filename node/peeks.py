@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.core.calls.reading import Peek, Peeked
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.group_queries import confirm, message_of, peek

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.framing import BadFrame
 from ledgermq.node.greeting import NONCE_BYTES, Greeter, Refused

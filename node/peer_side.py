@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ledgermq.node.arrivals import GREET_METHOD, Arrivals
-from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.overview import Overview

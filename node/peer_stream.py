@@ -16,7 +16,7 @@ from typing import Any, Protocol, cast
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.framing import SIGN_OF_LIFE, BadFrame, Buffer, FrameReader, encode
 from ledgermq.proto import peer_pb2
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.greeting import Greeter
 from ledgermq.node.links import Link
 from ledgermq.node.runtime.logs import get_logger

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
-from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.core.why_delivery import RANKS, absent
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.group.why_delivery import RANKS, absent
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.group_queries import ANSWER_BYTES, ANSWER_MAX, GroupQueries, name_of
 from ledgermq.node.overview import queues_of

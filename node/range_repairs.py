@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.runtime.logs import get_logger

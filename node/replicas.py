@@ -23,9 +23,9 @@ from google.protobuf.message import DecodeError, Message
 from ledgermq.node.runtime import metrics
 from ledgermq.node.audit_budget import Budget
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.upkeep import Mark, Marked
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.node.core.retention import LogFile
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers
 from ledgermq.node.runtime.logs import get_logger

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.runtime.logs import get_logger

@@ -21,13 +21,13 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.runtime import metrics
 from ledgermq.node.agreement import STORAGE_METHOD, Agreement
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.upkeep import Trim
-from ledgermq.node.core.calls.view import Why
-from ledgermq.node.core.delivery import QueueKey
-from ledgermq.node.core.ports import Fenced
-from ledgermq.node.core.retained import Retained
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.calls.group_view import Why
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.broker.state.retained import Retained
 from ledgermq.node.core.retention import (
     HOUR_MS,
     Facts,

@@ -16,14 +16,14 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.outcome import Call
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.core.catch_up import CatchUp
-from ledgermq.node.core.group import Group, TurnOutput
-from ledgermq.node.core.leadership import LeadershipEvent, Ring, restored, words
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group.leadership_history import LeadershipEvent, Ring, restored, words
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.core.pins import PinBook
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.retention_facts import FileBook
 from ledgermq.node.indexing import Indexer, MeasuredLookup
 from ledgermq.node.runtime.logs import get_logger

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import Fenced, Unreadable
+from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.core.scrub import Differs, Gone, Scrubber
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.pace import Pace

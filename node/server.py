@@ -34,10 +34,10 @@ from ledgermq.node.client_port import ClientPort
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.state import State
-from ledgermq.node.core.calls.members import Prefer, Returned
-from ledgermq.node.core.calls.outcome import Refused as Unanswered
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.calls.member_calls import Prefer, Returned
+from ledgermq.node.broker.calls.outcome import Refused as Unanswered
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.engine import Engine, as_fatal
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.forward import Forwarder

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.shipping import Shipper
 from ledgermq.node.runtime.logs import get_logger
 

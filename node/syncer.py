@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.gate import Gate
 from ledgermq.node.sync_watch import SyncWatch
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.core import trimming
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.core.pins import PinBook
 from ledgermq.node.core.trimming import STEP_BYTES, TrimmedIndex, TrimmedLog, TrimmedQueues
 from ledgermq.node.runtime.logs import get_logger

@@ -234,7 +234,7 @@ def common(codes: set[int]) -> Code:
     return Code(next(iter(codes))) if len(codes) == 1 else Code.MULTIPLE_RESULTS
 
 
-# Why the core of a broker group refused a call (node/core/calls/outcome.py), in the words of the contract.
+# Why the core of a broker group refused a call (node/broker/calls/outcome.py), in the words of the contract.
 REFUSALS: dict[str, Code] = {
     "not-leader": Code.HA_NOT_AVAILABLE,
     "no-leader": Code.HA_NOT_AVAILABLE,

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle, Receive, Received
-from ledgermq.node.core.calls.outcome import Call, Refused, Result
-from ledgermq.node.core.calls.reading import Peek, Peeked
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.filters import TagFilter
-from ledgermq.node.core.flush import DURABLE_PRIORITY
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle, Receive, Received
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.flush import DURABLE_PRIORITY
 from ledgermq.proto.types import Draft
 from ledgermq.sim.histories import Histories, Sent
 from ledgermq.sim.network import MS

@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.core.calls.delivery import Receive
-from ledgermq.node.core.calls.members import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
-from ledgermq.node.core.calls.outcome import Call, Done, Refused
-from ledgermq.node.core.calls.sending import FrameProduced, Produced
-from ledgermq.node.core.calls.upkeep import Trim
-from ledgermq.node.core.flush import FlushPolicy
-from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.calls.consumer_calls import Receive
+from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
+from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.flush import FlushPolicy
+from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.replica_wire import is_of_leader
 from ledgermq.node.core.shipping_wire import is_shipping
 from ledgermq.proto.entry_sealing import chain_seed

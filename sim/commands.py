@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.proto.status import ExitCode
 from ledgermq.raft.config import HaRules, Rule
 from ledgermq.sim import faults_ha

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish, alter, elect, force
 from ledgermq.sim.clients import CONSUMER_GROUP, FIFO, NORMAL, QUEUES

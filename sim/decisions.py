@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ledgermq.node.core.calls.transactions import UndecidedHalf
+from ledgermq.node.broker.calls.transaction_calls import UndecidedHalf
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.histories import VALUE_BYTES, Histories, QueueKey, Sent

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.outcome import Call, Refused
-from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
+from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from ledgermq.node.core.calls.members import MembersKind
+from ledgermq.node.broker.calls.member_calls import MembersKind
 from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, own_chance, target
 from ledgermq.sim.network import MS, Chance, around
 from ledgermq.sim.operators import Operator

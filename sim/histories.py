@@ -19,9 +19,9 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.audit.history import NEVER, Read, Send, check_queue
-from ledgermq.node.core.calls.delivery import Handle, Lease
-from ledgermq.node.core.calls.reading import Peeked
-from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
+from ledgermq.node.broker.calls.read_calls import Peeked
+from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 

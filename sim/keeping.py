@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ledgermq.node.core.group import Group
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.core.pins import PinBook
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.core.retention import TIME, Facts, Pin, Rules, decide, lowest, trim_of
 from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
 from ledgermq.node.core.trimming import Trimming

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ledgermq.node.core.calls.outcome import Call, Refused
-from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.proto.frames import FrameBuilder, native_runs
 from ledgermq.proto.layout import BODY_AT
 from ledgermq.proto.types import Frame, Range, UnsealedBatch

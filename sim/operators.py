@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from ledgermq.node.core.calls.members import MembersKind
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.broker.calls.member_calls import MembersKind
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.raft.config import Members
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS

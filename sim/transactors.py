@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.outcome import Call, Refused
-from ledgermq.node.core.calls.sending import Produced
-from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.send_calls import Produced
+from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.clients import CLIENT_TIMEOUT_NS, NORMAL, QUEUES, VALUES_A_PRODUCER, Answer, Cluster

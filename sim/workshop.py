@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.rebuild import Rebuild
 from ledgermq.node.core.repair import Repair, repair_needed
 from ledgermq.node.core.shipping import Shipper

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 
 
 class Placement(Mapping[str, Sequence[str]]):

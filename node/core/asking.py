@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ledgermq.node.core.fetching import Asker, EntryStream, SnapshotStream, serial
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket
 from ledgermq.node.core.shipping_wire import FactsWanted, Parcel, decode, is_shipping
 from ledgermq.proto.types import Identity

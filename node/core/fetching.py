@@ -13,7 +13,7 @@ from itertools import count
 
 import crc32c
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.shipping_wire import EntriesSent, EntriesWanted, Parcel, SnapshotSent, SnapshotWanted, encode
 from ledgermq.raft.config import MS
 from ledgermq.storage.log_scan import Point

@@ -25,7 +25,7 @@ from enum import Enum
 
 from ledgermq.node.core.asking import NEVER_NS, AsksPeers
 from ledgermq.node.core.fetching import WINDOW_BYTES, EntryStream
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES

@@ -25,7 +25,7 @@ from typing import Any
 
 from ledgermq.node.core.asking import AGAIN_NS, NEVER_NS, AsksPeers
 from ledgermq.node.core.fetching import EntryStream, SnapshotStream
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.status import ExitCode

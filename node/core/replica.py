@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ledgermq.node.core.flush import LazySync, Unsynced
-from ledgermq.node.core.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
-from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.broker.flush import LazySync, Unsynced
+from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
+from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.core.replica_boot import (
     MEMBERSHIP_INDEX,
     alone,
@@ -55,7 +55,7 @@ IDLE_NS = 100 * MS
 
 
 class RaftReplica:
-    """`Replicator` over Raft; see `node/core/ports.py` for the contract of every public method."""
+    """`Replicator` over Raft; see `node/broker/ports.py` for the contract of every public method."""
 
     core_type: type[Core] = Core
 

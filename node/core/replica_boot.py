@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entry_encoding import encode_entries

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import crc32c
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest

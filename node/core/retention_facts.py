@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from ledgermq.node.core.delivery import QueueKey
-from ledgermq.node.core.machine import Machine, last_store_ms
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.core.retention import FOLLOWER, OBSERVER, LogFile, Pin
-from ledgermq.node.core.transactions import HALF_QUEUE
+from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.types import PeerProgress, Range
 

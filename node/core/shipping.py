@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import crc32c
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket
 from ledgermq.node.core.shipping_wire import (
     EntriesSent,

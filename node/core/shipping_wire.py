@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import crc32c
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import TERM_MAX, BadPacket
 from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket, ShippingMessage
 from ledgermq.storage.log_scan import Point

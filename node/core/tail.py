@@ -11,7 +11,7 @@ from collections import deque
 
 import numpy as np
 
-from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.proto.types import Range
 
 LEAST_BYTES = 64 << 10

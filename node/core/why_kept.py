@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from ledgermq.node.core.calls.view import Why
-from ledgermq.node.core.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.calls.group_view import Why
+from ledgermq.node.broker.state.retained import Retained, TRIMS_KEPT
 from ledgermq.node.core.retention import DISK, NOT_DUE, SIZE, TIME, Rules, Verdict
 
 _DUE = {TIME: "its last message is older than the configured age", SIZE: "the sealed files are together larger than configured"}

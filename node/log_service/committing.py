@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.calls.reading import CommitOffset, Confirm
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm
 from ledgermq.node.log_service.callers import Caller, Callers, as_group, read
 from ledgermq.node.log_service.joining import Joiner, first_group, number_of
 from ledgermq.node.log_service.leaders import Leaders

@@ -21,10 +21,10 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.calls.reading import Confirm
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.local_reads import LEADER, LocalReads, Standing
 from ledgermq.node.log_service.answers import Answer
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Caller, Callers, as_group, read

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced
 from ledgermq.node.log_service.frame_checks import Origin
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.problems import problem

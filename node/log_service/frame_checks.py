@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.log_service.callers import Caller, Callers, publish
 from ledgermq.node.log_service.requests import FrameRequest
 from ledgermq.node.controller.grants import Kind

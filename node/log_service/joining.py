@@ -16,7 +16,7 @@ from typing import Any
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.log_service.callers import CLIENT_ID_MAX, Caller, Callers, as_group, read
 from ledgermq.node.log_service.leaders import Leaders
 from ledgermq.node.log_service.open_streams import OpenStream, OpenStreams

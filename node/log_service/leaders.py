@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.proto import log_pb2
 
 WAIT_S = 1.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.recent import Applied
+from ledgermq.node.broker.state.recent import Applied
 from ledgermq.node.log_service.answers import Answer, Batch, entries_answer
 from ledgermq.node.log_service.tailing import Source
 from ledgermq.storage.errors import LogDamaged

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.quotas import TooMuch
 from ledgermq.node.service.statuses import refusal_error

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import grpc.aio
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.outcome import AGAIN, Refused
-from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.broker.calls.outcome import AGAIN, Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.log_service.frame_answers import FrameAnswers, Sent
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin
 from ledgermq.node.log_service.incoming import Incoming

@@ -16,8 +16,8 @@ import grpc.aio
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Limits
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused, Refused
-from ledgermq.node.core.calls.sending import OpenProducer, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, Refused
+from ledgermq.node.broker.calls.send_calls import OpenProducer, ProducerOpened, ResumeProducer
 from ledgermq.node.log_service.callers import Caller, Callers
 from ledgermq.node.log_service.frame_answers import FrameAnswers
 from ledgermq.node.log_service.frame_checks import FrameChecker, Origin

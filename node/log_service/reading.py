@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.recent import Recent
+from ledgermq.node.broker.state.recent import Recent
 from ledgermq.node.log_service.answers import Batch
 from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
 from ledgermq.proto.types import I32, I64

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from ledgermq.node.runtime.config_sections import Limits
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.log_service import committing, fetching, joining, producing, verifying
 from ledgermq.node.log_service.callers import Caller, Callers

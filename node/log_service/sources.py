@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.ports import Unreadable, reading
-from ledgermq.node.core.recent import Recent
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import Unreadable, reading
+from ledgermq.node.broker.state.recent import Recent
 from ledgermq.node.log_service.reading import Files, files_of, recent_of
 from ledgermq.node.service import ports
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ledgermq.node.core.recent import Applied, Recent
+from ledgermq.node.broker.state.recent import Applied, Recent
 from ledgermq.node.log_service.answers import Answer, Batch, entries_answer
 from ledgermq.node.log_service.reading import Ends, Files, look, waiting
 from ledgermq.proto.layout import HEADER_BYTES

@@ -13,8 +13,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.calls.reading import Confirm
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.log_service.callers import Caller, Callers, publish, read
 from ledgermq.node.log_service.keys import ReceiptKeys
 from ledgermq.node.log_service.proofs import PIECE_BYTES, Proof, at_the_edges, contradiction, false, unverifiable

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Handle
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles

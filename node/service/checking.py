@@ -11,7 +11,7 @@ import asyncio
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Delivery
-from ledgermq.node.core.calls.transactions import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
+from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.service import delivering
 from ledgermq.node.service.commanding import Commander

@@ -10,7 +10,7 @@ import asyncio
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.service.ports import Forwarder
 from ledgermq.node.service.streams import Streams
 from ledgermq.proto import messaging_pb2 as pb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ledgermq.node.bodies import plain
-from ledgermq.node.core.calls.delivery import Handle, Lease
+from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
 from ledgermq.node.service.handles import Handles
 from ledgermq.node.service.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb

@@ -7,8 +7,8 @@ expired; only when another one replaced it is the handle refused.
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls.delivery import Forward, Forwarded, Handle
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Handle
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.handles import Handles

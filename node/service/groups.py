@@ -10,11 +10,11 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.core.calls.delivery import Ack, CancelReceive, Change, Forward, Receive, SyncLite
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.reading import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
-from ledgermq.node.core.calls.sending import Produce, Recall
-from ledgermq.node.core.calls.transactions import Prepare, Resolve
+from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, Forward, Receive, SyncLite
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
+from ledgermq.node.broker.calls.send_calls import Produce, Recall
+from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Engine
 from ledgermq.node.service.topics import Topics
 from ledgermq.proto.status import Code, fail

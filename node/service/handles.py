@@ -6,7 +6,7 @@ keeps it from being made up). Whether the lease is still in force is the broker 
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls.delivery import Handle
+from ledgermq.node.broker.calls.consumer_calls import Handle
 from ledgermq.node.service.opaque import Opaque
 from ledgermq.proto.names import base_group, parent_of
 from ledgermq.proto.status import Code, fail

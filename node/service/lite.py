@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.core.calls.delivery import LiteAction, LiteStart, SyncLite
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.consumer_calls import LiteAction, LiteStart, SyncLite
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig

@@ -20,8 +20,8 @@ import grpc.aio
 
 from ledgermq.node.runtime import metrics
 from ledgermq.node.controller.state import State
-from ledgermq.node.core.calls.delivery import session_of
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.consumer_calls import session_of
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.security.quotas import Hold

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
-from ledgermq.node.core.calls.reading import CommitOffset, FindOffset, OffsetRead, ReadOffset
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetRead, ReadOffset
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.controller.state import State
-from ledgermq.node.core.calls import Token
-from ledgermq.node.core.calls.outcome import Call, Refused, Result
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.calls.group_view import GroupView
 
 NO_DEADLINE_S = 30.0
 """How long a call without a deadline may take: it must not wait for ever for a leader."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
-from ledgermq.node.core.calls.reading import Cold, Pull, Pulled
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.read_calls import Cold, Pull, Pulled
 from ledgermq.node.local_reads import LocalReads
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.groups import Groups

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.core.calls.sending import Recall, Recalled
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.opaque import Opaque

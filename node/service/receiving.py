@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.core.calls.delivery import Receive, Received
-from ledgermq.node.core.calls.outcome import CallRefused
-from ledgermq.node.core.filters import Filter, TagFilter
-from ledgermq.node.core.why_delivery import WIRE_MAX
+from ledgermq.node.broker.calls.consumer_calls import Receive, Received
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.filters.filters import Filter, TagFilter
+from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.node.service import delivering, statuses
 from ledgermq.node.service.clients import Clients
 from ledgermq.node.service.groups import Groups

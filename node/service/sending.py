@@ -13,10 +13,10 @@ import time
 from collections.abc import Sequence
 
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.core.calls.outcome import AGAIN, NOTHING_DONE, CallRefused
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.calls.transactions import Prepare
-from ledgermq.node.core.flush import Durability, weakest
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, NOTHING_DONE
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.transaction_calls import Prepare
+from ledgermq.node.broker.flush import Durability, weakest
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig

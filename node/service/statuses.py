@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgermq.node.core.calls.outcome import AGAIN, CallRefused
-from ledgermq.node.core.calls.reading import Confirm
-from ledgermq.node.core.calls.transactions import Resolve, Resolved
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.read_calls import Confirm
+from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.service import statuses
 from ledgermq.node.service.groups import Groups
 from ledgermq.node.service.opaque import Opaque

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from ledgermq.node.runtime.config_sections import Delivery, Limits
-from ledgermq.node.core.calls.delivery import session_of
-from ledgermq.node.core.filters import Filter, TagFilter, sql_filter
-from ledgermq.node.core.sql_filter import FilterError
+from ledgermq.node.broker.calls.consumer_calls import session_of
+from ledgermq.node.broker.filters.filters import Filter, TagFilter, sql_filter
+from ledgermq.node.broker.filters.sql_filter import FilterError
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
 from ledgermq.proto.names import RESERVED_KEYS, check_lite, group_name, has_control_character, topic_name
@@ -61,7 +61,7 @@ class Caller:
     client_id: str
     """What the client calls itself, behind the name of its user where calls are signed."""
     session: str
-    """The client as the node that took the call knows it (node/core/calls/delivery.py)."""
+    """The client as the node that took the call knows it (node/broker/calls/consumer_calls.py)."""
     namespace: str = ""
     user: str = ""
     """Who calls, once the gate has asked; empty where nobody is asked. A forwarded call was let in where it came in."""

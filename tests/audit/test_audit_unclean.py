@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.audit.checks.rules import BIT_ROT, TORN_TAIL
 from ledgermq.audit.jobs import Audit, audit
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import draw
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.world import World

@@ -11,9 +11,9 @@ import pytest
 
 from ledgermq.audit.state import lapsed, timers, transactions
 from ledgermq.audit.state.derive import check_state
-from ledgermq.node.core import lapsed as node_lapsed
-from ledgermq.node.core import timers as node_timers
-from ledgermq.node.core import transactions as node_transactions
+from ledgermq.node.broker.state import lapsed_leases as node_lapsed
+from ledgermq.node.broker.state import timers as node_timers
+from ledgermq.node.broker.state import transactions as node_transactions
 from tests.audit.state_records import Scribe
 from tests.audit.state_worlds import fresh, write_replica
 

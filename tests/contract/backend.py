@@ -19,15 +19,15 @@ import grpc.aio
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import State
-from ledgermq.node.core.calls.outcome import Call, Refused, Result
-from ledgermq.node.core.calls.upkeep import Configure
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.checks import TransactionRules
-from ledgermq.node.core.group import Group
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.why_delivery import WIRE_MAX
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import NotSent
 from ledgermq.node.controller.reconcile import unknown_letters

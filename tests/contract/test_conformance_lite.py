@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from ledgermq.node.runtime.config_sections import Delivery, Limits
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, Backend, Raw, Received, contract, message, receive_request
 from tests.contract.test_contract_telemetry import say

@@ -6,7 +6,7 @@ import asyncio
 import base64
 
 from ledgermq.node.runtime.config_sections import Delivery
-from ledgermq.node.core.calls.delivery import Handle
+from ledgermq.node.broker.calls.consumer_calls import Handle
 from ledgermq.node.service.handles import Handles
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SECRET, Backend, ack_request, contract, message, receive_request

@@ -7,8 +7,8 @@ import os
 
 from ledgermq.node import group_queries
 from ledgermq.node.bodies import plain
-from ledgermq.node.core.calls.reading import Peek, Peeked
-from ledgermq.node.core.calls.sending import Produce
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.service import pulling
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.compression import Compression, compress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, EPOCH_MS, SERVICE, Backend, Raw, contract, message
 

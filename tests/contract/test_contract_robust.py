@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node.core.calls.outcome import Refused
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.service.messaging import REQUEST_BYTES
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import UNLIMITED, Backend, Raw, contract, message, receive_request

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder

@@ -13,7 +13,7 @@ import grpc.aio
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import Outcome, State
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.local_reads import LocalReads, Rules
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.log_service.keys import ReceiptKeys

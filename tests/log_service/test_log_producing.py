@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.runtime.config_sections import Limits
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import OpenProducer, ProduceFrame
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import OpenProducer, ProduceFrame
 from ledgermq.node.log_service import frame_checks
 from ledgermq.node.log_service.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.runtime.security_sections import Quota

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core import recent
-from ledgermq.node.core.ports import Unreadable
+from ledgermq.node.broker.state import recent
+from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.log_service.log_tail import LogTail
 from ledgermq.node.log_service.reading import look
 from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter

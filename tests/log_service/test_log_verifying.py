@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.calls.reading import Confirmed
-from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirmed
+from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.log_service.proofs import Proof
 from ledgermq.node.log_service.service import LOG_PREFIX
 from ledgermq.proto import log_pb2 as pb

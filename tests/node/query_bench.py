@@ -8,13 +8,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from ledgermq.node.core.calls.delivery import Ack, Handle, Receive, Received
-from ledgermq.node.core.calls.sending import Produce
-from ledgermq.node.core.calls.upkeep import Configure
-from ledgermq.node.core.filters import TagFilter
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.ranges import cut
+from ledgermq.node.broker.calls.consumer_calls import Ack, Handle, Receive, Received
+from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.ranges import cut
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.group_queries import GroupQueries
 from ledgermq.node.peeks import PEEK_METHOD, Peeks

@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.node import agreement
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.digests import DIGESTS_FILE, Digests
 from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.proto import peer_pb2

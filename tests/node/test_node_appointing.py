@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ledgermq.node.controller.ha_control import Appointing
-from ledgermq.node.core.calls.members import Appointed
+from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.proto.status import Code, fail
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
 from ledgermq.raft.transfer import Cause

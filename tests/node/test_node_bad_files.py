@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ledgermq.node import engine
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.groups import open_groups

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from ledgermq.node import explaining
-from ledgermq.node.core.calls.delivery import Change, Handle, Receive, Received
-from ledgermq.node.core.calls.sending import Produce
-from ledgermq.node.core.calls.transactions import Prepare, Resolve
-from ledgermq.node.core.calls.upkeep import Configure, Reset
-from ledgermq.node.core.filters import sql_filter
-from ledgermq.node.core.why_delivery import RANKS, WIRE_MAX, absent, born_of
+from ledgermq.node.broker.calls.consumer_calls import Change, Handle, Receive, Received
+from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.filters.filters import sql_filter
+from ledgermq.node.broker.group.why_delivery import RANKS, WIRE_MAX, absent, born_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import LedgerError

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from ledgermq.node import forward
-from ledgermq.node.core.calls.delivery import ClientGone, ClientsAlive
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.view import GroupView, HaView
+from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.links import Lost, NotSent
 from ledgermq.proto import peer_pb2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ledgermq.node.core.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.gate import OPEN_BATCHES, Gate
 from tests.node.test_node_engine import PEEKED, Bench, FakeGroup, Output
 

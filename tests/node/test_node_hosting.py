@@ -17,12 +17,12 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.node.core.calls.outcome import Done
-from ledgermq.node.core.calls.reading import Peek, Peeked
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.calls.upkeep import Configure, Configured
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.groups import open_groups
 from ledgermq.node.hosting import State

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.outcome import Call, Done, Refused
-from ledgermq.node.core.calls.reading import Peek
-from ledgermq.node.core.calls.view import GroupView
-from ledgermq.node.core.group import TurnOutput
-from ledgermq.node.core.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.read_calls import Peek
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.core.rebuild import Progress, RebuildOutput
 from ledgermq.node.core.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State

@@ -11,8 +11,8 @@ import pytest
 
 from ledgermq.node import indexing
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.indexing import Indexer
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ledgermq.node import leadership
-from ledgermq.node.core.calls.members import HandedOver, HandingOver, HandOver
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
-from ledgermq.node.core.leadership import LeadershipEvent
+from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.group.leadership_history import LeadershipEvent
 from ledgermq.node.leadership import Leadership
 from ledgermq.proto import admin_pb2
 from ledgermq.raft.transfer import Cause

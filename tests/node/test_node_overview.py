@@ -13,7 +13,7 @@ import yaml
 
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.http import Health
 from ledgermq.node.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node import peer_server, peer_stream
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import encode
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.framing import SIGN_OF_LIFE

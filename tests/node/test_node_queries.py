@@ -11,10 +11,10 @@ import pytest
 
 from ledgermq.node import group_queries, peeks, queries
 from ledgermq.node.copies import copy_of
-from ledgermq.node.core.calls.delivery import Receive, Received
-from ledgermq.node.core.calls.reading import CommitOffset, Peek, Peeked
-from ledgermq.node.core.calls.upkeep import Configure, Reset
-from ledgermq.node.core.filters import TagFilter
+from ledgermq.node.broker.calls.consumer_calls import Receive, Received
+from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench

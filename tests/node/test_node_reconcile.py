@@ -9,9 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from ledgermq.node.controller import reconcile
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.upkeep import Configure, Configured
-from ledgermq.node.core.calls.view import GroupView
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.controller.reconcile import Reconciler, difference
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 

@@ -16,8 +16,8 @@ import grpc.aio
 import pytest
 
 from ledgermq.node.agreement import Agreement
-from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.replicas import KNOWN_METHOD, Replicas
 from ledgermq.node.retention import Retainer

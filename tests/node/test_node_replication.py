@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls.members import GroupMembers
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.overview import replication_of
 from ledgermq.node.replication import loss_of, reports_of, why_not
 from ledgermq.proto import admin_pb2 as pb

@@ -14,11 +14,11 @@ import pytest
 from ledgermq.node.runtime import metrics
 from ledgermq.node.agreement import Agreement
 from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.core.calls.members import GroupMembers
-from ledgermq.node.core.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.core.calls.sending import Produce
-from ledgermq.node.core.calls.upkeep import Configure, Configured
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.retention import Retainer
 from ledgermq.node.running import RunningGroup
 from ledgermq.proto import admin_pb2, peer_pb2

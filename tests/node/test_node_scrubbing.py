@@ -11,8 +11,8 @@ import pytest
 
 from ledgermq.node import scrubbing
 from ledgermq.node.runtime import metrics
-from ledgermq.node.core.calls.reading import Peek
-from ledgermq.node.core.ports import Fenced, Unreadable
+from ledgermq.node.broker.calls.read_calls import Peek
+from ledgermq.node.broker.ports import Fenced, Unreadable
 from ledgermq.node.groups import open_groups
 from ledgermq.node.scrubbing import Plan, Scrub
 from ledgermq.storage.errors import LogDamaged

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Sequence
 from typing import Any
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.shipping import ShipperOutput
 from ledgermq.node.shipping_thread import ShippingThread
 

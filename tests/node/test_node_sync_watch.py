@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node import sync_watch
-from ledgermq.node.core.ports import SyncTicket
+from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.runtime.metrics import REGISTRY
 from ledgermq.node.sync_watch import QUIET_S, SyncWatch
 from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S

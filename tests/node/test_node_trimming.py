@@ -12,7 +12,7 @@ import pytest
 
 from ledgermq.node import digests as digests_module
 from ledgermq.node.core.pins import PinBook
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.digests import Digests
 from ledgermq.node.disk_watch import KINDS, used_by_kind
 from ledgermq.node.trimming import STEP_BYTES, Trimming

@@ -11,16 +11,16 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
-from ledgermq.node.core.calls.members import Returned
-from ledgermq.node.core.calls.outcome import Call, Refused, Result
-from ledgermq.node.core.group import Group
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.calls.member_calls import Returned
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
-from ledgermq.node.core.restoring import restore
+from ledgermq.node.broker.state.restoring import restore
 from ledgermq.raft.config import MS, Members, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.identity import mint

@@ -12,27 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.calls.delivery import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
-from ledgermq.node.core.calls.outcome import Call, Refused
-from ledgermq.node.core.calls.reading import CommitOffset
-from ledgermq.node.core.calls.sending import (
-    FrameProduced,
-    OpenProducer,
-    Produce,
-    Produced,
-    ProduceFrame,
-    ProducerOpened,
-    Recall,
-    ResumeProducer,
-)
-from ledgermq.node.core.calls.transactions import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
-from ledgermq.node.core.calls.upkeep import Configure, Reset, Trim
-from ledgermq.node.core.checks import TransactionRules
-from ledgermq.node.core.filters import TagFilter
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.machine import Machine
-from ledgermq.node.core.ranges import cut, tail_of
+from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
+from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.read_calls import CommitOffset
+from ledgermq.node.broker.calls.send_calls import FrameProduced, OpenProducer, Produce, ProduceFrame, Produced, ProducerOpened, Recall, ResumeProducer
+from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset, Trim
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.core.retention_facts import half_pin, timer_pin
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledgermq.node.core.calls.sending import Produced
-from ledgermq.node.core.sequencer import Sequencer
+from ledgermq.node.broker.calls.send_calls import Produced
+from ledgermq.node.broker.decisions.sequencer import Sequencer
 from ledgermq.proto.entry_encoding import encode_entries
 from tests.node_core.core_fakes import SECOND, Bench, draft
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.core import fifo
-from ledgermq.node.core.calls.delivery import CancelReceive, Lease, Received
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.decisions import fifo
+from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench
@@ -165,7 +165,7 @@ def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None
 
 def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind so many locked messages nobody looks; when the lock goes, what lies there comes."""
-    monkeypatch.setattr("ledgermq.node.core.fifo_picker.LOOK_AHEAD", 3)
+    monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.LOOK_AHEAD", 3)
     b.send_of("a", "a1", "a2", "a3", "a4")
     b.send_of("b", "b1")
     (one,) = b.receive(n=1)
@@ -176,7 +176,7 @@ def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """With so many messages leased or waiting no new one is looked at until some are done."""
-    monkeypatch.setattr("ledgermq.node.core.fifo_picker.ROWS_MAX", 3)
+    monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.ROWS_MAX", 3)
     for number in range(5):
         b.send_of(f"g{number}", f"m{number}")
     leases = b.receive(n=3)

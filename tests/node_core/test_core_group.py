@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.core import picker
-from ledgermq.node.core.calls.delivery import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.reading import Peek, Peeked
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.calls.upkeep import Configure, Configured
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.broker.decisions import picker
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.message_record import decode_record

@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.core import lapsed
-from ledgermq.node.core.calls.delivery import Ack, Acked, Change, Changed, Forward, Forwarded
-from ledgermq.node.core.calls.upkeep import Reset
-from ledgermq.node.core.delivery import Delivery, QueueKey
-from ledgermq.node.core.lapsed import Lapsed
+from ledgermq.node.broker.state import lapsed_leases
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
+from ledgermq.node.broker.calls.operator_calls import Reset
+from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle
 
 KEYS: tuple[QueueKey, ...] = (("g", "t", 0), ("g", "t", 1), ("h", "t", 0))
@@ -116,7 +116,7 @@ class History:
 @pytest.mark.parametrize("seed", range(30))
 def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever ended leases: never is one acknowledged that is not; every one is that is remembered."""
-    monkeypatch.setattr(lapsed, "LAPSED_MAX", most)
+    monkeypatch.setattr(lapsed_leases, "LAPSED_MAX", most)
     history = History(Random(seed))
     seen = 0
     for _ in range(400):
@@ -135,8 +135,8 @@ def test_a_lease_counts_as_acknowledged_if_its_acknowledgement_ended_it(seed: in
 
 def test_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one offset the last, of all the last ones, in their order; what is forgotten is not known to be acknowledged."""
-    assert lapsed.LAPSED_MAX == 32_768
-    monkeypatch.setattr(lapsed, "LAPSED_MAX", 3)
+    assert lapsed_leases.LAPSED_MAX == 32_768
+    monkeypatch.setattr(lapsed_leases, "LAPSED_MAX", 3)
     known = Lapsed()
     for offset, lease in ((0, 10), (1, 11), (2, 12), (0, 13)):
         known.add(KEYS[0], offset, lease)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.calls.delivery import SyncLite
-from ledgermq.node.core.calls.sending import Produce
-from ledgermq.node.core.calls.upkeep import Configure, Trim
-from ledgermq.node.core.ranges import cut
+from ledgermq.node.broker.calls.consumer_calls import SyncLite
+from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.calls.operator_calls import Configure, Trim
+from ledgermq.node.broker.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster, Node

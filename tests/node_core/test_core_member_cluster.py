@@ -6,11 +6,11 @@ from itertools import count
 
 import pytest
 
-from ledgermq.node.core.calls.members import ChangeMembers, MembersChanged
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.reading import Peek, Peeked
-from ledgermq.node.core.calls.sending import Produce, Produced
-from ledgermq.node.core.calls.upkeep import Configure, Configured
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import FrameKnown, FrameProduced, OpenProducer, Produce, ProduceFrame, ProducerOpened, ResumeProducer
-from ledgermq.node.core.calls.upkeep import Configure, Configured
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
-from ledgermq.node.core.producers import NAMED_MS, UNNAMED_MS
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, Produce, ProduceFrame, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.producers import NAMED_MS, UNNAMED_MS
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.message_record import decode_record

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.reading import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
-from ledgermq.node.core.filters import TagFilter
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto.message_record import decode_record
 from ledgermq.raft.messages import Heard
 from tests.node_core.core_fakes import Bench

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from ledgermq.node.core import retention_facts
-from ledgermq.node.core.calls.delivery import Ack
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.upkeep import Configure, Kept, Seal, Trim
-from ledgermq.node.core.machine import Machine
+from ledgermq.node.broker.calls.consumer_calls import Ack
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.operator_calls import Configure, Kept, Seal, Trim
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.core.pins import PINS_MAX, TTL_MS_MAX, PinBook, TooManyPins
-from ledgermq.node.core.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.state.retained import Retained, TRIMS_KEPT
 from ledgermq.node.core.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins
 from ledgermq.proto.control import SealRecord, TrimRecord
 from ledgermq.proto.types import GroupConfig, PeerProgress, Role

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from ledgermq.node.core import wheel, window
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.decisions import timer_firing, timer_window
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.core.retention_facts import timer_pin
-from ledgermq.node.core.timers import RECALLED_MAX, SLOT_MS, SLOTS, Watermark, slot_of
+from ledgermq.node.broker.state.timers import RECALLED_MAX, SLOTS, SLOT_MS, Watermark, slot_of
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import Fields, encode, parse
@@ -214,7 +214,7 @@ def test_a_recall_finds_a_message_that_was_stored_again() -> None:
 
 def test_recalls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit a recall is refused, and says why."""
-    monkeypatch.setattr("ledgermq.node.core.planner.RECALLED_MAX", 1)
+    monkeypatch.setattr("ledgermq.node.broker.decisions.planner.RECALLED_MAX", 1)
     assert RECALLED_MAX > 1
     b = bench()
     due = b.now_ms + 1_000
@@ -285,9 +285,9 @@ def test_firing_waits_for_a_full_disk_without_spinning() -> None:
 @pytest.mark.parametrize("ms", [1, 5_000])
 def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
     """All due in one millisecond, or spread: they fire in order although a window holds but a few of them."""
-    monkeypatch.setattr(window, "WINDOW_ROWS", 8)
-    monkeypatch.setattr(window, "SCAN_UNITS", 16)
-    monkeypatch.setattr(wheel, "BATCH", 5)
+    monkeypatch.setattr(timer_window, "WINDOW_ROWS", 8)
+    monkeypatch.setattr(timer_window, "SCAN_UNITS", 16)
+    monkeypatch.setattr(timer_firing, "BATCH", 5)
     b = bench()
     base = (b.now_ms // SLOT_MS + 1) * SLOT_MS
     times = [base + (i * 7919) % ms for i in range(100)]
@@ -338,7 +338,7 @@ def test_what_comes_late_into_an_earlier_minute_still_has_its_turn() -> None:
 
 def test_the_watermark_is_not_raised_over_what_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message beyond the reach is sent while others are late: the watermark rises to the first of these and no further."""
-    monkeypatch.setattr(wheel, "BATCH", 1)
+    monkeypatch.setattr(timer_firing, "BATCH", 1)
     b = bench()
     ten_hours = 10 * 3_600_000
     for body in ("a", "b", "c"):

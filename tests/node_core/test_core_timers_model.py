@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core import timers, wheel, window
-from ledgermq.node.core.calls.outcome import Call
-from ledgermq.node.core.calls.sending import Produce, Produced, Recall, Recalled
-from ledgermq.node.core.calls.upkeep import Configure
+from ledgermq.node.broker.decisions import timer_firing, timer_window
+from ledgermq.node.broker.state import timers
+from ledgermq.node.broker.calls.outcome import Call
+from ledgermq.node.broker.calls.send_calls import Produce, Produced, Recall, Recalled
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import DELIVER_MS, Fields, encode, parse
@@ -33,13 +34,13 @@ SLOTS = 8
 def _small() -> Iterator[None]:
     """A wheel whose ends are met all the time."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (timers, wheel, window):
+        for module in (timers, timer_firing, timer_window):
             patch.setattr(module, "SLOT_MS", SLOT)
             patch.setattr(module, "SLOTS", SLOTS)
-        patch.setattr(wheel, "_ADVANCE_EPOCHS", 1)
-        patch.setattr(window, "WINDOW_ROWS", 4)
-        patch.setattr(window, "SCAN_UNITS", 6)
-        patch.setattr(wheel, "BATCH", 3)
+        patch.setattr(timer_firing, "_ADVANCE_EPOCHS", 1)
+        patch.setattr(timer_window, "WINDOW_ROWS", 4)
+        patch.setattr(timer_window, "SCAN_UNITS", 6)
+        patch.setattr(timer_firing, "BATCH", 3)
         yield
 
 

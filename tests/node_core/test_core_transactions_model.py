@@ -12,14 +12,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from ledgermq.node.core import resolver
-from ledgermq.node.core.calls.outcome import Refused
-from ledgermq.node.core.calls.sending import Produced
-from ledgermq.node.core.calls.transactions import CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
-from ledgermq.node.core.calls.upkeep import Configure
-from ledgermq.node.core.checks import TransactionRules
-from ledgermq.node.core.leader import LeaderSettings
-from ledgermq.node.core.leases import LeaseTimes
+from ledgermq.node.broker.decisions import transaction_resolution
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import Produced
+from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.properties import parse
@@ -205,9 +205,9 @@ def test_transactions_agree_with_the_model() -> None:
 def test_the_model_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that forgets what it has appended commits twice; one that takes any end for agreement says what is not so."""
     if bug == "forgetful":
-        monkeypatch.setattr(resolver.Resolver, "_pending", lambda self, offset: None)
+        monkeypatch.setattr(transaction_resolution.Resolver, "_pending", lambda self, offset: None)
     else:
-        monkeypatch.setattr(resolver, "_agrees", lambda ended, wanted: True)
+        monkeypatch.setattr(transaction_resolution, "_agrees", lambda ended, wanted: True)
     with pytest.raises(AssertionError):
         # A failure that is wanted needs no smaller example.
         run_state_machine_as_test(Transactions, settings=of(200, Phase.generate))

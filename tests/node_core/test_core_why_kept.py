@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.core.retained import TRIMS_KEPT, Retained
+from ledgermq.node.broker.state.retained import Retained, TRIMS_KEPT
 from ledgermq.node.core.retention import Facts, LogFile, Pin, Rules, decide
 from ledgermq.node.core.why_kept import why
 from ledgermq.proto.control import SealRecord, TrimRecord

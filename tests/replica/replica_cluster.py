@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ledgermq.node.core.ports import PeerPacket, ReplicaOutput, SyncTicket
+from ledgermq.node.broker.ports import PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap
 from ledgermq.proto import control

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledgermq.node.core.ports import PeerPacket, SyncTicket
+from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import decode
 from ledgermq.proto.types import HardState, Role

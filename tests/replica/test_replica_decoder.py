@@ -13,7 +13,7 @@ import crc32c
 import numpy as np
 import pytest
 
-from ledgermq.node.core.ports import Fenced, PeerPacket
+from ledgermq.node.broker.ports import Fenced, PeerPacket
 from ledgermq.node.core.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket

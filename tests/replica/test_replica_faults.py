@@ -8,8 +8,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from ledgermq.node.core.ports import Fenced, LogFull, PeerPacket
-from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.broker.ports import Fenced, LogFull, PeerPacket
+from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_boot import bootstrap, membership
 from ledgermq.node.core.replica_wire import decode, encode, encode_append

@@ -16,7 +16,7 @@ from random import Random
 import crc32c
 import pytest
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import HardState, Role

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.core.flush import LazySync, Unsynced
-from ledgermq.node.core.ports import Fenced
+from ledgermq.node.broker.flush import LazySync, Unsynced
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.core.replica import RaftReplica
 from ledgermq.node.core.replica_wire import decode
 from ledgermq.node.engine import as_fatal

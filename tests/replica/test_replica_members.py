@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.core.ports import NotLeader
-from ledgermq.node.core.ranges import tail_of
+from ledgermq.node.broker.ports import NotLeader
+from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.core.replica_boot import alone, configurations, membership_entries, record_in
 from ledgermq.node.core.replica_wire import encode_append
 from ledgermq.proto import control

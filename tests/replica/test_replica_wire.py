@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append, is_of_leader
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.raft.messages import Append, AppendReply, LeftBehind, TimeoutNow, VoteReply, VoteRequest

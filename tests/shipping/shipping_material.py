@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.rebuild import Rebuild, RebuildOutput
 from ledgermq.node.core.repair import Repair, repair_needed
 from ledgermq.node.core.shipping import Shipper

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core import range_repair as range_repairs
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.range_repair import RangeRepair
 from ledgermq.node.core.rebuild import RebuildOutput
 from ledgermq.node.core.shipping import ShipperOutput

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.core.install import Install
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.repair import repair_needed
 from ledgermq.node.core.shipping import Shipper, ShipperOutput
 from ledgermq.node.core.shipping_wire import decode, encode

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.core import replica_wire, shipping
-from ledgermq.node.core.ports import PeerPacket
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.core.replica_wire import BadPacket
 from ledgermq.node.core.shipping import PACKET_BYTES, PEERS_MAX, TURN_BYTES, Shipper
 from ledgermq.node.core.shipping_wire import (

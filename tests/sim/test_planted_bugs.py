@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.raft.config import Timing
 from ledgermq.sim.bugs import Bug
 from ledgermq.sim.cases import Case

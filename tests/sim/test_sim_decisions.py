@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls.transactions import UndecidedHalf
+from ledgermq.node.broker.calls.transaction_calls import UndecidedHalf
 from ledgermq.proto.types import I64
 from ledgermq.sim.cases import Case
 from ledgermq.sim.checkers import Violation

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from ledgermq.node.core.calls.delivery import Handle, Lease
-from ledgermq.node.core.calls.reading import Peeked
-from ledgermq.node.core.calls.sending import Produced
+from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
+from ledgermq.node.broker.calls.read_calls import Peeked
+from ledgermq.node.broker.calls.send_calls import Produced
 from ledgermq.proto.types import I64
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.histories import Histories, QueueKey

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim import faults_ha
 from ledgermq.sim.cluster import NATIVES_EVERY
 from ledgermq.sim.faults import FAULTS, KNOWN, acting, schedule

@@ -16,8 +16,8 @@ import lz4.frame
 import numpy as np
 
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
-from ledgermq.node.core.calls.sending import Produce, ProduceFrame
-from ledgermq.node.core.ranges import cut
+from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
+from ledgermq.node.broker.ranges import cut
 from ledgermq.node.core.replica_boot import record_of
 from ledgermq.proto import control
 from ledgermq.proto.control import AuditRecord, ControlRecord, SealRecord, TrimRecord

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ledgermq.node.core.flush import FlushPolicy
-from ledgermq.node.core.ranges import cut
+from ledgermq.node.broker.flush import FlushPolicy
+from ledgermq.node.broker.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.cluster import Station
 from ledgermq.sim.faults import FAULTS, acting, draw

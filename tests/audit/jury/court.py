@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ledgermq.audit.jobs import audit
-from ledgermq.node.core.flush import FlushPolicy
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
 from ledgermq.sim.settings import Settings
 from tests.audit.jury.clusters import Cluster, at_rest, cut_off, interrupted

@@ -1,0 +1,131 @@
+"""Broadcasting consumer groups at the leader: every client of the group gets every message, so each is a *member* with a place of its own.
+
+A member is a consumer group under an internal name (`names.member_group`), and everything that is true of a group is true of it: leases,
+acknowledgements, attempts, snapshots. What is particular is how its places begin and end. It begins at the end of every queue of a topic
+when its first Receive for that topic is served: a `reset` record says where. It ends by a `group` record that deletes it, when the client
+says goodbye, or has shown no sign of life for `PATIENCE` liveness limits: a client that was cut off for a while misses nothing, one that
+is gone for good leaves nothing.
+
+Who is alive is leader-local and begins anew with every leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_name, reset_pair_name
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.proto import control
+from ledgermq.proto.names import member_name, parse_member
+from ledgermq.proto.types import GroupConfig, TopicConfig
+
+PATIENCE = 10
+MEMBERS_MAX = 10_000
+"""Members of all groups in a broker group."""
+LOOKS = 8
+"""How often within the liveness limit silent members are looked for."""
+
+
+class Members:
+    """Members of broadcasting groups on one broker group's leader."""
+
+    def __init__(self, machine: Machine, overlay: Overlay, liveness_ns: int) -> None:
+        self._machine = machine
+        self._overlay = overlay
+        self._patience_ns = PATIENCE * liveness_ns
+        self._every_ns = max(1, liveness_ns // LOOKS)
+        self._seen: dict[str, int] = {}
+        """Member → last sign of life."""
+        self._of_client: dict[str, dict[str, None]] = {}
+        """Client, as in the names of members → its members."""
+        self._gone: dict[str, None] = {}
+        self._look_ns = 0
+
+    def lead(self, now_ns: int) -> None:
+        """Start over from the applied state: every member counts as alive now."""
+        self.resign()
+        for group, _, _ in self._machine.delivery.queues:
+            self._know(group, now_ns)
+        self._look_ns = now_ns + self._every_ns
+
+    def resign(self) -> None:
+        self._seen.clear()
+        self._of_client.clear()
+        self._gone.clear()
+
+    def _know(self, group: str, now_ns: int) -> None:
+        client = parse_member(group)[1]
+        if client:
+            self._seen[group] = now_ns
+            self._of_client.setdefault(client, {})[group] = None
+
+    # Signs of life
+
+    def alive(self, clients: Iterable[str], at_ns: int) -> None:
+        """Signs of life, by session."""
+        if self._of_client:
+            for client in clients:
+                for group in self._of_client.get(member_name(client_of(client)), ()):
+                    self._seen[group] = max(self._seen[group], at_ns)
+
+    def gone(self, client: str) -> None:
+        """The client said goodbye."""
+        self._gone.update(self._of_client.get(member_name(client), {}))
+
+    def expire(self, now_ns: int) -> None:
+        """Look for members that were silent for too long."""
+        if self._seen and now_ns >= self._look_ns:
+            self._look_ns = now_ns + self._every_ns
+            self._gone.update({group: None for group, seen_ns in self._seen.items() if seen_ns + self._patience_ns <= now_ns})
+
+    def wake_at_ns(self) -> int | None:
+        return self._look_ns if self._seen else None
+
+    def has_work(self) -> bool:
+        return bool(self._gone)
+
+    # Plans
+
+    def drop_gone(self, plan: Plan) -> None:
+        """Forget the members that are gone."""
+        if plan.full:
+            return
+        for group in self._gone:
+            if self._overlay.configuring(group_name(group)) is None:
+                plan.members_dropped.append(group)
+                self._overlay.mark_name(plan.next_index, group_name(group))
+                plan.drafts.append(control.draft(control.GroupRecord(GroupConfig("", group), deleted=True), plan.now_ms))
+                plan.count("members_dropped")
+
+    def appended(self, plan: Plan) -> None:
+        """The plan is in the log."""
+        for group in plan.members_dropped:
+            self._gone.pop(group, None)
+            if self._seen.pop(group, None) is not None:
+                client = parse_member(group)[1]
+                del self._of_client[client][group]
+                if not self._of_client[client]:
+                    del self._of_client[client]
+
+    def begins(self, plan: Plan, group: str, config: TopicConfig, topic: str) -> bool:
+        """Must the Receives of a member wait because it has no place in the topic yet? Then the record that gives it one is planned."""
+        queues = self._machine.delivery.queues
+        if not parse_member(group)[1]:
+            return False
+        if group not in self._seen:
+            if len(self._seen) >= MEMBERS_MAX:
+                return True
+            self._know(group, plan.now_ns)
+            self._look_ns = min(self._look_ns, plan.now_ns + self._every_ns)
+        if any((group, topic, queue) in queues for queue in range(config.queues)):
+            # A queue that the topic got later is read from its beginning.
+            return False
+        index = plan.next_index
+        ends = tuple([(queue, self._machine.end(topic, queue)) for queue in range(config.queues)])
+        plan.drafts.append(control.draft(control.ResetRecord(group, topic, ends), plan.now_ms))
+        for queue, _ in ends:
+            self._overlay.mark_name(index, reset_name((group, topic, queue)))
+        self._overlay.mark_name(index, reset_pair_name(group, topic))
+        return True

@@ -1,0 +1,82 @@
+"""The leader's rules for topics with a deduplication window: what of a call is stored, and what is answered for what is there already.
+
+Decided against the state as of the log's end: ids that are applied (`ids.py`) and those of entries that are not, which the overlay marks. A
+call with a message whose first copy is not committed yet waits for it: only then is there an answer that stays true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.transaction_calls import Prepare
+from ledgermq.node.broker.state.message_ids import Ids, Place
+from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.proto.names import parent_of
+from ledgermq.proto.properties import message_id_of
+from ledgermq.proto.types import TopicConfig
+
+
+def without_duplicates(
+    plan: Plan, call: Produce | Prepare, ids: Ids, overlay: Overlay, topics: Mapping[str, TopicConfig]
+) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
+    """The call with only what is not stored yet, and the names under which that is to be marked; None when nothing is left of it, or when
+    it waits until a message with one of its ids is committed. `Plan.known` gets what the answer says of duplicates."""
+    names: list[str] = []
+    fresh: list[int] = []
+    slots: list[int | Place] = []
+    seen: dict[str, int] = {}
+    for at, draft in enumerate(call.drafts):
+        topic = parent_of(draft.stored_topic)
+        window_ms = topics[topic].dedup_ms
+        message_id = message_id_of(draft.properties) if window_ms else None
+        place = None if message_id is None else ids.find(topic, message_id, plan.now_ms - window_ms)
+        name = f"id:{topic}:{message_id}" if message_id is not None else ""
+        if name and overlay.configuring(name) is not None:
+            plan.deferred.append(call)
+            return None
+        if place is not None:
+            slots.append(place)
+        elif name in seen:
+            slots.append(seen[name])
+        else:
+            if name:
+                seen[name] = len(fresh)
+            slots.append(len(fresh))
+            fresh.append(at)
+            names.append(name)
+    duplicates = len(slots) - len(fresh)
+    plan.count("duplicates", duplicates)
+    if not fresh:
+        places = [slot for slot in slots if isinstance(slot, Place)]
+        offsets, fire_ms = _columns([(place.offset, place.fire_ms) for place in places])
+        plan.done.append(Done(call.token, Produced(-1, -1, offsets, max(place.store_ms for place in places), fire_ms=fire_ms)))
+        return None
+    if duplicates:
+        plan.known[call.token] = tuple(slots)
+        rest = {"recovery_ms": [call.recovery_ms[at] for at in fresh]} if isinstance(call, Prepare) else {}
+        call = replace(call, drafts=[call.drafts[at] for at in fresh], **rest)  # type: ignore[arg-type]
+    return call, tuple(names)
+
+
+def mark_ids(plan: Plan, overlay: Overlay, names: tuple[str, ...]) -> None:
+    """The messages under these names become the next drafts of the plan: whoever sends one again waits until it is applied."""
+    for at, name in enumerate(names):
+        if name:
+            overlay.mark_name(plan.next_index + at, name)
+
+
+def with_known(
+    slots: Sequence[int | Place], offsets: tuple[int, ...], fire_ms: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Queue offsets and fire times of all messages of a call, from those of the new ones."""
+    fresh = [(offset, fire_ms[at] if fire_ms else 0) for at, offset in enumerate(offsets)]
+    return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Place) else fresh[slot] for slot in slots])
+
+
+def _columns(rows: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    times = tuple([fire_ms for _, fire_ms in rows])
+    return tuple([offset for offset, _ in rows]), times if any(times) else ()

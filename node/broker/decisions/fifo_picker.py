@@ -1,0 +1,162 @@
+"""What a Receive of a FIFO consumer group gets: of every message group the messages that are not done, in the order of their queue.
+
+Pure reading like `picker.py`, whose steps it replaces. Of each message group it takes the lowest messages first and stops at the first one
+that is leased, or about which something is in the log that is not applied yet. New messages of a locked group are jumped over: they become
+rows that wait (`delivery.py`), but only when something behind them is taken, so that a backlog of one message group writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ledgermq.node.broker.calls.consumer_calls import Receive
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, QueueOrder, ROWS_MAX
+from ledgermq.node.broker.decisions.picker import FIRST_UNITS, Job, Picker, Rules, SCAN_UNITS
+
+
+class FifoJob(Job):
+    """One call of `Picker.pick` for a FIFO group."""
+
+    def __init__(self, picker: Picker, call: Receive, rules: Rules) -> None:
+        super().__init__(picker, call, rules)
+        self._opened: set[tuple[int, str]] = set()
+        """(queue, message group) of which everything that had a row is in this pick."""
+        self._waiting: set[tuple[int, str]] = set()
+        """(queue, message group) of which something waits from this pick on."""
+
+    def steps(self, again_first: bool) -> list[Callable[[int], None]]:
+        """Behind what is visible again there may be new messages of its message group."""
+        return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again, self.never_leased]
+
+    def repeats(self, queues: Sequence[int]) -> bool:
+        """Hand out once more what a Receive with this attempt id was given, if that is leased still: its answer was lost."""
+        if self._call.attempt_id:
+            for queue in queues:
+                self._repeat(self._key(queue))
+        return bool(self.pick.messages)
+
+    def _repeat(self, key: QueueKey) -> None:
+        order = self._groups.order(key)
+        ready = set(self._clock.ready(key))
+        for head in order.heads():
+            for offset in order.groups[str(order.name(head))]:
+                row = self._delivery.row(key, offset)
+                if self.full() or row is None or row.attempt_id != self._call.attempt_id:
+                    break
+                if offset in ready or self._overlay.pending(key, offset) is not None:
+                    break
+                positions, sizes, _ = self._messages.units(key[1], key[2], offset, 1)
+                self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))
+
+    def visible_again(self, queue: int) -> None:
+        """Of every message group whose lowest message is visible again: that one and those behind it, up to the first that is leased."""
+        key = self._key(queue)
+        order = self._groups.order(key)
+        ready = set(self._clock.ready(key))
+        for head in order.heads() if ready else ():
+            if self.full():
+                return
+            if self._enough():
+                self.pick.more = True
+                return
+            if head in ready:
+                self._take_group(key, str(order.name(head)), ready)
+
+    def _take_group(self, key: QueueKey, name: str, ready: set[int]) -> None:
+        for offset in self._groups.order(key).groups[name]:
+            if self.full() or self._enough() or offset not in ready or not self._consider(key, offset):
+                return
+        self._opened.add((key[2], name))
+
+    def never_leased(self, queue: int) -> None:
+        """New messages, from the cursor as of the log's end: those of message groups that nothing locks."""
+        key = self._key(queue)
+        order = self._groups.order(key)
+        start = self.pick.cursors.get(queue, self._start(key))
+        end = self._messages.end(key[1], queue)
+        order.tidy(start)
+        if start >= end or self._in_flight(key, start) >= ROWS_MAX:
+            return
+        scan = _Scan(start)
+        stop = min(end, start + SCAN_UNITS)
+        chunk = FIRST_UNITS
+        while scan.next < stop and not self.full() and scan.waits < LOOK_AHEAD:
+            self._scan_new(order, queue, scan, min(chunk, stop - scan.next))
+            chunk = SCAN_UNITS
+        self._settle(queue, scan, end)
+
+    def _scan_new(self, order: QueueOrder, queue: int, scan: _Scan, count: int) -> None:
+        positions, sizes, codes = self._messages.units(self._call.topic, queue, scan.next, count)
+        wanted = set(self._codes)
+        for position, size, code in zip(positions.tolist(), sizes.tolist(), codes.tolist(), strict=True):
+            if self.full() or scan.waits >= LOOK_AHEAD:
+                return
+            offset = scan.next
+            if wanted and code not in wanted:
+                scan.pass_over()
+                continue
+            name = order.name(offset)
+            if name is None:
+                name = self._messages.message_group(position, size)
+                order.note(offset, name)
+            group = (queue, name)
+            if group in self._waiting or (name in order.groups and group not in self._opened):
+                scan.wait()
+            elif self._take(queue, offset, 1, position, size, fresh=True):
+                scan.take()
+            else:
+                scan.pass_over()
+
+    def _settle(self, queue: int, scan: _Scan, end: int) -> None:
+        """Keep what was decided up to the last message taken or passed over; those waiting behind it are looked at again next time."""
+        scan.cut()
+        if scan.next > scan.first:
+            self.pick.cursors[queue] = scan.next
+            for begin, to in scan.passed:
+                self._pass(queue, begin, to)
+            order = self._groups.order(self._key(queue))
+            self.pick.waiting += [(queue, offset) for offset in scan.waiting]
+            self._waiting.update((queue, str(order.name(offset))) for offset in scan.waiting)
+            self.pick.more |= scan.next < end and not self.full() and scan.scanned >= SCAN_UNITS
+
+
+class _Scan:
+    """A walk over new messages: what was decided about each."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.next = first
+        """The first message not decided about."""
+        self.scanned = 0
+        self.waits = 0
+        """How many messages in a row, up to here, are locked."""
+        self.waiting: list[int] = []
+        self.passed: list[tuple[int, int]] = []
+
+    def take(self) -> None:
+        self._step()
+
+    def pass_over(self) -> None:
+        if self.passed and self.passed[-1][1] == self.next:
+            self.passed[-1] = (self.passed[-1][0], self.next + 1)
+        else:
+            self.passed.append((self.next, self.next + 1))
+        self._step()
+
+    def _step(self) -> None:
+        self.next += 1
+        self.scanned += 1
+        self.waits = 0
+
+    def wait(self) -> None:
+        self.waiting.append(self.next)
+        self.next += 1
+        self.scanned += 1
+        self.waits += 1
+
+    def cut(self) -> None:
+        """Forget the messages at the end that only wait."""
+        if self.waits:
+            del self.waiting[-self.waits :]
+            self.next -= self.waits

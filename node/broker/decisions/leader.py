@@ -1,0 +1,432 @@
+"""The one writer of a broker group: decides client calls against the state as of the log's end, while this node leads.
+
+Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
+`appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
+entry that bears it is applied (`applied`), but sends of the classes `memory` and `master`: they are answered once it is replicated
+(`replicated`).
+Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader` for what was not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from ledgermq.node.broker.decisions.broadcasting import Members
+from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, ClientGone, ClientsAlive, Lease, Receive, Received
+from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, ProduceFrame, Produced
+from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.decisions.deduplication import with_known
+from ledgermq.node.broker.state.delivery import QueueKey, Touched
+from ledgermq.node.broker.decisions.fifo import MessageGroups
+from ledgermq.node.broker.flush import Durability, FlushPolicy
+from ledgermq.node.broker.decisions.producer_sequencing import Framing, InLog, PRODUCERS_MAX, Told
+from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
+from ledgermq.node.broker.decisions.lite_serving import LiteServer
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.picker import Picker
+from ledgermq.node.broker.decisions.plan import Awaited, Plan
+from ledgermq.node.broker.decisions.planner import Planner
+from ledgermq.node.broker.decisions.polls import Pair, Polls
+from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.decisions.timer_firing import Wheel, fire_times
+from ledgermq.proto.types import Range
+from ledgermq.raft.config import HaRules
+
+DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
+"""Nearly all calls: nothing but the next plan is concerned with them."""
+_REMEMBERED_RECEIVES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSettings:
+    """What the one writer may do, per broker group."""
+
+    times: LeaseTimes = field(default_factory=LeaseTimes)
+    receive_bytes_max: int = 16 << 20
+    lite_topics_max: int = 20_000
+    """Lite topics of one topic that may have messages here."""
+    entry_bytes_max: int = (64 << 20) - 8
+    policy: FlushPolicy = FlushPolicy.DURABLE
+    """What messages of topics without a durability of their own are acknowledged for."""
+    max_attempts: int = 17
+    """Deliveries of a message to a consumer group that has no configuration."""
+    ha: HaRules = field(default_factory=HaRules)
+    """What holds while the group has the rule IN_SYNC."""
+    preferred: str | None = None
+    """The replica that is to lead whenever it can."""
+    producers_max: int = PRODUCERS_MAX
+    """Producers of native frames that a broker group remembers."""
+    transactions: TransactionRules = field(default_factory=TransactionRules)
+
+
+class Leader:
+    """Decisions of one broker group's leader. Idle (and empty) on a follower."""
+
+    resolver_type: type[Resolver] = Resolver
+    framing_type: type[Framing] = Framing
+
+    def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
+        self.term: int | None = None
+        """The term this node leads, None on a follower."""
+        self.serving = False
+        self._overlay = Overlay()
+        self.clock = LeaseClock(machine.delivery, settings.times)
+        self.polls = Polls()
+        self._groups = MessageGroups(machine.delivery, self._overlay, machine.message_group_of)
+        self._touched: Touched = []
+        """Rows of the queues of FIFO groups that the range at hand touched."""
+        self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, self._groups, settings.receive_bytes_max)
+        self.checks = CheckClock(machine.transactions, settings.transactions)
+        room = settings.entry_bytes_max
+        self.wheel = Wheel(machine, self._overlay)
+        resolver = self.resolver_type(machine, self.checks, self._overlay, room, settings.transactions)
+        burials = Burials(machine, self._overlay, room, settings.max_attempts)
+        patience, most = settings.times.liveness_ns, settings.receive_bytes_max
+        self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
+        self.members = Members(machine, self._overlay, patience)
+        self.framing = self.framing_type(machine.producers, self._overlay, settings.producers_max)
+        givers = resolver, self.wheel, self.lite, self.members, burials, self.framing
+        self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
+        self._inbox: list[Call] = []
+        self._awaited: list[tuple[int, int, Awaited]] = []
+        self._early: deque[Awaited] = deque()
+        """Sends that wait to be replicated, by index; each call waits here or in `_awaited`, so that it is answered once."""
+        self._uncommitted: dict[str, int] = {}
+        """Stored topic → last entry of the class `memory` that is not applied yet."""
+        self._serial = 0
+        self._releases: dict[tuple[QueueKey, int], int] = {}
+        """Leases whose Receive is gone, to be made visible again: (queue, offset) → lease number."""
+        self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
+        """Leases of the last Receives, without their messages: what is to be given back if an answer finds nobody."""
+        self.counters: dict[str, int] = dict.fromkeys(
+            ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
+        )
+        self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
+        self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
+        self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
+        self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
+        self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)
+        self.counters |= dict.fromkeys(("frames", "frame_messages", "frame_duplicates", "frames_refused"), 0)
+
+    # Leadership
+
+    def lead(self, term: int) -> None:
+        """This node won `term`; it serves once its term-start record is applied."""
+        assert self.term is None, "resign before leading again"
+        self.term = term
+
+    def serve(self, now_ns: int) -> None:
+        """The term-start record is applied: applied state covers every earlier term."""
+        self.serving = True
+        self.clock.lead(now_ns)
+        self.lite.lead(now_ns)
+        self.members.lead(now_ns)
+        self.checks.lead(now_ns)
+        self.wheel.lead()
+        self.polls.wake_all()
+        early, self._inbox = self._inbox, []
+        for call in early:
+            self._accept(call)
+
+    def resign(self, leader: str | None, commit_index: int) -> list[Done]:
+        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still come true when it is applied."""
+        self.term = None
+        self.serving = False
+        done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        for early in self._early:
+            self._await(early)
+        self._early.clear()
+        self._uncommitted.clear()
+        kept: list[tuple[int, int, Awaited]] = []
+        for index, serial, awaited in sorted(self._awaited, key=lambda item: item[:2]):
+            if awaited.poll is not None and self.polls.get(awaited.token) is None:
+                continue
+            if index > commit_index:
+                done.append(Done(awaited.token, Refused("unknown-outcome", leader)))
+            else:
+                kept.append((index, serial, replace(awaited, poll=None)))
+        self._awaited = kept
+        done += [Done(poll.call.token, Refused("not-leader", leader)) for poll in self.polls.clear() if not poll.leasing]
+        self._inbox = []
+        self._releases.clear()
+        self._answered.clear()
+        self._overlay.clear()
+        self.framing.clear()
+        self.clock.resign()
+        self.lite.resign()
+        self.members.resign()
+        self.checks.resign()
+        self.wheel.resign()
+        self._groups.clear()
+        self._touched = []
+        self._picker.forget()
+        return done
+
+    # Calls
+
+    def take(self, calls: Sequence[Call], leader: str | None, now_ns: int) -> list[Done]:
+        """Accept calls. The answers are those that need no decision."""
+        done: list[Done] = []
+        for call in calls:
+            if self.serving and type(call) in DECIDED:
+                self._inbox.append(call)
+            elif isinstance(call, CancelReceive):
+                done += self._cancel(call.receive)
+            elif self.term is None:
+                if not isinstance(call, _SIGNS):
+                    done.append(Done(call.token, Refused("not-leader", leader)))
+            elif isinstance(call, ClientGone):
+                for poll in self.polls.of_client(call.client_id):
+                    done += self._cancel(poll.call.token)
+                self._accept(call)
+            elif isinstance(call, Receive):
+                self.polls.add(call)
+                self.clock.alive((call.client_id,), now_ns)
+                self.lite.alive((call.client_id,), now_ns)
+                self.members.alive((call.client_id,), now_ns)
+            else:
+                self._accept(call)
+        return done
+
+    def _accept(self, call: Call) -> None:
+        if not self.serving:
+            self._inbox.append(call)
+        elif isinstance(call, ClientsAlive):
+            self.clock.alive(sorted(call.client_ids), call.at_ns)
+            self.lite.alive(sorted(call.client_ids), call.at_ns)
+            self.members.alive(sorted(call.client_ids), call.at_ns)
+        elif isinstance(call, ClientGone):
+            self.clock.gone(call.client_id, call.at_ns)
+            self.lite.gone(call.client_id)
+            self.members.gone(call.client_id)
+        else:
+            self._inbox.append(call)
+
+    def _cancel(self, token: Token) -> list[Done]:
+        """The caller of a Receive is gone: nothing it leased may stay invisible."""
+        if self.polls.remove(token) is not None:
+            return [Done(token, Received(()))]
+        pair, leases = self._answered.pop(token, (("", ""), ()))
+        self._release(pair, leases)
+        return []
+
+    def _release(self, pair: Pair, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._releases[(pair[0], lease.topic or pair[1], lease.queue), lease.queue_offset] = lease.lease_number
+
+    def expire(self, now_ns: int) -> None:
+        """End leases whose time is over: their messages are visible again."""
+        if self.serving:
+            for group, topic in self.clock.expire(now_ns):
+                self.polls.wake((group, topic))
+                self.lite.unlocked(group, topic)
+            self.lite.expire(now_ns)
+            self.members.expire(now_ns)
+
+    def due(self, now_ns: int) -> list[Done]:
+        """End long polls whose time is over. Each was looked at once, however little time it had."""
+        return [Done(poll.call.token, Received(())) for poll in self.polls.due(now_ns)]
+
+    def has_work(self) -> bool:
+        """Is there anything to plan?"""
+        return self.serving and bool(
+            self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work() or self.members.has_work()
+        )
+
+    def look(self, now_ns: int, now_ms: int) -> None:
+        """Look for delayed messages whose time has come."""
+        if self.serving:
+            self.wheel.look(now_ns, now_ms)
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
+        times = [self.polls.wake_at_ns()]
+        if self.serving:
+            times += [self.wheel.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
+        if self.serving and len(self.polls):
+            times.append(self.clock.wake_at_ns())
+        return min((at for at in times if at is not None), default=None)
+
+    # Planning
+
+    def begin_turn(self) -> None:
+        """What one turn may cost is given out anew."""
+        self._picker.looks.refill()
+
+    def wants_turn(self) -> bool:
+        """Did this turn's share of work for filters run out before everybody was looked at?"""
+        return self.serving and self._picker.looks.left <= 0 and bool(self.polls.dirty())
+
+    def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False, alone: bool = False) -> Plan:
+        """Decide everything that waits. With `full` no client message is accepted; `alone`: see `Plan`."""
+        assert self.serving, "a leader serves only after its term-start record is applied"
+        return self._planner.plan(Plan(first_index, now_ns, now_ms, full, alone), self._inbox, self._releases, self.polls)
+
+    def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
+        """On a full disk, decide what can make room again; every other call is refused. Receives and releases go on waiting."""
+        plan = Plan(first_index, now_ns, now_ms, full=True, releases=dict(self._releases))
+        trims = [call for call in self._inbox if isinstance(call, Trim)]
+        plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
+        return self._planner.plan(plan, trims, {}, Polls())
+
+    def withdraw(self) -> None:
+        """The log refused the plan: nothing of it happened."""
+        self._overlay.rollback()
+        self.wheel.rollback()
+
+    def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
+        """Not even control records find room, or none could be committed: refuse every call; Receives go on waiting."""
+        done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, _SIGNS)]
+        self._inbox = []
+        return done
+
+    def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
+        """The batch of `plan` is in the log (or it had none)."""
+        assert self.term is not None, "only a leader appends"
+        self._overlay.keep()
+        self.wheel.keep(plan)
+        self._inbox = plan.deferred
+        self._releases = plan.releases
+        self.lite.appended(plan)
+        self.members.appended(plan)
+        for name, by in plan.counts.items():
+            self.counters[name] += by
+        for call, place, durability in plan.produced:
+            end = place + len(call.drafts)
+            offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end])
+            if call.token in plan.known:
+                offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
+            produced = Produced(plan.first_index + place, self.term, offsets, store_ms, durability.value, fire_ms)
+            awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
+            if not durability.early:
+                self._await(awaited)
+                continue
+            self._early.append(awaited)
+            if durability is Durability.MEMORY:
+                self._uncommitted.update((draft.stored_topic, awaited.index) for draft in call.drafts)
+        for index, token, result in plan.awaited:
+            self._await(Awaited(index, self.term, token, result))
+        for pair in plan.settled:
+            self.polls.settled(pair)
+        for poll in plan.unserved:
+            self.polls.remove(poll.call.token)
+            plan.refuse(poll.call.token, "unknown-topic", poll.call.topic)
+        for index, poll, leases in plan.leased:
+            self.polls.leasing(poll)
+            self._await(Awaited(index, self.term, poll.call.token, None, poll, leases))
+        return plan.done
+
+    def put_back(self, calls: Sequence[Call]) -> None:
+        """Calls of a plan that were not decided after all come first in the next one."""
+        self._inbox = [*calls, *self._inbox]
+
+    def frame_appended(self, call: ProduceFrame, answer: FrameProduced) -> None:
+        """The frame is in the log."""
+        assert self.term is not None, "only a leader appends"
+        self.framing.appended(call.frame, answer)
+        self.counters["frames"] += 1
+        self.counters["frame_messages"] += answer.count
+        awaited = Awaited(answer.last_index, self.term, call.token, answer)
+        durability = Durability(answer.durability)
+        if not durability.early:
+            self._await(awaited)
+            return
+        self._early.append(awaited)
+        if durability is Durability.MEMORY:
+            self._uncommitted[call.topic] = answer.last_index
+
+    def frame_judged(self, verdict: Told) -> None:
+        """A frame was not appended: count why."""
+        stored = isinstance(verdict, InLog) or not isinstance(verdict.outcome, Refused)
+        self.counters["frame_duplicates" if stored else "frames_refused"] += 1
+
+    def await_entry(self, index: int, token: Token, result: Result | Refused) -> None:
+        """Answer a call once an entry that was appended for it outside of a plan is applied."""
+        assert self.term is not None, "only a leader appends"
+        self._await(Awaited(index, self.term, token, result))
+
+    def _await(self, awaited: Awaited) -> None:
+        self._serial += 1
+        heappush(self._awaited, (awaited.index, self._serial, awaited))
+
+    # Replicated, and applied
+
+    def replicated(self, index: int, *, alone: bool = False) -> list[Done]:
+        """A majority holds the entries of this term up to `index` or, `alone`, the master of an HA group has them on stable storage: answer
+        the sends that wait for no more than that. Whoever waits for the other of the two, because the group has another rule since, waits
+        for the commit."""
+        done: list[Done] = []
+        if self._early and alone is not (_class_of(self._early[0]) == Durability.MASTER.value):
+            for early in self._early:
+                self._await(early)
+            self._early.clear()
+        while self._early and self._early[0].index <= index:
+            awaited = self._early.popleft()
+            assert awaited.term == self.term and awaited.result is not None, awaited
+            done.append(Done(awaited.token, awaited.result))
+        return done
+
+    def wants_commit(self) -> bool:
+        """Does a Receive wait for messages that nobody else is in a hurry for? Only committed messages are delivered."""
+        return any(self.polls.waits_for(topic) for topic in self._uncommitted)
+
+    def touched(self, now_ns: int, touched: Touched) -> None:
+        """Applying a range may have changed these rows."""
+        for key, offset in touched:
+            self.clock.touched(now_ns, key, offset)
+        if len(self._groups):
+            self._touched += touched
+
+    def applied(self, entries: Range) -> list[Done]:
+        """The machine applied these entries; answer what waited for them."""
+        self._overlay.applied(entries.last_index)
+        self.framing.applied(entries.last_index)
+        self.wheel.applied(entries.last_index)
+        for key, offset in self._touched:
+            if self._groups.touched(key, offset):
+                # Whatever became of this message, those behind it may be free now.
+                self.polls.wake(key[:2])
+        self._touched = []
+        if self._uncommitted:
+            self._uncommitted = {topic: last for topic, last in self._uncommitted.items() if last > entries.last_index}
+        done: list[Done] = []
+        while self._awaited and self._awaited[0][0] <= entries.last_index:
+            _, _, awaited = heappop(self._awaited)
+            if awaited.term != entries.term:
+                # Another leader's entry stands where this one was appended.
+                done.append(Done(awaited.token, Refused("unknown-outcome")))
+            elif awaited.result is not None:
+                done.append(Done(awaited.token, awaited.result))
+            else:
+                done += self._hand_out(awaited)
+        return done
+
+    def _hand_out(self, awaited: Awaited) -> list[Done]:
+        """The lease of a Receive is committed: hand out its messages, or make them visible again if nobody waits any more."""
+        if awaited.poll is None:
+            return [Done(awaited.token, Received(awaited.leases))]
+        pair = awaited.poll.call.group, awaited.poll.call.topic
+        if self.polls.remove(awaited.token) is None:
+            self._release(pair, awaited.leases)
+            return []
+        self._answered[awaited.token] = (pair, tuple([replace(lease, record=b"") for lease in awaited.leases]))
+        if len(self._answered) > _REMEMBERED_RECEIVES:
+            self._answered.popitem(last=False)
+        return [Done(awaited.token, Received(awaited.leases))]
+
+
+def _class_of(awaited: Awaited) -> str:
+    assert isinstance(awaited.result, Produced | FrameProduced), awaited
+    return awaited.result.durability
+
+
+_SIGNS = (ClientsAlive, ClientGone, CancelReceive, Prefer, Returned, Appointed)

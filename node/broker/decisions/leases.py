@@ -1,0 +1,260 @@
+"""The clock of leases: which messages in flight are visible again. Leader-local and derived, never replicated, never stored.
+
+A lease runs from max(its record was applied here, this node began to lead) on the monotonic clock. A lease with a duration ends
+that much later. A lease without one (auto-renewal) ends when its client has shown no sign of life for the liveness limit, counted from
+the same moment at the earliest (that is its grace after a change of leaders), one second after the client said goodbye, and in any case
+at the cap. An ended lease only becomes *ready*: nothing is written, and it stays ready whatever its client does later, until a
+record about it is applied.
+
+Time is kept for *batches*: the leases that began in the same turn and end together, because they have one duration or one client. A
+message in flight costs the clock its place in a batch, not a deadline of its own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.state.delivery import Delivery, LEASE, QueueKey, QueueRows, TERMS, Terms
+from ledgermq.node.broker.state.offset_table import OffsetTable
+
+MS = 1_000_000
+SECOND = 1_000_000_000
+_SLACK_OF_HEAP = 1024
+_ROWS_MAX = 4096
+"""A batch with so many rows takes no more: what is taken away from the middle of it moves the rest."""
+_BATCH = 2
+"""Column of a row: the number of its batch. The first column is its lease number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """The periods of delivery, in nanoseconds of the monotonic clock.
+
+    `handover_ns` is added to every lease: what a committed lease needs at most to reach its consumer, so that the invisible time
+    which the consumer sees is never shorter than what it asked for. Leases begin on a grid of half of that, so that more of them share a
+    batch.
+    """
+
+    liveness_ns: int = 65 * SECOND
+    cap_ns: int = 3 * 3600 * SECOND
+    gone_ns: int = SECOND
+    handover_ns: int = 20 * MS
+
+
+@dataclass(slots=True)
+class _Batch:
+    number: int
+    base_ns: int
+    client: str
+    """Of leases that renew themselves."""
+    end_ns: int | None
+    """None while they renew themselves."""
+    rows: dict[QueueKey, array[int]] = field(default_factory=dict)
+    """Offsets, ascending."""
+    count: int = 0
+    ready: bool = False
+
+
+@dataclass(slots=True)
+class _Client:
+    seen_ns: int = 0
+    batches: dict[int, _Batch] = field(default_factory=dict)
+    """Its auto-renewed leases; a client without one is forgotten."""
+
+
+class LeaseClock:
+    """Deadlines of all rows of a `Delivery`, on the leader. `lead` starts it, `touched` follows what is applied."""
+
+    def __init__(self, delivery: Delivery, times: LeaseTimes) -> None:
+        self._delivery = delivery
+        self._times = times
+        self._rows: dict[QueueKey, OffsetTable] = {}
+        self._batches: dict[int, _Batch] = {}
+        self._begun = 0
+        self._clients: dict[str, _Client] = {}
+        self._heap: list[tuple[int, int]] = []
+        """(deadline when it was looked at last, batch)"""
+        self._ready: dict[QueueKey, dict[int, _Batch]] = {}
+        self._open: dict[int | str, _Batch] = {}
+        """Batches that leases beginning at `_open_ns` may join: by duration, or by the client that renews them."""
+        self._open_ns = -1
+        self.ready_count = 0
+        """How many messages in flight are visible again."""
+
+    def lead(self, now_ns: int) -> None:
+        """Start over: every row known counts from `now_ns`."""
+        self.resign()
+        for key, queue in self._delivery.queues.items():
+            if len(queue.rows):
+                self._lead_queue(now_ns, key, queue)
+
+    def _lead_queue(self, now_ns: int, key: QueueKey, queue: QueueRows) -> None:
+        columns = queue.rows.columns()
+        offsets, leases, terms = columns[0], columns[LEASE], columns[TERMS]
+        batches = np.empty(len(offsets), np.int64)
+        for number in np.unique(terms).tolist():
+            places = np.flatnonzero(terms == number)
+            for part in (places[i : i + _ROWS_MAX] for i in range(0, len(places), _ROWS_MAX)):
+                batch = self._begin(now_ns, self._delivery.terms[number])
+                batch.rows[key] = array("q", offsets[part].tobytes())
+                batch.count = len(part)
+                batches[part] = batch.number
+        table = self._rows[key] = OffsetTable("qq")
+        table.load(offsets, leases, batches)
+
+    def resign(self) -> None:
+        """Forget everything; a follower has no clock of leases."""
+        for part in (self._rows, self._batches, self._clients, self._heap, self._ready, self._open):
+            part.clear()
+        self.ready_count = 0
+
+    def touched(self, now_ns: int, key: QueueKey, offset: int) -> None:
+        """A record about this offset was applied: its lease is new, or gone."""
+        queue = self._delivery.queues.get(key)
+        row = None if queue is None else queue.rows.find(offset)
+        table = self._rows.get(key)
+        found = None if table is None else table.find(offset)
+        if table is not None and found is not None:
+            (_, leases, batches), at = found
+            if row is not None and row[0][LEASE][row[1]] == leases[at]:
+                return
+            self._leave(key, offset, self._batches[batches[at]])
+            table.pop(offset)
+            if not len(table):
+                del self._rows[key]
+        if row is not None:
+            chunk, at = row
+            self._start(now_ns, key, offset, chunk[LEASE][at], self._delivery.terms[chunk[TERMS][at]])
+
+    def _start(self, now_ns: int, key: QueueKey, offset: int, lease: int, terms: Terms) -> None:
+        base = self._base(now_ns)
+        if self._open_ns != base:
+            self._open.clear()
+            self._open_ns = base
+        share = terms.client if terms.duration_ms is None else terms.duration_ms
+        batch = self._open.get(share)
+        if batch is None or batch.count >= _ROWS_MAX or batch.number not in self._batches:
+            batch = self._open[share] = self._begin(now_ns, terms)
+        offsets = batch.rows.get(key)
+        if offsets is None:
+            batch.rows[key] = array("q", (offset,))
+        else:
+            insort(offsets, offset)
+        batch.count += 1
+        table = self._rows.get(key)
+        if table is None:
+            table = self._rows[key] = OffsetTable("qq")
+        table.put(offset, lease, batch.number)
+
+    def _base(self, now_ns: int) -> int:
+        """From when the time of a lease runs that begins now."""
+        grid = max(1, self._times.handover_ns // 2)
+        return -(-(now_ns + self._times.handover_ns) // grid) * grid
+
+    def _begin(self, now_ns: int, terms: Terms) -> _Batch:
+        base, duration_ms = self._base(now_ns), terms.duration_ms
+        end = None if duration_ms is None else (now_ns if duration_ms == 0 else base + duration_ms * MS)
+        self._begun += 1
+        batch = self._batches[self._begun] = _Batch(self._begun, base, terms.client, end)
+        if end is None:
+            self._clients.setdefault(terms.client, _Client()).batches[batch.number] = batch
+        self._push(self._deadline(batch), batch.number)
+        return batch
+
+    def _leave(self, key: QueueKey, offset: int, batch: _Batch) -> None:
+        """The row is no more part of its batch."""
+        offsets = batch.rows[key]
+        del offsets[bisect_left(offsets, offset)]
+        batch.count -= 1
+        self.ready_count -= int(batch.ready)
+        if not offsets:
+            del batch.rows[key]
+            if batch.ready:
+                ready = self._ready[key]
+                del ready[batch.number]
+                if not ready:
+                    del self._ready[key]
+        if not batch.count:
+            del self._batches[batch.number]
+            self._detach(batch)
+
+    def _detach(self, batch: _Batch) -> None:
+        client = self._clients.get(batch.client)
+        if client is not None:
+            client.batches.pop(batch.number, None)
+            if not client.batches:
+                del self._clients[batch.client]
+
+    def _deadline(self, batch: _Batch) -> int:
+        if batch.end_ns is not None:
+            return batch.end_ns
+        client = self._clients.get(batch.client)
+        seen = 0 if client is None else client.seen_ns
+        return min(batch.base_ns + self._times.cap_ns, max(batch.base_ns, seen) + self._times.liveness_ns)
+
+    def _push(self, deadline_ns: int, number: int) -> None:
+        heappush(self._heap, (deadline_ns, number))
+        if len(self._heap) > 2 * len(self._batches) + _SLACK_OF_HEAP:
+            # Most items belong to leases that ended early: the heap must not grow with the messages acknowledged.
+            self._heap = [(self._deadline(batch), batch.number) for batch in self._batches.values() if not batch.ready]
+            heapify(self._heap)
+
+    def alive(self, clients: Iterable[str], at_ns: int) -> None:
+        """Signs of life of these clients."""
+        for name in clients:
+            client = self._clients.get(name)
+            if client is not None:
+                client.seen_ns = max(client.seen_ns, at_ns)
+
+    def gone(self, client_id: str, at_ns: int) -> None:
+        """The client said goodbye: its auto-renewed leases end one second later, even if the same name comes back."""
+        self._open.clear()
+        for session, client in list(self._clients.items()):
+            if client_of(session) == client_id:
+                for batch in list(client.batches.values()):
+                    batch.end_ns = min(self._deadline(batch), at_ns + self._times.gone_ns)
+                    self._detach(batch)
+                    self._push(batch.end_ns, batch.number)
+
+    def expire(self, now_ns: int) -> dict[tuple[str, str], None]:
+        """Make every lease whose time is over ready; the (group, topic) pairs that got something."""
+        found: dict[tuple[str, str], None] = {}
+        while self._heap and self._heap[0][0] <= now_ns:
+            _, number = heappop(self._heap)
+            batch = self._batches.get(number)
+            if batch is None or batch.ready:
+                continue
+            deadline = self._deadline(batch)
+            if deadline > now_ns:
+                heappush(self._heap, (deadline, number))
+                continue
+            batch.end_ns, batch.ready = deadline, True
+            self._detach(batch)
+            self._open.clear()
+            self.ready_count += batch.count
+            for key in batch.rows:
+                self._ready.setdefault(key, {})[number] = batch
+                found[key[0], key[1]] = None
+        return found
+
+    def expired(self, now_ns: int, key: QueueKey, offset: int) -> bool:
+        """Is the lease of this row over by this leader's clock?"""
+        table = self._rows.get(key)
+        found = None if table is None else table.find(offset)
+        return found is None or self._deadline(self._batches[found[0][_BATCH][found[1]]]) <= now_ns
+
+    def ready(self, key: QueueKey) -> Iterator[int]:
+        """Offsets visible again, the longest ready first. Do not apply records while iterating."""
+        for batch in self._ready.get(key, {}).values():
+            yield from batch.rows[key]
+
+    def wake_at_ns(self) -> int | None:
+        """When the next lease may end."""
+        return self._heap[0][0] if self._heap else None

@@ -1,0 +1,365 @@
+"""Lite topics at the leader: sets are changed, dead clients lose theirs, and Receives get messages of whatever in a client's set has some.
+
+A lite topic is one queue in order, and its lock is whole: while a consumer group holds a message of it whose lease runs, nobody of the
+group gets another one. When the lease of all that is in flight is over, the same messages come again from the first on, then new ones.
+
+A client may read from thousands of lite topics, so none is looked at that has nothing: for every client there is a list of those that may
+have, filled when messages arrive, leases end and sets grow. It errs on the long side only; a look takes out what has nothing or is locked,
+and what unlocks it brings it back. Everything here is leader-local and made anew by the next leader (`lead`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.decisions.leases import LeaseClock
+from ledgermq.node.broker.state.lite import LiteKey
+from ledgermq.node.broker.state.machine import Effects, Machine
+from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
+from ledgermq.proto import control
+from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
+from ledgermq.proto.types import TopicKind
+
+LOOKS = 8
+"""How often within the liveness limit dead clients are looked for."""
+SETS_MAX = 1_000_000
+"""Members of all sets of a broker group."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one lite topic gives to a Receive."""
+
+    topic: str
+    offsets: list[int]
+    attempts: list[int]
+    records: list[bytes]
+
+
+class LiteServer:
+    """Lite topics of one broker group's leader."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        clock: LeaseClock,
+        overlay: Overlay,
+        polls: Polls,
+        burials: Burials,
+        liveness_ns: int,
+        max_bytes: int,
+        topics_max: int,
+    ) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._overlay = overlay
+        self._polls = polls
+        self._burials = burials
+        self._liveness_ns = liveness_ns
+        self._max_bytes = max_bytes
+        self._topics_max = topics_max
+        self._maybe: dict[LiteKey, dict[str, None]] = {}
+        """Stored lite topics that may have messages for a client, the longest listed first."""
+        self._seen: dict[str, int] = {}
+        """Last sign of life of the clients with a set."""
+        self._gone: dict[str, None] = {}
+        """Clients whose sets are to be emptied."""
+        self._look_ns = 0
+
+    # Leadership
+
+    def lead(self, now_ns: int) -> None:
+        """Start over from the applied state: every client counts as alive now."""
+        self.resign()
+        for key in self._machine.lite.all():
+            self._seen[key[2]] = now_ns
+            self._list(key, self._machine.lite.names(key))
+        self._look_ns = now_ns + self._liveness_ns // LOOKS
+
+    def resign(self) -> None:
+        self._maybe.clear()
+        self._seen.clear()
+        self._gone.clear()
+
+    def follow(self, effects: Effects, now_ns: int) -> None:
+        """Entries were applied: what may have messages now, and for whom."""
+        if not self._machine.lite.count and not effects.lite:
+            return
+        for topic in effects.topics:
+            self._wake(topic, self._machine.lite.readers(topic))
+        for group, topic in dict.fromkeys((key[0], key[1]) for key, _ in effects.touched if LITE_SEPARATOR in key[1]):
+            self.unlocked(group, topic)
+        for key, names in effects.lite:
+            self._seen.setdefault(key[2], now_ns)
+            if not self._machine.lite.size(key):
+                self._maybe.pop(key, None)
+            else:
+                self._list(key, names)
+
+    def unlocked(self, group: str, topic: str) -> None:
+        """Something in flight of a consumer group was acknowledged, changed, or is visible again."""
+        self._wake(topic, (reader for reader in self._machine.lite.readers(topic) if reader[0] == group))
+
+    def _wake(self, topic: str, readers: Iterable[tuple[str, str]]) -> None:
+        parent, _ = parse_lite(topic)
+        for group, client in readers:
+            self._maybe.setdefault((group, parent, client), {})[topic] = None
+            self._polls.wake(lite_pair(group, parent, client))
+
+    def _list(self, key: LiteKey, names: Iterable[str]) -> None:
+        group, parent, client = key
+        listed = self._maybe.setdefault(key, {})
+        for name in names:
+            topic = lite_stored(parent, name)
+            if self._machine.delivery.cursor((group, topic, 0)) < self._machine.end(topic, 0) or self._rows((group, topic, 0)):
+                listed[topic] = None
+        if listed:
+            self._polls.wake(lite_pair(group, parent, client))
+        else:
+            del self._maybe[key]
+
+    def _rows(self, key: QueueKey) -> int:
+        queue = self._machine.delivery.queues.get(key)
+        return 0 if queue is None else len(queue.rows)
+
+    # Clients
+
+    def alive(self, clients: Iterable[str], at_ns: int) -> None:
+        """Signs of life, by session or by client id."""
+        if self._seen:
+            for client in map(client_of, clients):
+                if client in self._seen:
+                    self._seen[client] = max(self._seen[client], at_ns)
+
+    def gone(self, client: str) -> None:
+        """The client said goodbye."""
+        if client in self._seen:
+            self._gone[client] = None
+
+    def expire(self, now_ns: int) -> None:
+        """Look for clients that have shown no sign of life for too long."""
+        if now_ns < self._look_ns:
+            return
+        self._look_ns = now_ns + self._liveness_ns // LOOKS
+        for client, seen_ns in list(self._seen.items()):
+            if not any(self._machine.lite.of_client(client)):
+                del self._seen[client]
+            elif seen_ns + self._liveness_ns <= now_ns:
+                self._gone[client] = None
+
+    def wake_at_ns(self) -> int | None:
+        return self._look_ns if self._seen else None
+
+    def has_work(self) -> bool:
+        return bool(self._gone)
+
+    def drop_gone(self, plan: Plan) -> None:
+        """Empty the sets of clients that are gone; whoever comes back begins with a new one."""
+        if plan.full:
+            return
+        for client in self._gone:
+            keys = list(self._machine.lite.of_client(client))
+            if any(self._overlay.configuring(_set_name(key)) is not None for key in keys):
+                continue
+            plan.lite_dropped.append(client)
+            for key in keys:
+                self._overlay.mark_name(plan.next_index, _set_name(key))
+                plan.drafts.append(control.draft(control.LiteRecord(*key, whole=True), plan.now_ms))
+                plan.count("lite_sets_dropped")
+
+    def appended(self, plan: Plan) -> None:
+        """The plan is in the log."""
+        for client in plan.lite_dropped:
+            self._gone.pop(client, None)
+            self._seen.pop(client, None)
+
+    # Sets
+
+    def sync(self, plan: Plan, call: SyncLite) -> None:
+        """Change a client's set; nothing is written when it is what it should be."""
+        lite = self._machine.lite
+        key = (call.group, call.topic, call.client_id)
+        config = self._machine.topics.get(call.topic)
+        if config is None or config.kind is not TopicKind.LITE:
+            plan.refuse(call.token, "unknown-topic", call.topic)
+            return
+        if any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), _set_name(key))):
+            plan.deferred.append(call)
+            return
+        if call.client_id in self._seen:
+            self._seen[call.client_id] = max(self._seen[call.client_id], plan.now_ns)
+        self._gone.pop(call.client_id, None)
+        if call.version and call.version < lite.version(key):
+            plan.done.append(Done(call.token, LiteSynced(lite.size(key))))
+            return
+        wanted = dict.fromkeys(call.names)
+        new = [] if call.action == "remove" else [name for name in wanted if not lite.has(key, name)]
+        lost: list[str] = []
+        if call.action == "remove":
+            lost = [name for name in wanted if lite.has(key, name)]
+        elif call.action == "set":
+            lost = [name for name in lite.names(key) if name not in wanted]
+        size = lite.size(key) + len(new) - len(lost)
+        if new and (size > call.limit or lite.count + len(new) > SETS_MAX):
+            plan.refuse(call.token, "lite-subscriptions", f"{size} lite topics in the set of one client; the limit is {call.limit}")
+            return
+        if not new and not lost:
+            plan.done.append(Done(call.token, LiteSynced(size)))
+            return
+        positions = tuple([(name, at) for name in new if (at := self._start(call, name)) is not None])
+        record = control.LiteRecord(*key, call.version, False, tuple(new), tuple(lost), positions)
+        index = plan.next_index
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        plan.size += 64 * (len(new) + len(lost))
+        self._overlay.mark_name(index, _set_name(key))
+        for name, _ in positions:
+            # What is leased meanwhile would begin where the group was.
+            self._overlay.mark_name(index, _lease_name((call.group, lite_stored(call.topic, name), 0)))
+        plan.awaited.append((index, call.token, LiteSynced(size)))
+        plan.count("lite_sets_changed")
+
+    def _start(self, call: SyncLite, name: str) -> int | None:
+        """The offset at which the group is to begin in a lite topic; None: where it was, or else at the end."""
+        topic = lite_stored(call.topic, name)
+        begin, end = self._machine.begin(topic, 0), self._machine.end(topic, 0)
+        if call.start == "last":
+            return None
+        if call.start == "time":
+            return self._machine.offset_at(topic, 0, call.start_at)
+        at = {"min": begin, "max": end, "offset": call.start_at, "tail": end - call.start_at}[call.start]
+        return min(max(at, begin), end)
+
+    def crowded(self, plan: Plan, call: Produce) -> str | None:
+        """Why there is no room for the lite topics that a send would begin; None if there is. What is on its way to be applied is not
+        counted, so that there may be a few more."""
+        for draft in call.drafts:
+            parent = parse_lite(draft.stored_topic)[0]
+            known = self._machine.lite_topics(parent)
+            if draft.stored_topic in known:
+                continue
+            new = plan.lite_new.setdefault(parent, {})
+            new[draft.stored_topic] = None
+            if len(known) + len(new) > self._topics_max:
+                del new[draft.stored_topic]
+                return f"topic {parent} has {len(known)} lite topics with messages in this broker group; the limit is {self._topics_max}"
+        return None
+
+    # Receives
+
+    def serve(self, plan: Plan, pair: tuple[str, str], polls: Polls) -> None:
+        """Serve the Receives of one client, the longest waiting first, until nothing is left for them."""
+        for poll in polls.waiting(pair):
+            call = poll.call
+            config = self._machine.topics.get(call.topic)
+            if config is None:
+                plan.unserved.append(poll)
+                continue
+            if any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group))):
+                return
+            found = self._pick(call)
+            if not found:
+                plan.settled.append(pair)
+                return
+            self._lease(plan, poll, found)
+
+    def _pick(self, call: Receive) -> list[_Found]:
+        key = (call.group, call.topic, client_of(call.client_id))
+        listed = self._maybe.get(key, {})
+        found: list[_Found] = []
+        count = size = 0
+        for topic in list(listed):
+            if count >= call.max_messages or size >= self._max_bytes:
+                break
+            queue_key = (call.group, topic, 0)
+            waits_for = _lease_name(queue_key), reset_pair_name(call.group, topic)
+            if any(self._overlay.configuring(name) is not None for name in waits_for):
+                continue
+            one = self._look(queue_key, call.max_messages - count, self._max_bytes - size)
+            if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):
+                del listed[topic]
+                # It may be locked by this very plan, which the log may refuse.
+                self._overlay.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
+            else:
+                found.append(one)
+                count += len(one.records)
+                size += sum(map(len, one.records))
+        if not listed:
+            self._maybe.pop(key, None)
+        return found
+
+    def _look(self, key: QueueKey, most: int, max_bytes: int) -> _Found | None:
+        """The next messages of a lite topic; None if it has none or is locked."""
+        machine, topic = self._machine, key[1]
+        again = sorted(self._clock.ready(key))
+        if self._rows(key) > len(again) or any(self._overlay.pending(key, offset) is not None for offset in again):
+            return None
+        first = max(machine.delivery.cursor(key), machine.begin(topic, 0))
+        new = range(first, min(machine.end(topic, 0), first + max(0, most - len(again))))
+        found = _Found(topic, [], [], [])
+        size = 0
+        for offset in [*again[:most], *new]:
+            if size >= max_bytes:
+                break
+            row = machine.delivery.row(key, offset)
+            positions, sizes, _ = machine.units(topic, 0, offset, 1)
+            found.offsets.append(offset)
+            found.attempts.append(1 if row is None else row.attempt + 1)
+            found.records.append(machine.record(int(positions[0]), int(sizes[0])))
+            size += int(sizes[0])
+        return found if found.records else None
+
+    def _lease(self, plan: Plan, poll: Poll, found: list[_Found]) -> None:
+        """One record for each lite topic; the Receive is answered when the last one is applied."""
+        call = poll.call
+        leases: list[Lease] = []
+        index = -1
+        for one in found:
+            self._give_up(plan, (call.group, one.topic, 0), one)
+            if not one.records:
+                continue
+            index = plan.next_index
+            leased = ((0, tuple(one.offsets), tuple(one.attempts)),)
+            plan.drafts.append(
+                control.draft(control.LeaseRecord(call.group, one.topic, call.client_id, call.invisible_ms, leased), plan.now_ms)
+            )
+            self._overlay.mark_name(index, _lease_name((call.group, one.topic, 0)))
+            for offset, attempt, record in zip(one.offsets, one.attempts, one.records, strict=True):
+                leases.append(Lease(0, offset, index, attempt, record, one.topic))
+                if attempt > 1:
+                    self._overlay.mark_row(index, (call.group, one.topic, 0), offset)
+                    plan.count("leased_again")
+            plan.count("leased", len(one.records))
+        if leases:
+            plan.leased.append((index, poll, tuple(leases)))
+
+    def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
+        """Make dead letters of the first messages that used up their attempts, and leave the others. While there is no room for one, all
+        stay where they are."""
+        limit = self._burials.max_attempts(key[0])
+        while found.attempts and found.attempts[0] > limit:
+            if plan.full:
+                found.records.clear()
+                return
+            lease = self._machine.delivery.lease(key, found.offsets[0])
+            if lease is None or not self._burials.bury(plan, key, found.offsets[0], lease):
+                return
+            for column in (found.offsets, found.attempts, found.records):
+                del column[0]
+
+
+def _set_name(key: LiteKey) -> str:
+    """The name under which a pending change of a set is marked."""
+    return "lite-set:" + "\n".join(key)
+
+
+def _lease_name(key: QueueKey) -> str:
+    """The name under which a pending lease of a lite topic is marked: until it is applied the lite topic is locked."""
+    return f"lite-lease:{key[0]}\n{key[1]}"

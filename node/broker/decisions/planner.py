@@ -1,0 +1,480 @@
+"""Decisions about client calls, against the state as of the log's end: applied state + overlay.
+
+Each method adds to the plan of the turn what one call or one waiting Receive needs: drafts, answers, and the marks in the overlay
+that later decisions see. Nothing here knows whether the log will take the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ledgermq.node.broker.decisions.broadcasting import Members
+from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Handle, Lease, SyncLite
+from ledgermq.node.broker.calls.outcome import Call, Done
+from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted
+from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, ProduceFrame, Recall, Recalled, ResumeProducer
+from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, Prepare, Resolve
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
+from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.decisions.fifo import MessageGroups
+from ledgermq.node.broker.decisions.fifo_picker import FifoJob
+from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
+from ledgermq.node.broker.decisions.producer_sequencing import Framing
+from ledgermq.node.broker.decisions.leases import LeaseClock
+from ledgermq.node.broker.decisions.lite_serving import LiteServer
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.uncommitted import Overlay, RETAINED, group_name, reset_name, reset_pair_name, topic_name
+from ledgermq.node.broker.decisions.picker import Pick, Picker, Rules
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
+from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.state.timers import Place, RECALLED_MAX
+from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, Wheel, recall_name
+from ledgermq.proto import control
+from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name
+from ledgermq.proto.properties import PROPERTIES_MAX
+from ledgermq.proto.types import Draft, TopicConfig, TopicKind
+
+_PLAN_BYTES = 8 << 20
+"""Calls beyond this go into the next batch of the same turn."""
+_HANDLE_BYTES = 256
+_ROW_BYTES_MAX = 1024
+"""At most so much of a shared record belongs to one handle: names and a client id at their longest."""
+
+
+class Planner:
+    """The one writer's rules. Keeps nothing; what it decides is in the plan and in the overlay."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        clock: LeaseClock,
+        overlay: Overlay,
+        picker: Picker,
+        resolver: Resolver,
+        wheel: Wheel,
+        lite: LiteServer,
+        members: Members,
+        burials: Burials,
+        framing: Framing,
+        groups: MessageGroups,
+        entry_bytes_max: int,
+        policy: FlushPolicy,
+    ) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._overlay = overlay
+        self._picker = picker
+        self._resolver = resolver
+        self._wheel = wheel
+        self._lite = lite
+        self._members = members
+        self._burials = burials
+        self._framing = framing
+        self._groups = groups
+        self._entry_bytes_max = entry_bytes_max
+        self._policy = policy
+        self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
+        """The shared records of a plan must fit into a log file; what comes behind so many handles is for the next batch."""
+
+    def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
+        """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
+        self._wheel.fire(plan)
+        for call in calls:
+            if plan.size >= _PLAN_BYTES or plan.rows > self._rows_max:
+                plan.deferred.append(call)
+            elif isinstance(call, Produce):
+                self._produce(plan, call)
+            elif isinstance(call, ProduceFrame):
+                self._frame(plan, call)
+            elif isinstance(call, Ack):
+                self._ack(plan, call)
+            elif isinstance(call, Change):
+                self._change(plan, call)
+            elif isinstance(call, Prepare | Resolve | Overdue | CountChecks):
+                self._resolver.take(plan, call)
+            elif isinstance(call, Recall):
+                self._recall(plan, call)
+            elif isinstance(call, Forward):
+                self._burials.forward(plan, call)
+            elif isinstance(call, Configure):
+                self._configure(plan, call)
+            elif isinstance(call, Reset):
+                self._reset(plan, call)
+            elif isinstance(call, CommitOffset):
+                self._commit_offset(plan, call)
+            elif isinstance(call, OpenProducer):
+                self._framing.open(plan, call)
+            elif isinstance(call, ResumeProducer):
+                self._framing.resume(plan, call)
+            elif isinstance(call, SyncLite):
+                self._lite.sync(plan, call)
+            elif isinstance(call, Mark):
+                plan.awaited.append((plan.next_index, call.token, Marked(plan.next_index)))
+                plan.drafts.append(control.draft(call.record, plan.now_ms))
+            elif isinstance(call, Seal | Trim):
+                self._retain(plan, call)
+        for (key, offset), lease in releases.items():
+            if plan.rows > self._rows_max:
+                plan.releases[key, offset] = lease
+            else:
+                self._give_back(plan, key, offset, lease)
+        self._lite.drop_gone(plan)
+        self._members.drop_gone(plan)
+        for pair in polls.dirty():
+            self._serve(plan, pair, polls)
+        if plan.ack_place >= 0:
+            acks = tuple([(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()])
+            plan.drafts[plan.ack_place] = control.draft(control.AckRecord(acks), plan.now_ms)
+        if plan.change_place >= 0:
+            plan.drafts[plan.change_place] = control.draft(control.ChangeRecord(tuple(plan.changes)), plan.now_ms)
+        if plan.transaction_place >= 0:
+            record = control.TransactionRecord(tuple(plan.ended), tuple(plan.checked))
+            plan.drafts[plan.transaction_place] = control.draft(record, plan.now_ms)
+        if plan.offset_place >= 0:
+            offsets = tuple([(*key, offset) for key, offset in plan.offsets.items()])
+            plan.drafts[plan.offset_place] = control.draft(control.OffsetRecord(offsets), plan.now_ms)
+        return plan
+
+    def _produce_plain(self, plan: Plan, call: Produce) -> bool:
+        """One message of which nothing special is asked, while no configuration is under way: nearly every send. False: decide it in full;
+        what is accepted here would be accepted there, with the same effect."""
+        if len(call.drafts) != 1 or plan.full or self._overlay.names_pending:
+            return False
+        draft = call.drafts[0]
+        topic = self._machine.topics.get(draft.stored_topic)
+        if topic is None or topic.dedup_ms or draft.deliver_ms or not 0 <= draft.queue < topic.queues:
+            return False
+        body, properties = len(draft.body), len(draft.properties)
+        if entry_bytes(draft.stored_topic, body, properties) > self._entry_bytes_max or properties > PROPERTIES_MAX:
+            return False
+        durability = durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
+        plan.memory_drafts += durability is Durability.MEMORY
+        plan.produced.append((call, len(plan.drafts), durability))
+        plan.drafts.append(draft)
+        plan.size += body
+        plan.count("produced")
+        return True
+
+    def _produce(self, plan: Plan, call: Produce) -> None:
+        if self._produce_plain(plan, call):
+            return
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+            return
+        for draft in call.drafts:
+            if not 0 <= draft.queue < self._machine.queues_of(draft.stored_topic):
+                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
+                return
+            size = entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))
+            room = STORED_BYTES if draft.deliver_ms else 0
+            if size + room > self._entry_bytes_max or len(draft.properties) + room > PROPERTIES_MAX:
+                plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
+                return
+        if any(self._overlay.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
+            plan.deferred.append(call)
+            return
+        if not call.drafts:
+            plan.refuse(call.token, "unknown-topic", "no message at all")
+            return
+        if any(LITE_SEPARATOR in draft.stored_topic for draft in call.drafts):
+            if self._overlay.configuring(RETAINED) is not None:
+                # Lite topics without messages vanish with a trim, and begin elsewhere afterwards.
+                plan.deferred.append(call)
+                return
+            crowded = self._lite.crowded(plan, call)
+            if crowded is not None:
+                plan.refuse(call.token, "lite-topics", crowded)
+                return
+        topics = self._machine.topics
+        names: tuple[str, ...] = ()
+        if any(topics[parent_of(draft.stored_topic)].dedup_ms for draft in call.drafts):
+            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            if rest is None:
+                return
+            call, names = rest  # type: ignore[assignment]  # of the kind it was
+        durability = strongest(self._durability_of(topics[parent_of(d.stored_topic)], d, plan) for d in call.drafts)
+        # The watermark may have to be raised first, by a record of its own.
+        drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
+        if names:
+            # An id counts as stored once it is durable; so does the answer to whoever sends it again.
+            durability = Durability.DURABLE
+            mark_ids(plan, self._overlay, names)
+        plan.produced.append((call, len(plan.drafts), durability))
+        if durability is Durability.MEMORY:
+            plan.memory_drafts += len(call.drafts)
+        plan.drafts.extend(drafts)
+        plan.size += sum(len(draft.body) for draft in call.drafts)
+        plan.count("produced", len(call.drafts))
+
+    def _durability_of(self, topic: TopicConfig, draft: Draft, plan: Plan) -> Durability:
+        return durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
+
+    def _frame(self, plan: Plan, call: ProduceFrame) -> None:
+        """What its producer does not matter to; the rest is judged when the drafts of this plan are in the log (`framing.py`)."""
+        frame, config = call.frame, self._machine.topics.get(call.topic)
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+        elif frame.producer_id in plan.held or self._overlay.configuring(topic_name(call.topic)) is not None:
+            plan.held.add(frame.producer_id)
+            plan.deferred.append(call)
+        elif config is None or not len(frame) or not 0 <= int(frame.batch.queues.min()) <= int(frame.batch.queues.max()) < config.queues:
+            plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
+        elif config.kind not in (TopicKind.NORMAL, TopicKind.MIXED):
+            plan.refuse(call.token, "wrong-kind", f"topic {call.topic} is of kind {config.kind.value}: send to it message by message")
+        elif int(frame.batch.sizes.max()) > self._entry_bytes_max:
+            plan.refuse(call.token, "too-large", f"an entry of {int(frame.batch.sizes.max())} bytes")
+        else:
+            plan.frames.append(call)
+            plan.size += len(frame.batch.data)
+
+    def _judge(self, plan: Plan, handle: Handle) -> tuple[bool, int | None]:
+        """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
+        key = (handle.group, handle.topic, handle.queue)
+        pending = self._overlay.pending(key, handle.queue_offset)
+        if pending is None:
+            pending = self._overlay.configuring(reset_name(key))
+        good = (
+            pending is None
+            and self._machine.delivery.lease(key, handle.queue_offset) == handle.lease_number
+            and not self._clock.expired(plan.now_ns, key, handle.queue_offset)
+            and self._overlay.configuring(topic_name(handle.topic)) is None
+            and self._overlay.configuring(group_name(handle.group)) is None
+        )
+        return good, pending
+
+    def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
+        """Has this very lease been acknowledged? If an entry not applied yet says so, also the index of that entry."""
+        pending = self._overlay.acking(key, offset)
+        if pending is not None:
+            # Nobody acknowledges a lease that is not in force, so the one applied is the one that the entry names.
+            return self._machine.delivery.lease(key, offset) == lease, pending
+        return self._machine.delivery.acknowledged(key, offset, lease), None
+
+    def _ack(self, plan: Plan, call: Ack) -> None:
+        flags: list[bool] = []
+        plan.size += _HANDLE_BYTES * len(call.handles)
+        plan.rows += len(call.handles)
+        index = -1
+        for handle in call.handles:
+            key = (handle.group, handle.topic, handle.queue)
+            good, pending = self._judge(plan, handle)
+            if good:
+                index = max(index, plan.ack_index())
+                plan.add_ack(key, handle.queue_offset, handle.lease_number)
+                self._overlay.mark_acked(plan.ack_index(), key, handle.queue_offset)
+                plan.count("acked")
+            else:
+                good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
+                # It counted, and its answer was lost: whoever repeats it hears the same again.
+                pending = acking if good else pending
+                plan.count("handles_refused", int(not good))
+                # Because of an entry that might never be committed: the answer waits for it.
+                index = index if pending is None else max(index, pending)
+            flags.append(good)
+        if index < 0:
+            plan.done.append(Done(call.token, Acked(tuple(flags))))
+        else:
+            plan.awaited.append((index, call.token, Acked(tuple(flags))))
+
+    def _change(self, plan: Plan, call: Change) -> None:
+        handle = call.handle
+        plan.rows += 1
+        good, pending = self._judge(plan, handle)
+        if good:
+            key = (handle.group, handle.topic, handle.queue)
+            index = plan.change_index()
+            plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
+            self._overlay.mark_row(index, key, handle.queue_offset)
+            plan.awaited.append((index, call.token, Changed(index)))
+            plan.count("changed")
+            return
+        plan.count("handles_refused")
+        if pending is not None:
+            plan.awaited.append((pending, call.token, Changed(None)))
+        else:
+            plan.done.append(Done(call.token, Changed(None)))
+
+    def _give_back(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
+        row = self._machine.delivery.row(key, offset)
+        if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
+            return
+        if self._overlay.configuring(reset_name(key)) is not None:
+            # A reset that stands in the log already gives it back.
+            return
+        plan.rows += 1
+        index = plan.change_index()
+        plan.changes.append((*key, offset, lease, 0, row.client))
+        self._overlay.mark_row(index, key, offset)
+        plan.count("released")
+
+    def _recall(self, plan: Plan, call: Recall) -> None:
+        place = Place(call.fire_ms, call.offset)
+        pending = self._overlay.configuring(recall_name(place))
+        if pending is not None:
+            plan.awaited.append((pending, call.token, Recalled(False)))
+        elif not self._wheel.recallable(plan, place, call.deliver_ms):
+            # Its time has come, whether or not what fired it is ever committed.
+            plan.done.append(Done(call.token, Recalled(False)))
+        elif self._machine.timers.recalled_count + plan.recalls >= RECALLED_MAX:
+            plan.refuse(call.token, "too-many-recalls", f"{RECALLED_MAX} recalled messages of this broker group are not due yet")
+        else:
+            index = plan.next_index
+            plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset), plan.now_ms))
+            self._overlay.mark_name(index, recall_name(place))
+            plan.recalls += 1
+            plan.awaited.append((index, call.token, Recalled(True)))
+            plan.count("messages_recalled")
+
+    def _configure(self, plan: Plan, call: Configure) -> None:
+        names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
+        names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
+        names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
+        judged = {topic_name(frame.topic) for frame in plan.frames}
+        if any(self._overlay.configuring(name) is not None or name in judged for name in names):
+            # Frames of this plan stand behind its drafts, and were judged by the topic as it is before them.
+            plan.deferred.append(call)
+            return
+        index = -1
+        for record in self._machine.differences(call):
+            index = plan.next_index
+            plan.drafts.append(control.draft(record, plan.now_ms))
+            name = topic_name if isinstance(record, control.TopicRecord) else group_name
+            self._overlay.mark_name(index, name(record.stored))
+        if index < 0:
+            plan.done.append(Done(call.token, Configured()))
+        else:
+            plan.awaited.append((index, call.token, Configured()))
+
+    def _reset(self, plan: Plan, call: Reset) -> None:
+        """Until the reset is applied nothing of the pair is leased and no handle of its queues counts: what was leased before vanishes,
+        and what is leased afterwards begins at the new cursor."""
+        count = self._machine.queues_of(call.topic)
+        if not count or not all(0 <= queue < count for queue, _ in call.queues):
+            plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
+            return
+        names = [topic_name(call.topic), group_name(call.group), reset_pair_name(call.group, call.topic)]
+        if any(self._overlay.configuring(name) is not None for name in names):
+            plan.deferred.append(call)
+            return
+        index = plan.next_index
+        queues = tuple([(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues])
+        plan.drafts.append(control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms))
+        for queue, _ in queues:
+            self._overlay.mark_name(index, reset_name((call.group, call.topic, queue)))
+        self._overlay.mark_name(index, reset_pair_name(call.group, call.topic))
+        plan.awaited.append((index, call.token, ResetDone(queues)))
+        plan.count("reset", len(queues))
+
+    def _commit_offset(self, plan: Plan, call: CommitOffset) -> None:
+        """Whoever pulled a message saw it applied, so the applied end bounds what can be committed. A reset in the same turn counts by its
+        place: this turn's offsets share one record, so behind a reset they wait for the next one."""
+        key = (call.group, call.topic, call.queue)
+        if not 0 <= call.queue < self._machine.queues_of(call.topic):
+            plan.refuse(call.token, "unknown-topic", f"queue {call.queue} of topic {call.topic}")
+        elif not 0 <= call.offset <= (end := self._machine.end(call.topic, call.queue)):
+            plan.refuse(call.token, "illegal-offset", f"queue {call.queue} of topic {call.topic} ends at offset {end}, not {call.offset}")
+        elif any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), reset_name(key))):
+            plan.deferred.append(call)
+        else:
+            plan.rows += 1
+            # Of several in one turn the last one counts, in its place.
+            plan.offsets.pop(key, None)
+            plan.offsets[key] = call.offset
+            plan.awaited.append((plan.offset_index(), call.token, OffsetCommitted()))
+            plan.count("offsets_committed")
+
+    def _retain(self, plan: Plan, call: Seal | Trim) -> None:
+        """A seal or a trim that says nothing new proposes nothing; one behind another that is not applied yet waits for it."""
+        retained = self._machine.retained
+        if self._overlay.configuring(RETAINED) is not None:
+            plan.deferred.append(call)
+        elif retained.sealing(call.record) if isinstance(call, Seal) else retained.trimming(call.record):
+            index = plan.next_index
+            plan.drafts.append(control.draft(call.record, plan.now_ms))
+            self._overlay.mark_name(index, RETAINED)
+            plan.awaited.append((index, call.token, Kept()))
+        else:
+            plan.done.append(Done(call.token, Kept()))
+
+    def _clamped(self, topic: str, queue: int, offset: int) -> int:
+        return min(max(offset, self._machine.begin(topic, queue)), self._machine.end(topic, queue))
+
+    def _serve(self, plan: Plan, pair: Pair, polls: Polls) -> None:
+        """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
+        group, topic = pair
+        if polls.is_lite(pair):
+            self._lite.serve(plan, pair, polls)
+            return
+        config = self._machine.topics.get(topic)
+        if config is None:
+            plan.unserved += polls.waiting(pair)
+            return
+        if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
+            return
+        if self._members.begins(plan, group, config, topic):
+            return
+        known = self._machine.groups.get(base_group(group))
+        fifo = known is not None and known.fifo
+        rules = Rules(self._burials.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
+        for poll in polls.waiting(pair):
+            if plan.size >= _PLAN_BYTES:
+                return
+            pick = self._picker.pick(poll.call, config.queues, rules, FifoJob if fifo else None)
+            if pick:
+                self._burials.give_up(plan, pair, pick)
+                self._lease(plan, poll, pick, fifo=fifo)
+            if not pick.messages:
+                if not pick.more:
+                    plan.settled.append(pair)
+                elif pick:
+                    polls.later(pair)
+                return
+
+    def _lease(self, plan: Plan, poll: Poll, pick: Pick, *, fifo: bool) -> None:
+        call = poll.call
+        if not (pick.messages or pick.passed or pick.passed_again):
+            return
+        index = plan.next_index
+        columns: dict[int, tuple[list[int], list[int]]] = {}
+        for message in pick.messages:
+            offsets, attempts = columns.setdefault(message.queue, ([], []))
+            offsets.append(message.offset)
+            attempts.append(message.attempt)
+            key = (call.group, call.topic, message.queue)
+            if fifo or not message.fresh:
+                self._overlay.mark_row(index, key, message.offset)
+            if fifo and message.fresh:
+                self._groups.planned(key, message.offset)
+            plan.count("leased_again", int(message.attempt > 1))
+        waiting: dict[int, list[int]] = {}
+        for queue, offset in pick.waiting:
+            waiting.setdefault(queue, []).append(offset)
+            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+            self._groups.planned((call.group, call.topic, queue), offset)
+        again: dict[int, list[int]] = {}
+        for queue, offset in pick.passed_again:
+            again.setdefault(queue, []).append(offset)
+            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+        for queue, cursor in pick.cursors.items():
+            self._overlay.mark_cursor(index, (call.group, call.topic, queue), cursor)
+        plan.count("leased", len(pick.messages))
+        plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
+        record = control.LeaseRecord(
+            group=call.group,
+            topic=call.topic,
+            client=call.client_id,
+            duration_ms=call.invisible_ms,
+            leased=tuple([(queue, tuple(offsets), tuple(attempts)) for queue, (offsets, attempts) in columns.items()]),
+            passed=tuple(pick.passed),
+            passed_again=tuple([(queue, tuple(offsets)) for queue, offsets in again.items()]),
+            waiting=tuple([(queue, tuple(offsets)) for queue, offsets in waiting.items()]),
+            attempt_id=call.attempt_id if fifo else "",
+        )
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        if pick.messages:
+            leases = tuple(Lease(m.queue, m.offset, index, m.attempt, m.record) for m in pick.messages)
+            plan.leased.append((index, poll, leases))

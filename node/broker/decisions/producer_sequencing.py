@@ -1,0 +1,280 @@
+"""The leader's rules for native producers and their frames, against the state as of the log's end.
+
+That is the applied state (`producers.py`) and what this leader appended since, which stands here. Opening and resuming are drafts of the
+turn's plan and are undone with it. A frame is judged only when everything before it is in the log, and is then appended at once or not at
+all: nothing of it is undone here but by losing the leadership.
+
+Every answer stays true. What is stored, committed and applied is known for good. What rests on an entry that is not applied waits for it.
+What rests on what is *not* there (no such producer, a message missing) counts only if this replica still leads: another leader may have it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
+from ledgermq.node.broker.decisions.uncommitted import Overlay, put_back
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.state.producers import Producer, Producers, Stored
+from ledgermq.proto import control
+from ledgermq.proto.types import Frame
+
+PRODUCERS_MAX = 10_000
+"""Of a broker group. Beyond that the longest silent one is dropped for each that is opened."""
+DROPPED_MAX = 100
+"""Of those whose time is over, at most so many are dropped by one record."""
+NAME_MAX = 1024
+EPOCH_MAX = (1 << 16) - 1
+ID_MAX = (1 << 32) - 1
+_RECORD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The frame comes next."""
+
+
+@dataclass(frozen=True, slots=True)
+class InLog:
+    """It is applied: all there is to say of it stands in the log."""
+
+    frame: Stored
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The answer once the entry at `index` is applied."""
+
+    index: int
+    outcome: FrameProduced | FrameKnown | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class IfLeading:
+    """The answer if this replica still leads."""
+
+    outcome: Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The answer, for good."""
+
+    outcome: FrameKnown | Refused
+
+
+Told = InLog | Later | IfLeading | Now
+Verdict = Append | Told
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """A producer as of the log's end. `index`: the last entry about it, which is not applied."""
+
+    name: str
+    epoch: int
+    next_sequence: int
+    index: int
+    frames: deque[tuple[int, FrameProduced]]
+    """Those that are not applied, with their first sequence number and what is to be answered."""
+    owner: str
+
+
+class Framing:
+    """Producers and frames that this leader appended and has not applied. Empty on a follower."""
+
+    def __init__(self, producers: Producers, overlay: Overlay, producers_max: int = PRODUCERS_MAX) -> None:
+        self._producers = producers
+        self._overlay = overlay
+        self._producers_max = producers_max
+        self._standing: dict[int, _Standing] = {}
+        self._ids: dict[str, int] = {}
+        """By name, of those with a record that is not applied."""
+        self._dropped: dict[int, int] = {}
+        """Producer → index of the record that drops it."""
+        self._next_id = 1
+        self._by_index: deque[tuple[int, int]] = deque()
+        """(last index, producer) of each record and frame, in log order."""
+
+    def __len__(self) -> int:
+        return len(self._by_index)
+
+    def clear(self) -> None:
+        """Leadership is lost."""
+        self._standing.clear()
+        self._ids.clear()
+        self._dropped.clear()
+        self._by_index.clear()
+        self._next_id = 1
+
+    def applied(self, index: int) -> None:
+        """Every entry up to `index` is applied."""
+        while self._by_index and self._by_index[0][0] <= index:
+            number = self._by_index.popleft()[1]
+            standing = self._standing.get(number)
+            if standing is None:
+                continue
+            while standing.frames and standing.frames[0][1].last_index <= index:
+                standing.frames.popleft()
+            if standing.index <= index:
+                del self._standing[number]
+                if self._ids.get(standing.name) == number:
+                    del self._ids[standing.name]
+        if self._dropped:
+            self._dropped = {number: at for number, at in self._dropped.items() if at > index}
+
+    def _at_end(self, number: int) -> _Standing | Producer | None:
+        """The producer as of the log's end."""
+        return None if number in self._dropped else self._standing.get(number) or self._producers.get(number)
+
+    # Opening
+
+    def open(self, plan: Plan, call: OpenProducer) -> None:
+        """A new producer, or the next epoch of a named one."""
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+            return
+        if len(call.name) > NAME_MAX:
+            plan.refuse(call.token, "too-large", f"the name of a producer has more than {NAME_MAX} characters")
+            return
+        known = (self._ids.get(call.name) or self._producers.named(call.name)) if call.name else None
+        before = None if known is None else self._at_end(known)
+        if known is not None and before is not None and before.epoch < EPOCH_MAX:
+            plan.count("producers_opened")
+            record = control.ProducerRecord(known, before.epoch + 1, call.name, owner=call.owner)
+            self._record(plan, call.token, record, before.next_sequence)
+            return
+        number = max(self._next_id, self._producers.next_id)
+        if number > ID_MAX:
+            plan.refuse(call.token, "too-many-producers", "this broker group has given out every producer id there is")
+            return
+        # A name that has used up its epochs goes on under another id.
+        sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
+        dropped = (*spent, *self._drop(plan, set(spent)))
+        plan.count("producers_opened")
+        self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner), sequence)
+
+    def resume(self, plan: Plan, call: ResumeProducer) -> None:
+        """The epoch goes on. The record changes nothing: that it is committed proves that this leader's log missed nothing."""
+        wrong = self._mistaken(call.producer_id, call.epoch)
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+        elif isinstance(wrong, Later):
+            plan.awaited.append((wrong.index, call.token, wrong.outcome))
+        elif isinstance(wrong, Now):
+            plan.done.append(Done(call.token, wrong.outcome))
+        elif wrong is not None:
+            plan.assured.append(Done(call.token, wrong.outcome))
+        else:
+            known = self._at_end(call.producer_id)
+            assert known is not None, "it is not mistaken"
+            if known.owner != call.owner:
+                # A small number is no secret: only who opened a producer sends in its name.
+                plan.assured.append(Done(call.token, _unknown(call.producer_id)))
+                return
+            plan.count("producers_resumed")
+            record = control.ProducerRecord(call.producer_id, call.epoch, known.name, owner=known.owner)
+            self._record(plan, call.token, record, known.next_sequence)
+
+    def _drop(self, plan: Plan, spent: set[int]) -> list[int]:
+        """Who goes, so that one more finds room. Nobody of whom anything is on its way: in the log, or in this plan."""
+        held = {*self._standing, *self._dropped, *spent, *plan.held, *(call.frame.producer_id for call in plan.frames)}
+        dropped = list(islice((n for n in self._producers.expired(plan.now_ms) if n not in held), DROPPED_MAX))
+        new = sum(self._producers.get(number) is None for number in self._standing)
+        over = len(self._producers) + new - len(self._dropped) - len(spent) - len(dropped) + 1 - self._producers_max
+        if over > 0:
+            held.update(dropped)
+            dropped += islice((n for n in self._producers.by_silence() if n not in held), over)
+        return dropped
+
+    def _record(self, plan: Plan, token: Token, record: control.ProducerRecord, sequence: int) -> None:
+        number, index = record.producer_id, plan.next_index
+        before, known, next_id = self._standing.get(number), self._ids.get(record.name), self._next_id
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        plan.size += _RECORD_BYTES
+        plan.awaited.append((index, token, ProducerOpened(number, record.epoch, sequence)))
+        plan.count("producers_dropped", len(record.dropped))
+        self._standing[number] = _Standing(record.name, record.epoch, sequence, index, before.frames if before else deque(), record.owner)
+        if record.name:
+            self._ids[record.name] = number
+        self._next_id = max(self._next_id, number + 1)
+        self._dropped.update(dict.fromkeys(record.dropped, index))
+        self._by_index.append((index, number))
+
+        def undo() -> None:
+            self._by_index.pop()
+            self._next_id = next_id
+            for gone in record.dropped:
+                del self._dropped[gone]
+            put_back(self._standing, number, before)
+            if record.name:
+                put_back(self._ids, record.name, known)
+
+        self._overlay.on_rollback(undo)
+
+    # Frames
+
+    def judge(self, frame: Frame) -> Verdict:
+        """What becomes of a frame that is to stand behind everything there is."""
+        number, standing = frame.producer_id, self._standing.get(frame.producer_id)
+        wrong = self._mistaken(number, frame.epoch)
+        if wrong is not None:
+            return wrong
+        known = self._at_end(number)
+        assert known is not None, "it is not mistaken"
+        end = known.next_sequence
+        if frame.first_sequence == end:
+            return Append()
+        if frame.next_sequence > end:
+            reason = "sequence-gap" if frame.first_sequence > end else "partial-frame"
+            detail = f"messages {frame.first_sequence} to {frame.next_sequence - 1} of producer {number}, whose next one is {end}"
+            refused = Refused(reason, detail=detail, next_sequence=end)
+            return IfLeading(refused) if standing is None else Later(standing.index, refused)
+        return self._known(frame, standing)
+
+    def _known(self, frame: Frame, standing: _Standing | None) -> Verdict:
+        """Every message of the frame is in the log."""
+        applied = self._producers.get(frame.producer_id)
+        for first_sequence, answer in standing.frames if standing is not None else ():
+            if (first_sequence, answer.count) == (frame.first_sequence, len(frame)):
+                return Later(answer.last_index, replace(answer, durability="durable", duplicate=True))
+        for stored in applied.frames if applied is not None else ():
+            if (stored.first_sequence, stored.count) == (frame.first_sequence, len(frame)):
+                return InLog(stored)
+        if applied is not None and frame.next_sequence <= applied.next_sequence:
+            return Now(FrameKnown(applied.next_sequence))
+        assert standing is not None, "what is in the log is applied, or stands here"
+        return Later(standing.index, FrameKnown(standing.next_sequence))
+
+    def _mistaken(self, number: int, epoch: int) -> Later | IfLeading | Now | None:
+        """Why this producer cannot go on in this epoch; None if it can."""
+        if number in self._dropped:
+            return Later(self._dropped[number], _unknown(number))
+        known, applied = self._at_end(number), self._producers.get(number)
+        if known is None or epoch > known.epoch:
+            return IfLeading(_unknown(number))
+        if epoch == known.epoch:
+            return None
+        stale = Refused("stale-epoch", detail=f"producer {number} was opened again: its epoch is {known.epoch}, not {epoch}")
+        if applied is not None and epoch < applied.epoch:
+            return Now(stale)
+        return Later(self._standing[number].index, stale)
+
+    def appended(self, frame: Frame, answer: FrameProduced) -> None:
+        """The frame is in the log."""
+        number = frame.producer_id
+        before, known = self._standing.get(number), self._at_end(number)
+        assert known is not None and known.next_sequence == frame.first_sequence, (frame.producer_id, frame.first_sequence, known)
+        frames = before.frames if before is not None else deque()
+        frames.append((frame.first_sequence, answer))
+        self._standing[number] = _Standing(known.name, known.epoch, frame.next_sequence, answer.last_index, frames, known.owner)
+        self._by_index.append((answer.last_index, number))
+
+
+def _unknown(number: int) -> Refused:
+    return Refused("unknown-producer", detail=f"producer {number} is not known here, or was silent for too long; open another one")
+

@@ -1,0 +1,176 @@
+"""Pulls: reads of one queue from an offset on that wait for messages. Nothing is leased and nothing is written.
+
+A pull comes here once the leader is known to miss nothing that was acknowledged before it (`reads.py`). What it finds is committed, so it
+stays true whoever leads; only a leader serves it, because elsewhere it could wait beside the messages, but for one that begins far behind
+the end (`Cold`). Messages that the filter does not
+want move the place from which it goes on, so a wait never looks at a message twice, and the caller learns how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import numpy as np
+
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.calls.read_calls import Pull, Pulled
+from ledgermq.node.broker.filters.filters import CallLooks, Looks
+from ledgermq.node.broker.state.machine import Machine
+
+SCAN_UNITS = 4096
+"""Units one pull looks at per turn; the rest is looked at in the next turn."""
+_FIRST_UNITS = 64
+
+
+@dataclass(slots=True)
+class _Waiting:
+    call: Pull
+    offset: int
+
+
+class Pulls:
+    """The pulls of one replica that wait."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiting: dict[Token, _Waiting] = {}
+        self._of_topic: dict[str, dict[Token, None]] = {}
+        self._dirty: dict[Token, None] = {}
+        self._deadlines: list[tuple[int, Token]] = []
+        self.looks = Looks()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def take(self, call: Pull) -> None:
+        """A pull whose read index is applied; it is looked at by the next `serve`."""
+        self._waiting[call.token] = _Waiting(call, call.offset)
+        self._of_topic.setdefault(call.topic, {})[call.token] = None
+        self._dirty[call.token] = None
+        heappush(self._deadlines, (call.deadline_ns, call.token))
+        if len(self._deadlines) > 4 * len(self._waiting) + 256:
+            self._deadlines = [item for item in self._deadlines if item[1] in self._waiting]
+            heapify(self._deadlines)
+
+    def wake(self, topics: Iterable[str]) -> None:
+        """These topics have new messages, or are not what they were."""
+        if self._of_topic:
+            for topic in topics:
+                self._dirty.update(self._of_topic.get(topic, {}))
+
+    def serve(self) -> list[Done]:
+        """Answer the pulls for which there is something."""
+        done: list[Done] = []
+        dirty, self._dirty = self._dirty, {}
+        for place, token in enumerate(dirty):
+            if self.looks.left <= 0:
+                # The others go on behind them, in the next turn.
+                self._dirty = dict.fromkeys(list(dirty)[place:]) | self._dirty
+                break
+            waiting = self._waiting[token]
+            outcome = self._look(waiting)
+            if isinstance(outcome, Refused) or outcome.records:
+                self._remove(token)
+                done.append(Done(token, outcome))
+            else:
+                waiting.offset = outcome.next_offset
+                if outcome.next_offset < outcome.end_offset:
+                    self._dirty[token] = None
+        return done
+
+    def due(self, now_ns: int) -> list[Done]:
+        """End the pulls whose time is over. Each was looked at once, however little time it had."""
+        done: list[Done] = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, token = heappop(self._deadlines)
+            waiting = self._waiting.get(token)
+            if waiting is not None:
+                self._remove(token)
+                done.append(Done(token, Pulled((), (), waiting.offset)))
+        return done
+
+    def cancel(self, token: Token) -> list[Done]:
+        """The caller is gone."""
+        waiting = self._waiting.get(token)
+        if waiting is None:
+            return []
+        self._remove(token)
+        return [Done(token, Pulled((), (), waiting.offset))]
+
+    def resign(self, refused: Refused) -> list[Done]:
+        """Leadership is lost: every caller may ask the next leader."""
+        tokens = list(self._waiting)
+        for token in tokens:
+            self._remove(token)
+        self._deadlines.clear()
+        return [Done(token, refused) for token in tokens]
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """When there is something to do next."""
+        if self._dirty:
+            return now_ns
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _remove(self, token: Token) -> None:
+        topic = self._waiting.pop(token).call.topic
+        self._dirty.pop(token, None)
+        others = self._of_topic[topic]
+        del others[token]
+        if not others:
+            del self._of_topic[topic]
+
+    def _look(self, waiting: _Waiting) -> Pulled | Refused:
+        """What there is for a pull now; without messages `next_offset` says how far the filter has passed."""
+        call, machine = waiting.call, self._machine
+        queues = machine.queues_of(call.topic)
+        if not 0 <= call.queue < queues:
+            return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
+        begin, end = machine.begin(call.topic, call.queue), machine.end(call.topic, call.queue)
+        if not begin <= waiting.offset <= end:
+            what = f"offset {waiting.offset} is outside of queue {call.queue} of topic {call.topic}, which holds {begin} to {end}"
+            return Refused("illegal-offset", detail=f"{what} (exclusive)")
+        found = _Scan(machine, call, self.looks.of_call(call.filter))
+        offset, stop, chunk = waiting.offset, min(end, waiting.offset + SCAN_UNITS), _FIRST_UNITS
+        while offset < stop and not found.full:
+            offset = found.scan(offset, min(chunk, stop - offset))
+            chunk = SCAN_UNITS
+        return Pulled(tuple(found.offsets), tuple(found.records), offset, end)
+
+
+class _Scan:
+    """One look at a queue."""
+
+    def __init__(self, machine: Machine, call: Pull, looks: CallLooks) -> None:
+        self._machine = machine
+        self._call = call
+        self._looks = looks
+        self._codes = [machine.tags_code(tag) for tag in sorted(call.filter.tags)]
+        self._bytes = 0
+        self.offsets: list[int] = []
+        self.records: list[bytes] = []
+
+    @property
+    def full(self) -> bool:
+        return self._served or self._looks.used_up
+
+    @property
+    def _served(self) -> bool:
+        return len(self.records) >= self._call.max_messages or self._bytes >= self._call.max_bytes
+
+    def scan(self, first: int, count: int) -> int:
+        """Look at `count` messages from `first` on; the first one not looked at."""
+        call, machine = self._call, self._machine
+        positions, sizes, codes = machine.units(call.topic, call.queue, first, count)
+        hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)
+        for i in hits:
+            if self.full:
+                return first + int(i)
+            position, size = int(positions[i]), int(sizes[i])
+            if self._looks.matches(machine, position, size):
+                self.offsets.append(first + int(i))
+                self.records.append(machine.record(position, size))
+                self._bytes += size
+        return self.offsets[-1] + 1 if self._served else first + count

@@ -1,0 +1,352 @@
+"""The leader's half of delayed messages: where one is stored, when one fires, and what is appended then (docs/format.md §4.4).
+
+Everything is decided against the watermark as of the log's end: the applied one, and what this leader has appended beyond it. A new
+message is stored above it and within its reach. Nothing fires before the leader's wall clock says so, nor past one that is in the log and
+not in its slot yet: the watermark would leave that one behind for ever. In each turn at most a bounded batch fires, so that calls and
+heartbeats are not kept waiting. The plan of a turn may be refused by the log; `keep` and `rollback` follow it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.origins import origin_text
+from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.state.timers import KIND, NEVER, Place, SLOTS, SLOT_MS, Watermark, epoch_of, first_place, key_of, slot_of
+from ledgermq.node.broker.decisions.timer_window import Window
+from ledgermq.proto import control
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, split_record, tags_code
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, INCARNATION, ORIGIN, REAL_QUEUE, REAL_TOPIC, TIMER_FIRST, edited, parse
+from ledgermq.proto.types import Draft
+
+BATCH = 512
+BATCH_BYTES = 1 << 20
+"""What fires in one turn at most; one message always does."""
+FLYING_MAX = 8
+"""Batches that are in the log and not applied yet: a leader without a majority does not fill its log."""
+RETRY_NS = 100_000_000
+_TOPIC_RETRY_NS = 10_000_000
+STORED_BYTES = 512
+"""How much larger an entry may get by waiting on the timer topic."""
+_LOOK_AGAIN_NS = 1_000_000_000
+"""The wall clock may be set while the monotonic one goes on: while something waits, it is looked at this often."""
+_ADVANCE_EPOCHS = SLOTS // 8
+_REAL_FIELD = f"\x02{REAL_TOPIC}\x01".encode()
+_DELIVER_FIELD = f"\x02{DELIVER_MS}\x01".encode()
+_BODY_AT = BODY_AT - HEADER_BYTES
+_BORN_MS = slice(40, 48)
+
+
+class _Stored(NamedTuple):
+    """What a record on the timer topic says, beside the message."""
+
+    own: bytes
+    """The properties that the message has in its topic: those before the first that `Wheel.stored` adds."""
+    deliver_ms: int
+    topic: str
+    queue: int
+    incarnation: int
+    first: str
+    body_end: int
+    properties_at: int
+
+    @classmethod
+    def of(cls, record: bytes) -> _Stored:
+        body_end, _, _, properties_at = split_record(record)
+        properties = record[properties_at:]
+        border = properties.rindex(_REAL_FIELD) + 1
+        waiting = parse(properties[border:])
+        at = properties.index(_DELIVER_FIELD) + len(_DELIVER_FIELD)
+        deliver_ms = int(properties[at : properties.index(b"\x02", at)])
+        numbers = int(waiting[REAL_QUEUE]), int(waiting[INCARNATION])
+        return cls(properties[:border], deliver_ms, waiting[REAL_TOPIC], *numbers, waiting.get(TIMER_FIRST, ""), body_end, properties_at)
+
+
+class _Position(NamedTuple):
+    """What a plan moves, to be put back if the log refuses it."""
+
+    end: Watermark
+    at: int
+
+
+class Wheel:
+    """Timers of one broker group's leader. Idle on a follower."""
+
+    def __init__(self, machine: Machine, overlay: Overlay) -> None:
+        self._machine = machine
+        self._timers = machine.timers
+        self._overlay = overlay
+        self._window: Window | None = None
+        self._end = Watermark()
+        """The watermark as of the log's end."""
+        self._kept = _Position(self._end, 0)
+        self._stored: deque[tuple[int, int]] = deque()
+        """(last index, lowest fire time) of batches with new messages that are in the log and not in their slots."""
+        self._flying: deque[int] = deque()
+        """Last index of each batch of fired messages that is not applied."""
+        self._planned: list[int] = []
+        """Fire times of the messages that the plan at hand stores."""
+        self._fired = False
+        """This turn's batch is planned."""
+        self._held_until_ns = 0
+        self._sleep_until_ms = NEVER
+        """Nothing is to be read before, unless something arrives; 0: there is."""
+        self._now_ms = 0
+
+    @property
+    def watermark(self) -> Watermark:
+        """As of the log's end."""
+        return self._end
+
+    def lead(self) -> None:
+        """The applied state covers every earlier term: it is the log's end but for what is appended from here on."""
+        self.resign()
+        self._end = self._timers.watermark
+        self._kept = _Position(self._end, 0)
+
+    def resign(self) -> None:
+        self._window = None
+        self._stored.clear()
+        self._flying.clear()
+        self._planned.clear()
+        self._fired = False
+        self._held_until_ns = 0
+        self._sleep_until_ms = 0
+
+    # Looking
+
+    def look(self, now_ns: int, now_ms: int) -> None:
+        """Once a turn: take note of the time, and read on in the slot whose turn it is."""
+        self._now_ms, self._fired = now_ms, now_ns < self._held_until_ns
+        arrived, self._timers.lowest_arrival = self._timers.lowest_arrival, NEVER
+        if arrived == NEVER and now_ms < self._sleep_until_ms:
+            return
+        if self._window is not None and arrived < self._window.epoch:
+            self._window = None
+        window = self._window = self._next_window()
+        if window is not None and not window.current:
+            window.step()
+        self._kept = _Position(self._end, 0 if window is None else window.at)
+        idle = window is None or (window.current and window.whole and not len(window))
+        self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
+
+    def _next_epoch(self) -> int:
+        """The first epoch behind that of the window that has messages."""
+        found = self._timers.next_epoch(self._end.epoch if self._window is None else max(self._window.epoch + 1, self._end.epoch))
+        return NEVER // SLOT_MS if found is None else found
+
+    def _next_window(self) -> Window | None:
+        window = self._window
+        if window is not None and (len(window) or not window.current):
+            return window
+        if window is not None and not window.whole:
+            return self._open(window.epoch)
+        # One that is used up stays as long as nothing of a later epoch is due, for what may still come.
+        epoch = self._next_epoch()
+        return window if epoch > epoch_of(self._now_ms) else self._open(epoch)
+
+    def _open(self, epoch: int) -> Window:
+        first = self._timers.first_of(epoch)
+        assert first is not None, f"epoch {epoch} has a first message"
+        return Window(self._machine, epoch, first, key_of(self._end.fire_ms, self._end.offset) if self._end.epoch == epoch else -1)
+
+    def hold(self, now_ns: int) -> None:
+        """Nothing can be appended now: look again in a while."""
+        self._held_until_ns = now_ns + RETRY_NS
+        self._fired = True
+
+    def ready(self) -> bool:
+        """Is there something to fire now?"""
+        return not self._fired and self._may_fire()
+
+    def _may_fire(self) -> bool:
+        window = self._window
+        if window is None or not window.current or len(self._flying) >= FLYING_MAX:
+            return False
+        # What came into a slot of an earlier epoch a moment ago fires first.
+        return self._timers.lowest_arrival >= window.epoch and window.at < window.until(self._limit())
+
+    def _limit(self) -> int:
+        """The latest fire time that may fire now."""
+        return min([self._now_ms, *[fire_ms for _, fire_ms in self._stored], *self._planned])
+
+    def wake_at_ns(self, now_ns: int) -> int | None:
+        """When `look` has something to do next; what waits for an entry to be applied needs no time of its own."""
+        window, arrived = self._window, self._timers.lowest_arrival
+        if now_ns < self._held_until_ns:
+            return self._held_until_ns
+        if arrived <= epoch_of(self._now_ms):
+            return now_ns
+        if self._sleep_until_ms:
+            at_ms = min(self._sleep_until_ms, arrived * SLOT_MS)
+        elif window is None or not window.current or not len(window):
+            return now_ns
+        else:
+            at_ms = window.fire_ms(window.at)
+            if at_ms <= self._now_ms:
+                return now_ns if self._may_fire() else None
+        return None if at_ms >= NEVER // SLOT_MS * SLOT_MS else now_ns + min(max(0, at_ms - self._now_ms) * 1_000_000, _LOOK_AGAIN_NS)
+
+    # Storing
+
+    def stored(self, plan: Plan, draft: Draft) -> Draft:
+        """A client's message as it is to be appended: what is due, or wants no time, as it is. May append a record to the plan first."""
+        if draft.deliver_ms <= plan.now_ms:
+            return draft
+        if epoch_of(draft.deliver_ms) > self._end.reach:
+            self._advance(plan)
+        fire_ms = self._placed(draft.deliver_ms)
+        incarnation = self._machine.topics[draft.stored_topic].incarnation
+        put = {REAL_TOPIC: draft.stored_topic, REAL_QUEUE: str(draft.queue), INCARNATION: str(incarnation), FIRE_MS: str(fire_ms)}
+        properties = edited(draft.properties, put)
+        return Draft(TIMER_TOPIC, slot_of(fire_ms), draft.body, properties, draft.born_ms, fire_ms, priority=draft.priority)
+
+    def _placed(self, deliver_ms: int) -> int:
+        """The fire time of a message: its own, unless the watermark is beyond it already (a clock went back), or does not reach it."""
+        fire_ms = max(deliver_ms, self._end.fire_ms)
+        if epoch_of(fire_ms) > self._end.reach:
+            fire_ms = self._end.reach * SLOT_MS
+        self._planned.append(fire_ms)
+        return fire_ms
+
+    def _advance(self, plan: Plan) -> None:
+        """Raise a watermark that stood still for long, since nothing fired, to where nothing is known to wait."""
+        to_ms = min(plan.now_ms, self._lowest_waiting())
+        if epoch_of(to_ms) > self._end.epoch + _ADVANCE_EPOCHS:
+            plan.drafts.append(control.draft(control.TimersRecord(to_ms, -1), plan.now_ms))
+            self._end = Watermark(to_ms, -1)
+
+    def _lowest_waiting(self) -> int:
+        """Nothing that is not done fires before this time."""
+        lowest = min([fire_ms for _, fire_ms in self._stored] + self._planned, default=NEVER)
+        window = self._window
+        if window is not None:
+            if self._timers.lowest_arrival < window.epoch or not window.current or not (len(window) or window.whole):
+                return self._end.fire_ms
+            if len(window):
+                return min(lowest, window.fire_ms(window.at))
+        return min(lowest, self._next_epoch() * SLOT_MS)
+
+    # Firing
+
+    def fire(self, plan: Plan) -> None:
+        """Append copies of what is due, in order."""
+        window = self._window
+        if window is None or not self.ready():
+            return
+        self._fired = True
+        if plan.full:
+            self.hold(plan.now_ns)
+            return
+        size, skipped, dropped = 0, False, 0
+        before = (self._end.fire_ms, self._end.offset)
+        stop = min(window.until(self._limit()), window.at + BATCH)
+        while window.at < stop and size < BATCH_BYTES:
+            fire_ms, offset, bytes_ = window.fire_ms(window.at), window.offset(window.at), int(window.sizes[window.at])
+            position = int(window.positions[window.at])
+            record = self._machine.record(position, bytes_)
+            stored = _Stored.of(record)
+            if self._overlay.configuring(topic_name(stored.topic)) is not None:
+                # Until the topic's record is applied nobody knows whether the message has a topic.
+                self._held_until_ns = plan.now_ns + _TOPIC_RETRY_NS
+                break
+            place = first_place(stored.first, fire_ms, offset)
+            window.at += 1
+            self._end = Watermark(fire_ms, offset)
+            if self._is_recalled(place, stored.deliver_ms):
+                skipped = True
+            elif not self._is_wanted(stored):
+                skipped, dropped = True, dropped + 1
+            else:
+                if dropped:
+                    # The copy's mark says nothing of how many were dropped before it.
+                    plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
+                plan.drafts.append(self._copy(plan, record, stored, place, (fire_ms, offset), self._machine.index_at(position)))
+                size, skipped, dropped = size + bytes_, False, 0
+            before = fire_ms, offset
+        if skipped:
+            plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
+        plan.fired = True
+        plan.size += size
+
+    def _is_wanted(self, stored: _Stored) -> bool:
+        """Does the topic that the message was sent to still exist?"""
+        config = self._machine.topics.get(stored.topic)
+        return config is not None and config.incarnation == stored.incarnation and stored.queue < config.queues
+
+    def _copy(self, plan: Plan, record: bytes, stored: _Stored, first: Place, at: tuple[int, int], index: int) -> Draft:
+        """The message in its topic or, if its time is beyond the reach it had, on the timer topic again. `at`: where it fires now."""
+        body, born_ms = record[_BODY_AT : stored.body_end], int.from_bytes(record[_BORN_MS], "big", signed=True)
+        mark = origin_text(KIND, at[0], slot_of(at[0]), at[1])
+        if stored.deliver_ms <= plan.now_ms:
+            properties = stored.own + f"{ORIGIN}\x01{mark}\x02".encode()
+            return Draft(stored.topic, stored.queue, body, properties, born_ms, tags_code(stored.own), origin=index)
+        again_ms = self._placed(stored.deliver_ms)
+        put = {ORIGIN: f"{mark}:again", TIMER_FIRST: f"{first.fire_ms}:{first.offset}", FIRE_MS: str(again_ms)}
+        properties = edited(record[stored.properties_at :], put)
+        return Draft(TIMER_TOPIC, slot_of(again_ms), body, properties, born_ms, again_ms, origin=index)
+
+    # Recalling
+
+    def _is_recalled(self, place: Place, deliver_ms: int) -> bool:
+        return self._timers.is_recalled(place, deliver_ms) or self._overlay.configuring(recall_name(place)) is not None
+
+    def recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
+        """Is the message still to be delivered, and not due?"""
+        if place.due_ms(deliver_ms) <= plan.now_ms or place.passed(deliver_ms, self._end):
+            return False
+        return not self._is_recalled(place, deliver_ms) and not self._contradicts(place, deliver_ms)
+
+    def _contradicts(self, place: Place, deliver_ms: int) -> bool:
+        """Does the message of this place, if that can still be read, have another delivery time? Whoever sends an id again, with another
+        time, is told the place of the first message, which is not what a recall with that time means."""
+        slot = slot_of(place.fire_ms)
+        if not self._machine.begin(TIMER_TOPIC, slot) <= place.offset < self._machine.end(TIMER_TOPIC, slot):
+            return False
+        positions, sizes, _ = self._machine.units(TIMER_TOPIC, slot, place.offset, 1)
+        return _Stored.of(self._machine.record(int(positions[0]), int(sizes[0]))).deliver_ms != deliver_ms
+
+    # What became of the plan
+
+    def keep(self, plan: Plan) -> None:
+        """The plan is in the log."""
+        last = plan.next_index - 1
+        if self._planned:
+            self._stored.append((last, min(self._planned)))
+            self._planned.clear()
+        if plan.fired:
+            self._flying.append(last)
+        self._kept = _Position(self._end, 0 if self._window is None else self._window.at)
+
+    def rollback(self) -> None:
+        """The log refused the plan: nothing of it happened."""
+        self._end = self._kept.end
+        self._planned.clear()
+        if self._window is not None:
+            self._window.at = self._kept.at
+        self._fired = False
+
+    def applied(self, index: int) -> None:
+        """Every entry up to `index` is applied."""
+        while self._stored and self._stored[0][0] <= index:
+            self._stored.popleft()
+        while self._flying and self._flying[0] <= index:
+            self._flying.popleft()
+
+
+def recall_name(place: Place) -> str:
+    """The name under which a recall is marked in the overlay."""
+    return f"recall:{place.fire_ms}:{place.offset}"
+
+
+def fire_times(drafts: Sequence[Draft | None]) -> tuple[int, ...]:
+    """Fire time of those that wait, 0 of the others; nothing if none waits."""
+    if not any([draft is not None and draft.stored_topic == TIMER_TOPIC for draft in drafts]):
+        return ()
+    times = [0 if draft is None or draft.stored_topic != TIMER_TOPIC else draft.tags_code for draft in drafts]
+    return tuple(times) if any(times) else ()

@@ -1,0 +1,104 @@
+"""The next timers of one epoch, read out of its slot in columns and steps: what a leader is about to fire, and no more of it than that.
+
+A slot holds its messages in the order of their arrival. Whoever wants the next ones in the order of firing reads the whole of it, in
+steps of a bounded number of units, and keeps the lowest keys; if there are more than a window holds, what is above is read again when the
+window is used up. So memory is bounded, however many messages are due in one minute, or in one millisecond.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from ledgermq.node.broker.state.timers import SLOTS, SLOT_MS, key_of
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.types import I32, I64
+
+WINDOW_ROWS = 1 << 16
+SCAN_UNITS = 1 << 17
+"""Units looked at in one step."""
+EVERYTHING = 1 << 62
+_OFFSET_MASK = (1 << 40) - 1
+
+
+class Units(Protocol):
+    """The consume queues, as far as windows read them."""
+
+    def begin(self, topic: str, queue: int) -> int: ...
+    def end(self, topic: str, queue: int) -> int: ...
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]: ...
+
+
+class Window:
+    """Rows of one epoch by rising key, of those above `after`. `at` is the first one not taken yet."""
+
+    def __init__(self, units: Units, epoch: int, first: int, after: int) -> None:
+        self.epoch = epoch
+        self.at = 0
+        self._units = units
+        self._slot = epoch % SLOTS
+        self._next = max(first, units.begin(TIMER_TOPIC, self._slot))
+        """The first queue offset that was not looked at."""
+        self._after = after
+        self._bound = EVERYTHING
+        """Rows above it were left out."""
+        self._parts: list[tuple[I64, I64, I32]] = []
+        """Keys, positions and sizes that were found and are not merged yet."""
+        self._found = 0
+        self.keys: I64 = np.zeros(0, np.int64)
+        self.positions: I64 = np.zeros(0, np.int64)
+        self.sizes: I32 = np.zeros(0, np.int32)
+
+    def __len__(self) -> int:
+        """Rows not taken yet."""
+        return len(self.keys) - self.at
+
+    @property
+    def current(self) -> bool:
+        """Everything that is in the slot was looked at: the rows are the next ones."""
+        return not self._parts and self._next >= self._units.end(TIMER_TOPIC, self._slot)
+
+    @property
+    def whole(self) -> bool:
+        """No row of the epoch was left out."""
+        return self._bound == EVERYTHING
+
+    def fire_ms(self, row: int) -> int:
+        return self.epoch * SLOT_MS + (int(self.keys[row]) >> 40)
+
+    def offset(self, row: int) -> int:
+        return (int(self.keys[row]) & _OFFSET_MASK) - 1
+
+    def until(self, fire_ms: int) -> int:
+        """One past the last row that fires at or before this time."""
+        if fire_ms >= (self.epoch + 1) * SLOT_MS:
+            return len(self.keys)
+        return int(np.searchsorted(self.keys, key_of(fire_ms, _OFFSET_MASK - 1), side="right")) if fire_ms >= self.epoch * SLOT_MS else 0
+
+    def step(self) -> None:
+        """Look at more of the slot; when nothing is left, put the rows in order."""
+        # Where nothing waited any more the log may have been trimmed.
+        self._next = max(self._next, self._units.begin(TIMER_TOPIC, self._slot))
+        count = min(SCAN_UNITS, self._units.end(TIMER_TOPIC, self._slot) - self._next)
+        if count > 0:
+            positions, sizes, fire_times = self._units.units(TIMER_TOPIC, self._slot, self._next, count)
+            keys = (fire_times % SLOT_MS) << 40 | (np.arange(self._next, self._next + count) + 1)
+            wanted = (fire_times // SLOT_MS == self.epoch) & (keys > self._after) & (keys <= self._bound)
+            self._next += count
+            if wanted.any():
+                self._parts.append((keys[wanted], positions[wanted], sizes[wanted]))
+                self._found += int(wanted.sum())
+        if self._found > WINDOW_ROWS or (self._parts and self._next >= self._units.end(TIMER_TOPIC, self._slot)):
+            self._merge()
+
+    def _merge(self) -> None:
+        parts = [(self.keys[self.at :], self.positions[self.at :], self.sizes[self.at :]), *self._parts]
+        keys = np.concatenate([part[0] for part in parts])
+        positions, sizes = np.concatenate([part[1] for part in parts]), np.concatenate([part[2] for part in parts])
+        order = np.argsort(keys, kind="stable")[: 2 * WINDOW_ROWS]
+        if len(order) < len(keys):
+            order = order[:WINDOW_ROWS]
+            self._bound = int(keys[order[-1]])
+        self.keys, self.positions, self.sizes, self.at = keys[order], positions[order], sizes[order], 0
+        self._parts, self._found = [], 0

@@ -1,0 +1,230 @@
+"""Decisions about transactions, against the state as of the log's end: which halves are taken, how they end, which are asked about.
+
+Each method adds to the plan of the turn what one call needs: drafts, answers, and the marks in the overlay that later decisions see. A
+transaction ends once: with the message it becomes, or with a row in the turn's `transaction` record. Between the planned end and its
+application the overlay says so, and whoever asks meanwhile waits for it.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved, UndecidedHalf
+from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
+from ledgermq.node.broker.flush import Durability
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, Half, ROLLBACK, committed, half_draft
+from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.names import HALF_TOPIC
+from ledgermq.proto.properties import MESSAGE_ID, PROPERTIES_MAX, parse
+from ledgermq.proto.status import LedgerError
+from ledgermq.proto.types import Draft
+
+Transactional = Prepare | Resolve | Overdue | CountChecks
+_ROW_BYTES = 64
+_CHECK_BYTES = 8 << 20
+"""So much of half messages is read for the checks of one call, and at least one; the others come again."""
+_DROPS = (CHECKS, AGE)
+
+
+class Resolver:
+    """The one writer's rules about transactions. Keeps nothing but the clock of checks."""
+
+    def __init__(self, machine: Machine, clock: CheckClock, overlay: Overlay, entry_bytes_max: int, rules: TransactionRules) -> None:
+        self._machine = machine
+        self._clock = clock
+        self._overlay = overlay
+        self._entry_bytes_max = entry_bytes_max
+        self._rules = rules
+
+    def take(self, plan: Plan, call: Transactional) -> None:
+        """Decide one call."""
+        if isinstance(call, Prepare):
+            self._prepare(plan, call)
+        elif isinstance(call, Resolve):
+            self._resolve(plan, call)
+        elif isinstance(call, Overdue):
+            self._overdue(plan, call)
+        else:
+            self._count(plan, call)
+
+    # Half messages
+
+    def _prepare(self, plan: Plan, call: Prepare) -> None:
+        """Half messages are checked against the topic they are for, and acknowledged when they are durable, whatever its class: an id that
+        a client holds names one half for ever."""
+        if plan.full:
+            plan.refuse(call.token, "disk-full")
+            return
+        if len(self._machine.transactions.halves) + plan.halves + len(call.drafts) > self._rules.undecided_max:
+            plan.refuse(call.token, "too-many-transactions", f"{self._rules.undecided_max} transactions of this broker group are undecided")
+            return
+        if any(self._overlay.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
+            plan.deferred.append(call)
+            return
+        names: tuple[str, ...] = ()
+        topics = self._machine.topics
+        if any(draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms for draft in call.drafts):
+            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            if rest is None:
+                return
+            call, names = rest  # type: ignore[assignment]  # of the kind it was
+        drafts: list[Draft] = []
+        for draft, recovery_ms in zip(call.drafts, call.recovery_ms, strict=True):
+            config = self._machine.topics.get(draft.stored_topic)
+            if config is None or not 0 <= draft.queue < config.queues:
+                plan.refuse(call.token, "unknown-topic", f"queue {draft.queue} of topic {draft.stored_topic}")
+                return
+            half = self._half(draft, recovery_ms)
+            if half is None:
+                plan.refuse(call.token, "too-large", f"a half message of {len(draft.body)} bytes and its properties")
+                return
+            drafts.append(half)
+        if not drafts:
+            plan.refuse(call.token, "unknown-topic", "no message at all")
+        else:
+            mark_ids(plan, self._overlay, names)
+            plan.produced.append((call, len(plan.drafts), Durability.DURABLE))
+            plan.drafts.extend(drafts)
+            plan.halves += len(drafts)
+            plan.size += sum(len(draft.body) for draft in drafts)
+            plan.count("half_messages", len(drafts))
+
+    def _half(self, draft: Draft, recovery_ms: int | None) -> Draft | None:
+        """The half message; None if it is too large. It names two topics: the message it becomes is never larger."""
+        try:
+            half = half_draft(draft, recovery_ms)
+        except LedgerError:
+            return None
+        size = entry_bytes(HALF_TOPIC, len(half.body), len(half.properties)) + len(draft.stored_topic)
+        return half if size <= self._entry_bytes_max and len(half.properties) + _ROW_BYTES <= PROPERTIES_MAX else None
+
+    # Their end
+
+    def _resolve(self, plan: Plan, call: Resolve) -> None:
+        outcome = COMMIT if call.commit else ROLLBACK
+        pending = self._pending(call.offset)
+        if pending is not None:
+            index, how = pending
+            plan.awaited.append((index, call.token, Resolved(_agrees(how, outcome))))
+            return
+        half = self._machine.transactions.halves.get(call.offset)
+        if half is None:
+            ended = self._machine.transactions.ended.get(call.offset)
+            plan.done.append(Done(call.token, Resolved(ended is not None and _agrees(ended, outcome))))
+            return
+        record, properties = self._read(call.offset)
+        if properties.get(MESSAGE_ID, "") != call.message_id or half.topic != call.topic:
+            plan.done.append(Done(call.token, Resolved(False)))
+        elif self._overlay.configuring(topic_name(half.topic)) is not None:
+            plan.deferred.append(call)
+        elif not call.commit:
+            index = self._end(plan, call.offset, ROLLBACK)
+            plan.awaited.append((index, call.token, Resolved(True)))
+            plan.count("transactions_rolled_back")
+        elif plan.full:
+            plan.refuse(call.token, "disk-full")
+        else:
+            self._commit(plan, call, half, record, properties)
+
+    def _commit(self, plan: Plan, call: Resolve, half: Half, record: Record, properties: dict[str, str]) -> None:
+        queues = self._machine.topics[half.topic].queues
+        index = plan.next_index
+        plan.drafts.append(committed(call.offset, half, queues, record.body, record.properties, properties, record.born_ms))
+        plan.size += len(record.body)
+        self._overlay.mark_name(index, half_name(call.offset, COMMIT))
+        plan.awaited.append((index, call.token, Resolved(True)))
+        plan.count("transactions_committed")
+
+    def _end(self, plan: Plan, offset: int, how: str) -> int:
+        """A half ends without becoming visible; the index of the entry that says so."""
+        index = plan.transaction_index()
+        plan.ended.append((offset, how))
+        plan.rows += 1
+        self._overlay.mark_name(index, half_name(offset, how))
+        return index
+
+    def _pending(self, offset: int) -> tuple[int, str] | None:
+        """(entry, how) of the end of this half that is not applied yet."""
+        for how in (COMMIT, ROLLBACK, *_DROPS):
+            index = self._overlay.configuring(half_name(offset, how))
+            if index is not None:
+                return index, how
+        return None
+
+    def _read(self, offset: int) -> tuple[Record, dict[str, str]]:
+        record = decode_record(self._machine.half_record(offset))
+        return record, parse(record.properties)
+
+    # Checks
+
+    def _overdue(self, plan: Plan, call: Overdue) -> None:
+        """Who is due, without those whose time is over: these end here."""
+        due: list[tuple[int, str]] = []
+        dropped: list[tuple[int, str, str]] = []
+        index = -1
+        for offset in self._clock.due(plan.now_ns, call.limit):
+            half = self._machine.transactions.halves.get(offset)
+            if half is None or self._pending(offset) is not None:
+                continue
+            how = self._given_up(plan.now_ms, half)
+            if how is None:
+                due.append((offset, half.topic))
+            else:
+                index = self._end(plan, offset, how)
+                dropped.append((offset, half.topic, how))
+        plan.count("transactions_dropped", len(dropped))
+        found = OverdueHalves(tuple(due), tuple(dropped))
+        if index < 0:
+            plan.done.append(Done(call.token, found))
+        else:
+            plan.awaited.append((index, call.token, found))
+
+    def _given_up(self, now_ms: int, half: Half) -> str | None:
+        if half.checks >= self._rules.checks_max:
+            return CHECKS
+        return AGE if now_ms - half.stored_ms > self._rules.age_max_ms else None
+
+    def _count(self, plan: Plan, call: CountChecks) -> None:
+        """A check counts before it is sent: however often leaders change, a producer is not asked more often than that."""
+        halves: list[UndecidedHalf] = []
+        index = -1
+        size = 0
+        for offset in call.offsets:
+            half = self._machine.transactions.halves.get(offset)
+            if half is None or half.checks >= self._rules.checks_max or self._pending(offset) is not None:
+                continue
+            if self._overlay.configuring(checked_name(offset)) is not None:
+                continue
+            if size >= _CHECK_BYTES:
+                break
+            index = plan.transaction_index()
+            plan.checked.append((offset, half.checks + 1))
+            plan.rows += 1
+            self._overlay.mark_name(index, checked_name(offset))
+            record = self._machine.half_record(offset)
+            size += len(record)
+            halves.append(UndecidedHalf(offset, half.topic, half.checks + 1, record))
+        plan.count("transaction_checks", len(halves))
+        if index < 0:
+            plan.done.append(Done(call.token, ChecksCounted(())))
+        else:
+            plan.awaited.append((index, call.token, ChecksCounted(tuple(halves))))
+
+
+def half_name(offset: int, how: str) -> str:
+    """The name under which the end of a half is marked in the overlay."""
+    return f"half:{offset}:{how}"
+
+
+def checked_name(offset: int) -> str:
+    """The name under which a check that is being counted is marked."""
+    return f"half:{offset}:checked"
+
+
+def _agrees(ended: str, wanted: str) -> bool:
+    """Is the end what the caller wants? What was dropped is as good as rolled back."""
+    return (ended == COMMIT) == (wanted == COMMIT)

@@ -1,0 +1,168 @@
+"""What this leader has appended and not applied yet, as far as later decisions depend on it.
+
+One writer decides against the state as of the log's end: applied state + this overlay. Marks are made while a turn is planned; `keep`
+makes them permanent once the batch is in the log, `rollback` undoes a plan the log refused. A mark goes when the entry that bears it
+is applied, and all go when leadership is lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.proto.names import parent_of
+
+RowKey = tuple[QueueKey, int]
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class _Marks:
+    """What one entry of the log marked."""
+
+    rows: list[RowKey] = field(default_factory=list)
+    cursors: list[QueueKey] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+
+class Overlay:
+    """Pending rows, cursors and configuration. Rows have at most one pending record; cursors and names keep the newest."""
+
+    def __init__(self) -> None:
+        self._rows: dict[RowKey, int] = {}
+        self._acked: set[RowKey] = set()
+        """Of the rows those whose entry acknowledges the lease in force."""
+        self._cursors: dict[QueueKey, tuple[int, int]] = {}
+        self._names: dict[str, int] = {}
+        self._by_index: deque[tuple[int, _Marks]] = deque()
+        self._open: dict[int, _Marks] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def clear(self) -> None:
+        """Leadership is lost: nothing is pending any more."""
+        self._rows.clear()
+        self._acked.clear()
+        self._cursors.clear()
+        self._names.clear()
+        self._by_index.clear()
+        self._open.clear()
+        self._undo.clear()
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._cursors) + len(self._names)
+
+    def pending(self, key: QueueKey, offset: int) -> int | None:
+        """Index of the entry about this row that is not applied yet."""
+        return self._rows.get((key, offset))
+
+    def acking(self, key: QueueKey, offset: int) -> int | None:
+        """Index of the entry that acknowledges the lease of this row and is not applied yet."""
+        return self._rows[key, offset] if (key, offset) in self._acked else None
+
+    def cursor(self, key: QueueKey) -> int | None:
+        """The cursor as of the log's end, if it differs from the applied one."""
+        found = self._cursors.get(key)
+        return None if found is None else found[0]
+
+    @property
+    def names_pending(self) -> bool:
+        """Is any configuration entry not applied yet?"""
+        return bool(self._names)
+
+    def configuring(self, name: str) -> int | None:
+        """Index of the configuration entry about this name (see `topic_name`, `group_name`) that is not applied yet."""
+        return self._names.get(name)
+
+    def _mark(self, index: int) -> _Marks:
+        return self._open.setdefault(index, _Marks())
+
+    def mark_row(self, index: int, key: QueueKey, offset: int) -> None:
+        row = (key, offset)
+        assert row not in self._rows, f"two pending records about {row}"
+        self._rows[row] = index
+        self._mark(index).rows.append(row)
+        self._undo.append(lambda: put_back(self._rows, row, None))
+
+    def mark_acked(self, index: int, key: QueueKey, offset: int) -> None:
+        """The entry at `index` acknowledges the lease of this row."""
+        self.mark_row(index, key, offset)
+        self._acked.add((key, offset))
+        self._undo.append(lambda: self._acked.discard((key, offset)))
+
+    def mark_cursor(self, index: int, key: QueueKey, cursor: int) -> None:
+        before = self._cursors.get(key)
+        self._cursors[key] = (cursor, index)
+        self._mark(index).cursors.append(key)
+        self._undo.append(lambda: put_back(self._cursors, key, before))
+
+    def mark_name(self, index: int, name: str) -> None:
+        before = self._names.get(name)
+        self._names[name] = index
+        self._mark(index).names.append(name)
+        self._undo.append(lambda: put_back(self._names, name, before))
+
+    def on_rollback(self, undo: Callable[[], None]) -> None:
+        """Something beside the overlay follows the plan, too."""
+        self._undo.append(undo)
+
+    def keep(self) -> None:
+        """The planned entries are in the log."""
+        self._by_index.extend(sorted(self._open.items(), key=lambda item: item[0]))
+        self._open.clear()
+        self._undo.clear()
+
+    def rollback(self) -> None:
+        """The log refused the plan."""
+        while self._undo:
+            self._undo.pop()()
+        self._open.clear()
+
+    def applied(self, index: int) -> None:
+        """Every entry up to `index` is applied."""
+        while self._by_index and self._by_index[0][0] <= index:
+            at, marks = self._by_index.popleft()
+            for row in marks.rows:
+                del self._rows[row]
+                self._acked.discard(row)
+            for key in marks.cursors:
+                if self._cursors.get(key, (0, -1))[1] == at:
+                    del self._cursors[key]
+            for name in marks.names:
+                if self._names.get(name) == at:
+                    del self._names[name]
+
+
+RETAINED = "retained"
+"""The name under which a pending seal or trim is marked: they are decided one after the other."""
+
+
+def topic_name(stored: str) -> str:
+    """The name under which a topic's pending configuration is marked; that of a lite topic is that of the topic it belongs to."""
+    return "topic:" + parent_of(stored)
+
+
+def group_name(stored: str) -> str:
+    """The name under which a consumer group's pending configuration is marked."""
+    return "group:" + stored
+
+
+def reset_name(key: QueueKey) -> str:
+    """The name under which a pending reset of one queue is marked."""
+    return f"reset-queue:{key[0]}:{key[1]}:{key[2]}"
+
+
+def reset_pair_name(group: str, topic: str) -> str:
+    """The name under which a pending reset of any queue of a topic is marked."""
+    return f"reset:{group}:{topic}"
+
+
+def put_back(into: dict[K, V], key: K, before: V | None) -> None:
+    """A key has its former value again, or none."""
+    if before is None:
+        into.pop(key, None)
+    else:
+        into[key] = before

@@ -1,0 +1,614 @@
+"""One broker group on one node: the turn that drives its replicator, its derived state and its leader's decisions.
+
+Plain synchronous code: everything that happens in a turn is a function of its arguments and of what the ports return. Order of a
+turn: inputs of the replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed
+entries applied; answers. It repeats until nothing moves any more, so that a message committed in this turn reaches a waiting Receive
+in this turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgermq.node.broker.calls.consumer_calls import CancelReceive
+from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, Returned
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.calls.read_calls import Pull
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
+from ledgermq.node.broker.decisions.frame_results import answer, answer_in_log, certified
+from ledgermq.node.broker.decisions.producer_sequencing import Append, IfLeading, InLog, Later
+from ledgermq.node.broker.group.freshness import Freshness
+from ledgermq.node.broker.group.handovers import Handovers
+from ledgermq.node.broker.decisions.leader import DECIDED, Leader, LeaderSettings
+from ledgermq.node.broker.state.machine import Machine, last_store_ms
+from ledgermq.node.broker.group.memberships import Memberships
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
+from ledgermq.node.broker.state.producers import Stored
+from ledgermq.node.broker.ranges import cut
+from ledgermq.node.broker.group.reads import Assured, Read, Reads
+from ledgermq.node.broker.state.recent import Recent
+from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
+from ledgermq.proto import control
+from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.appointments import Wish
+from ledgermq.raft.config import Rule
+from ledgermq.raft.membership import MemberChange, NotYet
+from ledgermq.storage.errors import NoSpace
+
+_PASSES_PER_TURN = 16
+_READ_BYTES = 1 << 20
+_APPLY_BYTES_PER_TURN = 16 << 20
+_RETRY_NS = 100_000_000
+_NEVER_NS = 1 << 62
+_SETTLING_NS = 1_000_000_000
+UNCONFIRMED_MAX = 1 << 20
+"""Entries that a master may acknowledge alone before the in-sync set confirms them: what is not applied yet is kept in memory."""
+_RESERVE_FOR_DELIVERY = 256 << 10
+"""How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections and trims."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOutput:
+    """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
+
+    `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its
+    end, because none of them could be answered before the next one. `open_batches`: how many of the batches that this replica appended as
+    the leader are not committed.
+    """
+
+    done: list[Done]
+    packets: list[tuple[str, PeerPacket]]
+    sync: SyncTicket | None
+    wake_at_ns: int
+    view: GroupView | None
+    hold_calls: bool = True
+    open_batches: int = 0
+    wishes: tuple[Wish, ...] = ()
+    """What the controller is to be asked for; what comes of it is told with `Appointed`."""
+    hides_view: bool = False
+    """Nobody shall count on the last view any more: this replica does not run."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn collects."""
+
+    now_ns: int
+    now_ms: int
+    done: list[Done] = field(default_factory=list)
+    packets: list[tuple[str, PeerPacket]] = field(default_factory=list)
+    sync: SyncTicket | None = None
+    wake_at_ns: int = _NEVER_NS
+    replica_wake_at_ns: int = _NEVER_NS
+    applied_bytes: int = 0
+    changed: bool = False
+    wishes: list[Wish] = field(default_factory=list)
+    full: bool = False
+    """Not even control records find room: nothing more is appended in this turn."""
+    stalled: bool = False
+    """The consume queues find no room: nothing more is applied in this turn, and nothing is accepted."""
+
+    def wake(self, at_ns: int | None) -> None:
+        if at_ns is not None:
+            self.wake_at_ns = min(self.wake_at_ns, at_ns)
+
+
+class Group:
+    """One broker group. Not thread-safe: one caller owns it."""
+
+    leader_type: type[Leader] = Leader
+
+    def __init__(self, group: str, node: str, replicator: Replicator, machine: Machine, settings: LeaderSettings) -> None:
+        self.group = group
+        self.node = node
+        self.replicator = replicator
+        self.machine = machine
+        self.leader = self.leader_type(machine, settings)
+        self._handovers = Handovers(node, replicator, settings.preferred)
+        self._reads = Reads(replicator, machine)
+        self.memberships = Memberships(replicator)
+        self._sequencer = Sequencer(machine.end)
+        self._policy = settings.policy
+        self._ha = settings.ha
+        self._led_since_ns = 0
+        self._short_of = 0
+        """How many replicas would have to come into sync before a master could commit anything, as of this turn."""
+        self._hold_calls: tuple[object, bool, bool] = (None, False, True)
+        """The topics that `hold_calls` was worked out for, whether the master acknowledged alone, and its value."""
+        self._batches: deque[int] = deque()
+        """The last entry of each batch this leader appended, until its sends are answered."""
+        self._term_start: int | None = None
+        """Index of this term's term-start record once it is in the log."""
+        self._seen: tuple[object, ...] = ()
+        """What outsiders were told last, besides what applying entries changes."""
+        self.freshness = Freshness()
+        """How old what is known here is, where another replica leads."""
+        self._log_full = 0
+        self._reserve_left = _RESERVE_FOR_DELIVERY
+        self.dispatch_stalled = 0
+        """How often the consume queues found no room."""
+        self.left_behind: tuple[str, int] | None = None
+        """As the leader said in the last turn; see `ReplicaOutput`."""
+        self.recent: Recent | None = None
+        """What was applied last, while somebody follows the end of the log."""
+        self._followers = 0
+        self.writes_refused = False
+        """A disk is too full for clients' messages: retention says so. Everything else goes on."""
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call] = (),
+        packets: Sequence[tuple[str, PeerPacket]] = (),
+        synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
+    ) -> TurnOutput:
+        """Take in what happened, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord: the node must stop."""
+        turn = _Turn(now_ns, now_ms)
+        self.left_behind = None
+        for ticket, error in synced:
+            self.replicator.synced(now_ns, ticket, error)
+        for sender, packet in packets:
+            self.replicator.step(now_ns, sender, packet)
+        self.replicator.tick(now_ns)
+        self._follow_role(turn)
+        self._look_at_shortness(now_ns)
+        if self.leader.term is not None:
+            # A leader has everything committed in its log already: apply first and decide against the newest state.
+            self._apply(turn)
+        # What ended stays ended, whatever sign of life comes in with this turn.
+        self.leader.expire(now_ns)
+        self._take_calls(turn, calls)
+        self.leader.begin_turn()
+        self._reads.pulls.looks.refill()
+        self.leader.look(now_ns, now_ms)
+        for _ in range(_PASSES_PER_TURN):
+            self.leader.expire(now_ns)
+            self._refuse_when_short(turn)
+            proposed = self._propose(turn) | self._change_members(turn)
+            if self.leader.wants_commit():
+                self.replicator.hurry()
+            self._reads.ask(now_ns)
+            self._take_output(turn)
+            self._follow_role(turn)
+            if self.leader.term is not None:
+                turn.done += self._certified(self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone))
+            moved = self._apply(turn)
+            turn.done += self._reads.answer()
+            if not moved and not proposed:
+                break
+        else:
+            turn.wake(now_ns)
+        return self._finish(turn)
+
+    def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
+        others: list[Call] = []
+        for call in calls:
+            if type(call) in DECIDED:
+                others.append(call)
+            elif isinstance(call, Pull) and not self.leader.serving and self._is_cold(call, turn.now_ns):
+                self._reads.pulls.take(call)
+            elif isinstance(call, Read):
+                turn.done += self._reads.take(call, serving=self.leader.serving)
+            elif isinstance(call, HandOver):
+                turn.done += self._handovers.take(call, turn.now_ns, serving=self.leader.serving)
+            elif isinstance(call, Prefer):
+                self._handovers.preferred(call.node)
+            elif isinstance(call, ChangeMembers):
+                turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
+            elif isinstance(call, Returned):
+                self.memberships.told(call)
+            elif isinstance(call, Appointed):
+                self.replicator.appointed(turn.now_ns, call.appointment)
+            else:
+                if isinstance(call, CancelReceive):
+                    turn.done += self._reads.pulls.cancel(call.receive)
+                others.append(call)
+        turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+
+    def _is_cold(self, call: Pull, now_ns: int) -> bool:
+        """Whether this replica, which does not lead, answers a pull as the leader would."""
+        age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
+        if cold is None or age_ns is None or age_ns > cold.max_age_ns:
+            return False
+        if not 0 <= call.queue < machine.queues_of(call.topic):
+            return False
+        if not machine.begin(call.topic, call.queue) <= call.offset < machine.end(call.topic, call.queue):
+            return False
+        positions, _, _ = machine.units(call.topic, call.queue, call.offset, 1)
+        return int(positions[0]) + cold.bytes_behind < machine.applied_end_pos
+
+    def _take_output(self, turn: _Turn) -> None:
+        output = self.replicator.take(turn.now_ns)
+        turn.packets.extend(output.packets)
+        if output.sync is not None:
+            assert turn.sync is None, "at most one sync of a group is under way"
+            turn.sync = output.sync
+        turn.done += self._reads.confirmed(output.reads)
+        turn.replica_wake_at_ns = output.wake_at_ns
+        turn.wishes += output.wishes
+        self.left_behind = output.left_behind or self.left_behind
+
+    def keep_recent(self) -> Recent:
+        """Keep what is applied from now on at hand for one more reader beside the turns, until it is released."""
+        if self.recent is None:
+            self.recent = Recent(self.machine.applied_index + 1)
+        self._followers += 1
+        return self.recent
+
+    def release_recent(self, recent: Recent) -> None:
+        """One reader less; without any nothing is kept."""
+        if recent is self.recent:
+            self._followers -= 1
+            if not self._followers:
+                self.recent = None
+
+    # Leadership
+
+    def _follow_role(self, turn: _Turn) -> None:
+        """Notice won and lost leadership; a new leader opens its term with a term-start record, and says if that was forced."""
+        leads = self.replicator.term if self.replicator.role is Role.LEADER else None
+        if self.leader.term is not None and self.leader.term != leads:
+            turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
+            turn.done += self._reads.resign() + self.memberships.resign()
+            self._term_start = None
+        if leads is None:
+            return
+        if self.leader.term is None:
+            self.leader.lead(leads)
+            self._led_since_ns = turn.now_ns
+            self._rebuild_sequencer()
+        if self._term_start is None and not turn.full and self.replicator.accepting:
+            index = self.replicator.end_index + 1
+            records: list[control.ControlRecord] = [control.TermStart(leads, self.node)]
+            appointment = self.replicator.appointment
+            if appointment is not None and appointment.forced and appointment.epoch == leads:
+                records.append(control.ForcedRecord(leads, self.node, index - 1))
+            if self._append(turn, [control.draft(record, turn.now_ms) for record in records], control_only=True) is not None:
+                self._term_start = index
+
+    def _rebuild_sequencer(self) -> None:
+        """What the log holds beyond the applied state decides the next offsets, whoever appended it."""
+        self._sequencer.reset(self.machine.store_ms)
+        index = self.machine.applied_index + 1
+        while index <= self.replicator.end_index:
+            entries = self.replicator.read(index, _READ_BYTES)
+            for topic, queue, offset in self.machine.last_of_queues(entries):
+                self._sequencer.seen(topic, queue, offset, last_store_ms(entries))
+            index = entries.last_index + 1
+
+    # HA groups
+
+    @property
+    def _acks_alone(self) -> bool:
+        """Whether sends wait for the master's own disk and no other."""
+        return self._ha.ack_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
+
+    @property
+    def _is_far_ahead(self) -> bool:
+        """Whether so much is unconfirmed, because nobody may take a silent slave out of the set, that sends have to wait for it."""
+        return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
+
+    def _look_at_shortness(self, now_ns: int) -> None:
+        """A new master was heard by nobody yet: it is given a moment before anybody is refused for that."""
+        settled = self.leader.term is not None and now_ns - self._led_since_ns >= _SETTLING_NS
+        self._short_of = self.replicator.short_of(now_ns) if settled else 0
+
+    def _why_short(self) -> str:
+        """Why nothing could be committed under the in-sync set as it is, and what to do; empty: it could."""
+        if self._short_of == 0:
+            return ""
+        needs = self._ha.minimum
+        what = f"broker group {self.group} has {needs - self._short_of} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        return f"{what}: nothing was stored; bring its other nodes back (ledgermq status), or lower min_in_sync of the group"
+
+    def _ha_view(self) -> HaView | None:
+        members, rules = self.replicator.members, self._ha
+        if members.rule is not Rule.IN_SYNC:
+            return None
+        agreed = self.replicator.appointment
+        known = None if agreed is None else tuple(sorted(agreed.in_sync))
+        return HaView(members.since, known, rules.minimum, rules.ack_async, rules.pull, self._why_short(), self.machine.store_ms)
+
+    def _ha_statistics(self) -> dict[str, int]:
+        view = self._ha_view()
+        if view is None or view.in_sync is None:
+            return {}
+        return {"in_sync": len(view.in_sync), "in_sync_short": self._short_of}
+
+    def _refuse_when_short(self, turn: _Turn) -> None:
+        """Nobody waits for what cannot come true before somebody else is in sync. Receives go on waiting."""
+        if why := self._why_short():
+            turn.done += self.leader.refuse_all("in-sync-short", why)
+
+    # Proposing
+
+    def _append(
+        self, turn: _Turn, drafts: list[Draft], *, control_only: bool, urgent: bool = True, early: bool = False
+    ) -> tuple[list[int], int] | None:
+        """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads.
+
+        With `control_only`, which may use the reserve, there is no client message among them.
+        """
+        found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
+        return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
+
+    def _append_batch(
+        self, turn: _Turn, batch: UnsealedBatch, *, control_only: bool = False, urgent: bool = True, early: bool = False
+    ) -> tuple[Assignment, Sequence[Range]] | None:
+        """Its places, and the ranges it became; None as for `_append`. The bytes of the batch are the log's from now on."""
+        place = self._sequencer.assign(batch, turn.now_ms)
+        try:
+            where = (place.queue_offsets, place.store_ms)
+            ranges = self.replicator.propose(turn.now_ns, batch, *where, control=control_only, urgent=urgent, early=early)
+        except LogFull:
+            self._log_full += 1
+            turn.full = control_only
+            return None
+        except NotLeader:
+            return None
+        if not control_only:
+            self._reserve_left = _RESERVE_FOR_DELIVERY
+        self._sequencer.appended(place)
+        self._batches.append(self.replicator.end_index)
+        return place, ranges
+
+    def _propose(self, turn: _Turn) -> bool:
+        """Plan everything that waits and append it; True if something was appended."""
+        if not self.leader.has_work():
+            return False
+        if turn.full or turn.stalled or not self.replicator.accepting:
+            # Delayed messages that are due must not make one turn follow the other meanwhile.
+            self.leader.wheel.hold(turn.now_ns)
+        if turn.full or not self.replicator.accepting:
+            # In the last moments of a handover calls wait: for the next leader, or for this one if it stays.
+            return False
+        if turn.stalled:
+            # What is appended now could not be applied, and its caller would wait for nothing.
+            turn.done += self.leader.refuse_all("disk-full")
+            return False
+        at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1), self._acks_alone
+        plan = self.leader.plan(*at, full=self.writes_refused, alone=alone)
+        columns = self._append_plan(turn, plan, control_only=False)
+        if columns is None and self.replicator.role is Role.LEADER:
+            # The disk is full: clients' messages are refused, everything else may use the reserve.
+            self.leader.withdraw()
+            plan = self.leader.plan(*at, full=True, alone=alone)
+            self._reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
+            columns = self._append_plan(turn, plan, control_only=True) if self._reserve_left > 0 else None
+        if columns is None:
+            self.leader.withdraw()
+            return self.replicator.role is Role.LEADER and self._propose_trims(turn)
+        turn.done += self.leader.appended(plan, *columns)
+        for told in plan.assured:
+            turn.done += self._reads.take(Assured(told.token, told.outcome), serving=self.leader.serving)
+        return self._append_frames(turn, plan.frames) or bool(plan.drafts)
+
+    def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
+        """Judge frames one after the other, and append those that come next in their producer's sequence; True if there was one."""
+        appended = False
+        for at, call in enumerate(calls):
+            verdict = self.leader.framing.judge(call.frame)
+            if isinstance(verdict, Append):
+                durability = self._durability_of(call)
+                memory = durability is Durability.MEMORY
+                found = self._append_batch(turn, call.frame.batch, urgent=not memory, early=memory)
+                if found is None:
+                    self._no_room_for(turn, calls[at:])
+                    break
+                appended = True
+                self.leader.frame_appended(call, answer(call.frame.batch, *found, durability))
+                continue
+            self.leader.frame_judged(verdict)
+            if isinstance(verdict, Later):
+                self.leader.await_entry(verdict.index, call.token, verdict.outcome)
+            elif isinstance(verdict, IfLeading):
+                turn.done += self._reads.take(Assured(call.token, verdict.outcome), serving=self.leader.serving)
+            elif isinstance(verdict, InLog):
+                turn.done += self._certified([Done(call.token, self._answer_in_log(verdict.frame))])
+            else:
+                turn.done.append(Done(call.token, verdict.outcome))
+        return appended
+
+    def _durability_of(self, call: ProduceFrame) -> Durability:
+        """Memory is enough only where the producer asks for it; what a master acknowledges alone is the group's to say."""
+        found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
+        return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
+
+    def _no_room_for(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> None:
+        """The log took no frame: it is full, or this replica is about to lead no more, and then the next leader may take them."""
+        if self.replicator.accepting:
+            turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
+        else:
+            self.leader.put_back(calls)
+
+    def _answer_in_log(self, stored: Stored) -> FrameProduced | FrameKnown:
+        if stored.first_index < self.replicator.begin_index:
+            return FrameKnown(stored.first_sequence + stored.count)
+        return answer_in_log(self.replicator.read, stored)
+
+    def _certified(self, done: list[Done]) -> list[Done]:
+        return certified(done, self.replicator.durable_indexes)
+
+    def _propose_trims(self, turn: _Turn) -> bool:
+        """Refuse everything but trims: only they make room again, so what deliveries leave of the reserve is for them too."""
+        turn.full = True
+        plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
+        columns = self._append_plan(turn, plan, control_only=True)
+        if columns is None:
+            self.leader.withdraw()
+            turn.done += self.leader.refuse_all("disk-full")
+            return False
+        turn.done += self.leader.appended(plan, *columns)
+        return bool(plan.drafts)
+
+    def _append_plan(self, turn: _Turn, plan: Plan, *, control_only: bool) -> tuple[list[int], int] | None:
+        if not plan.drafts:
+            return [], 0
+        drafts = [draft for draft in plan.drafts if draft is not None]
+        assert len(drafts) == len(plan.drafts), "a reserved place was not filled"
+        return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
+
+    def _change_members(self, turn: _Turn) -> bool:
+        """Append the membership records that are due, one entry each; True if there was one."""
+        appended = False
+        while self.leader.serving and not (turn.full or turn.stalled):
+            wish = self.memberships.due(turn.now_ns)
+            if wish is None:
+                break
+            outcome = self._append_members(turn, wish.change)
+            if outcome is not None:
+                turn.done += self.memberships.refused(wish, outcome)
+                continue
+            appended = True
+            if wish.token is not None:
+                members = self.memberships.in_force()
+                self.leader.await_entry(members.index, wish.token, MembersChanged(members))
+        return appended
+
+    def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:
+        """Append the record of a change. None: it is in the log; else why not."""
+        # Of the record only its queue matters here; what it says is the replicator's to decide.
+        place = self._sequencer.assign(encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms)
+        try:
+            outcome = self.replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
+        except LogFull:
+            self._log_full += 1
+            turn.full = True
+            return "the disk of the leader is full"
+        except NotLeader:
+            return NotYet("leadership is being handed over; ask again")
+        if isinstance(outcome, str):
+            return outcome
+        self._sequencer.appended(place)
+        return None
+
+    # Applying
+
+    def _apply(self, turn: _Turn) -> bool:
+        """Apply what is committed; True if there was something."""
+        applied = False
+        while self.machine.applied_index < self.replicator.commit_index and not turn.stalled:
+            if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
+                turn.wake(turn.now_ns)
+                break
+            entries = cut(self.replicator.read(self.machine.applied_index + 1, _READ_BYTES), self.replicator.commit_index)
+            try:
+                effects = self.machine.apply(entries)
+            except NoSpace:
+                self.dispatch_stalled += 1
+                turn.stalled = True
+                break
+            applied = turn.changed = True
+            turn.applied_bytes += len(effects.entries.data)
+            if self.recent is not None:
+                self.recent.add(effects.entries, effects.columns)
+            self._reads.pulls.wake(effects.topics)
+            self._sequencer.forget(effects.vanished)
+            if self.leader.serving:
+                self.leader.touched(turn.now_ns, effects.touched)
+                for offset in effects.halves:
+                    self.leader.checks.touched(turn.now_ns, offset)
+                for topic in effects.topics:
+                    self.leader.polls.wake_topic(topic)
+                self.leader.lite.follow(effects, turn.now_ns)
+            turn.done += self._certified(self.leader.applied(effects.entries))
+            if self._term_start is not None and not self.leader.serving and self.machine.applied_index >= self._term_start:
+                self.leader.serve(turn.now_ns)
+        return applied
+
+    # What outsiders see
+
+    def _finish(self, turn: _Turn) -> TurnOutput:
+        turn.done += self.leader.due(turn.now_ns) + self._reads.pulls.due(turn.now_ns)
+        turn.wake(self._reads.pulls.wake_at_ns(turn.now_ns))
+        if self.leader.serving:
+            self._handovers.prefer(turn.now_ns)
+        turn.done += self._handovers.look(turn.now_ns)
+        turn.wake(self._handovers.wake_at_ns())
+        turn.wake(turn.replica_wake_at_ns)
+        turn.wake(self.leader.wake_at_ns(turn.now_ns))
+        if self.leader.serving:
+            turn.wake(self.memberships.wake_at_ns())
+        if turn.stalled:
+            turn.done += self._reads.stalled()
+        if turn.full or turn.stalled:
+            turn.wake(turn.now_ns + _RETRY_NS)
+        elif self.leader.wants_turn():
+            turn.wake(turn.now_ns)
+        self.freshness.note(self.replicator.heard, self.machine.applied_index, self.machine.applied_term)
+        acknowledged = self.replicator.replicated_index if self._acks_alone else self.replicator.commit_index
+        standing = self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index
+        agreed = self.replicator.appointment
+        seen = (*standing, None if agreed is None else agreed.order, self._short_of)
+        view = self.view() if turn.changed or seen != self._seen else None
+        self._seen = seen
+        while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
+            self._batches.popleft()
+        own = turn.done, turn.packets, turn.sync, turn.wake_at_ns, view
+        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.wishes))
+
+    def _may_hold_calls(self) -> bool:
+        """Only where every send waits for a sync does a batch lose nothing by beginning after the last one. While too few are in sync calls
+        are refused, for which they must get here."""
+        if self._short_of:
+            return False
+        if self._ha.ack_async and self._is_far_ahead:
+            return True
+        topics, alone = self.machine.topics, self._acks_alone
+        if self._hold_calls[0] is not topics or self._hold_calls[1] is not alone:
+            policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
+            self._hold_calls = (topics, alone, alone or policies <= {FlushPolicy.DURABLE})
+        return self._hold_calls[2]
+
+    def view(self) -> GroupView:
+        """What outsiders may know of this group now."""
+        return GroupView(
+            leader=self.replicator.leader,
+            term=self.replicator.term,
+            serving=self.leader.serving,
+            topics=self.machine.topics,
+            groups=self.machine.groups,
+            queue_ends=self.machine.queue_ends(),
+            statistics=self.statistics(),
+            members=self.machine.members,
+            incarnations=self.replicator.members.incarnations,
+            in_effect=self.replicator.members.nodes,
+            ha=self._ha_view(),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Counters and gauges of this replica, for metrics and status pages."""
+        return {
+            **self.leader.counters,
+            "producers": len(self.machine.producers),
+            "frames_astray": self.machine.producers.astray,
+            "message_ids": self.machine.ids.count,
+            "message_ids_forgotten_early": self.machine.ids.forgotten_early,
+            "polls_waiting": len(self.leader.polls),
+            "pulls_waiting": len(self._reads.pulls),
+            "in_flight": self.machine.delivery.in_flight,
+            "visible_again": self.leader.clock.ready_count,
+            "transactions_undecided": len(self.machine.transactions.halves),
+            "timers_pending": self.machine.timers.pending,
+            **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
+            "log_full": self._log_full,
+            "dispatch_stalled": self.dispatch_stalled,
+            "writes_refused": int(self.writes_refused),
+            **self._ha_statistics(),
+        }
+
+    def status(self) -> ReplicaStatus:
+        """The replica's own status with the applied index filled in."""
+        return self.machine.fill_status(self.replicator.status())
+
+
+def _entry_bytes(draft: Draft) -> int:
+    return entry_bytes(draft.stored_topic, len(draft.body), len(draft.properties))

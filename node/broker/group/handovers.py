@@ -1,0 +1,124 @@
+"""Handing the leadership of one broker group over: who asked for it, what becomes of it, and the preferred leader.
+
+The replicator does it; here are the callers that wait, and the rule for the preferred leader. It gets leadership once it has kept up
+without a gap for `SETTLED_NS`, so that a node that has just come back is left alone until it is really there. It cannot flap: every time
+leadership comes back from it soon after it was handed over, it must keep up twice as long before the next time.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.ports import Replicator
+from ledgermq.proto.types import Role
+from ledgermq.raft.transfer import Cause
+
+SECOND = 1_000_000_000
+SETTLED_NS = 5 * SECOND
+SETTLED_MAX_NS = 600 * SECOND
+CALM_NS = 600 * SECOND
+"""Leadership that comes back later than this was not lost because it had been handed over."""
+PATIENCE_NS = 2 * SECOND
+
+
+class Preference:
+    """When the preferred leader is to lead. Asked on every turn of a serving leader; time is monotonic."""
+
+    def __init__(self, preferred: str) -> None:
+        self.preferred = preferred
+        self.settled_ns = SETTLED_NS
+        self._since_ns: int | None = None
+        self._tried_ns: int | None = None
+
+    def due(self, now_ns: int, *, keeps_up: bool) -> bool:
+        """True once for each time that it has kept up for long enough."""
+        if not keeps_up:
+            self._since_ns = None
+            return False
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        if now_ns - self._since_ns < self.settled_ns:
+            return False
+        self._settle(now_ns)
+        return True
+
+    def interrupted(self) -> None:
+        """Somebody else leads, leadership is being handed over already, or the preferred one is no voter: what was seen does not count."""
+        self._since_ns = None
+
+    def _settle(self, now_ns: int) -> None:
+        calm = self._tried_ns is None or now_ns - self._tried_ns >= CALM_NS + self.settled_ns
+        self._tried_ns, self._since_ns = now_ns, None
+        self.settled_ns = SETTLED_NS * 2 if calm else min(2 * self.settled_ns, SETTLED_MAX_NS)
+
+
+class Handovers:
+    """See the module. Belongs to the group's turns."""
+
+    def __init__(self, node: str, replicator: Replicator, preferred: str | None) -> None:
+        self._node = node
+        self._replicator = replicator
+        self._preference = None if preferred is None or preferred == node else Preference(preferred)
+        self._led_term = -1
+        self._waiting: list[HandOver] = []
+
+    def preferred(self, node: str | None) -> None:
+        """Somebody else is meant to lead from now on."""
+        wanted = None if node == self._node else node
+        if wanted != (None if self._preference is None else self._preference.preferred):
+            self._preference = None if wanted is None else Preference(wanted)
+
+    def take(self, call: HandOver, now_ns: int, *, serving: bool) -> list[Done]:
+        """Begin, or join what is under way. The answers are those that need no waiting."""
+        replicator = self._replicator
+        if call.cause is Cause.PLANNED_STOP:
+            replicator.leave()
+        if replicator.role is not Role.LEADER or not serving:
+            return [Done(call.token, Refused("not-leader", replicator.leader))]
+        if call.to == self._node:
+            return [Done(call.token, HandedOver(self._node))]
+        refusal = replicator.transfer(now_ns, call.to, call.cause, call.patience_ns)
+        if refusal is not None:
+            return [Done(call.token, Refused("transfer-refused", self._node, refusal))]
+        self._waiting.append(call)
+        return []
+
+    def look(self, now_ns: int) -> list[Done]:
+        """Answer those whose handover came to an end, or whose time is over."""
+        done, waiting = [], []
+        for call in self._waiting:
+            outcome = self._outcome(call, now_ns)
+            if outcome is None:
+                waiting.append(call)
+            else:
+                done.append(Done(call.token, outcome))
+        self._waiting = waiting
+        return done
+
+    def _outcome(self, call: HandOver, now_ns: int) -> HandedOver | HandingOver | Refused | None:
+        replicator = self._replicator
+        leader, handover = replicator.leader, replicator.handover
+        if leader not in (None, self._node):
+            assert leader is not None
+            return HandedOver(leader) if call.to in (None, leader) else Refused("transfer-refused", leader, f"{leader} was elected instead")
+        if replicator.role is Role.LEADER and handover is None:
+            return Refused("transfer-refused", leader, replicator.handover_failure or f"{self._node} was elected again")
+        if now_ns < call.until_ns:
+            return None
+        if handover is None:
+            return Refused("not-leader", leader)
+        return HandingOver(handover.to, replicator.lag_of(handover.to))
+
+    def wake_at_ns(self) -> int | None:
+        return min((call.until_ns for call in self._waiting), default=None)
+
+    def prefer(self, now_ns: int) -> None:
+        """On a serving leader: hand over to the preferred one when it is due."""
+        replicator, preference = self._replicator, self._preference
+        if preference is None:
+            return
+        if replicator.handover is not None or replicator.term != self._led_term or preference.preferred not in replicator.members.voters:
+            self._led_term = replicator.term
+            preference.interrupted()
+        elif preference.due(now_ns, keeps_up=replicator.keeps_up(preference.preferred, now_ns)):
+            replicator.transfer(now_ns, preference.preferred, Cause.PREFERRED, PATIENCE_NS)

@@ -1,0 +1,124 @@
+"""Changing who replicates the group: what operators ask for, and what a leader does by itself for a node that lost its directory.
+
+The core decides what may happen, and appends it (`raft/membership.py`); here is what it is asked, and who is told. A node that comes back
+with another, empty directory becomes a learner of that directory, and a voter again once it has caught up. That is tried again and again:
+the answers of the core until then are what an operator wants to read. One record at a time; its answer comes when it is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.broker.calls.outcome import Done, Refused
+from ledgermq.node.broker.state.member_forms import from_raft
+from ledgermq.node.broker.ports import Replicator
+from ledgermq.raft.config import Rule
+from ledgermq.raft.membership import Change, MemberChange, NotYet
+
+AGAIN_NS = 100_000_000
+"""How often a change that the leader owes somebody is tried."""
+_LOST = "came back with another, empty directory"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A change that is due; with a token somebody waits for its outcome."""
+
+    change: MemberChange
+    token: Token | None = None
+
+
+class Memberships:
+    """See the module. Belongs to the group's turns."""
+
+    def __init__(self, replicator: Replicator) -> None:
+        self._replicator = replicator
+        self._asked: list[Wish] = []
+        self._owed: list[Wish] = []
+        self._returned: dict[str, str] = {}
+        """Node → the directory it came back with; as many as there are nodes."""
+        self._again_ns = 0
+        self.objections: dict[str, str] = {}
+        """Node that came back → why it is not what it was, for people."""
+
+    def take(self, call: ChangeMembers, *, serving: bool, members: GroupMembers | None) -> list[Done]:
+        """Accept a change; `members` as of the applied index. The answers are those that need no record."""
+        if not serving or members is None:
+            return [Done(call.token, Refused("not-leader", self._replicator.leader))]
+        if self._is_so(call, members):
+            return [Done(call.token, MembersChanged(members))]
+        if call.kind == "add" and not call.incarnation:
+            why = f"nobody has told yet which directory {call.node} has; start it first, then ask again"
+            return [Done(call.token, Refused("members-refused", detail=why))]
+        rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
+        change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
+        self._asked.append(Wish(change, call.token))
+        return []
+
+    def _is_so(self, call: ChangeMembers, members: GroupMembers) -> bool:
+        """Whether the call wants what is in force and committed: whoever asks again after a lost answer gets it."""
+        if self._replicator.members_index > members.index:
+            return False
+        if call.kind == "rule":
+            return call.rule in (members.rule, members.towards)
+        same = call.incarnation in (None, members.incarnations.get(call.node))
+        if call.kind == "add":
+            same = call.incarnation == members.incarnations.get(call.node)
+            return call.node in members.learners and same and call.observer == (call.node in members.observers)
+        if call.kind == "promote":
+            return call.node in members.voters and same
+        return call.kind == "demote" and call.node in members.learners - members.returning and same
+
+    def told(self, call: Returned) -> None:
+        """Remember who came back, whoever leads: the next leader needs it too."""
+        self._returned[call.node] = call.incarnation
+
+    def due(self, now_ns: int) -> Wish | None:
+        """The next change to try, on a serving leader; None when there is none now. What is asked for is tried once, what is owed again and
+        again."""
+        if self._asked:
+            return self._asked.pop(0)
+        if not self._owed and now_ns >= self._again_ns:
+            self._again_ns = now_ns + AGAIN_NS
+            self._look(now_ns)
+        return self._owed.pop(0) if self._owed else None
+
+    def _look(self, now_ns: int) -> None:
+        """What is owed now. A node is forgotten once the group knows its new directory for good: an uncommitted record may still vanish."""
+        members = self._replicator.members
+        if self._replicator.members_index > self._replicator.commit_index:
+            return
+        for node, incarnation in list(self._returned.items()):
+            if node not in members.nodes or members.incarnations.get(node) == incarnation:
+                del self._returned[node]
+        self.objections = {node: why for node, why in self.objections.items() if node in self._returned}
+        self._owed = [Wish(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in self._returned.items()]
+        promotion = self._replicator.due_change(now_ns)
+        if promotion is not None:
+            self._owed.append(Wish(promotion))
+
+    def refused(self, wish: Wish, why: str) -> list[Done]:
+        """The core would not append it."""
+        if wish.token is not None:
+            reason = "members-not-yet" if isinstance(why, NotYet) else "members-refused"
+            return [Done(wish.token, Refused(reason, self._replicator.leader, why))]
+        self.objections[wish.change.node] = why
+        return []
+
+    def in_force(self) -> GroupMembers:
+        """As of the log's end."""
+        return from_raft(self._replicator.members_index, self._replicator.members)
+
+    def resign(self) -> list[Done]:
+        """Leadership is lost: nothing of what is still here was appended."""
+        asked, self._asked = self._asked, []
+        self._owed.clear()
+        self.objections = {}
+        return [Done(wish.token, Refused("not-leader", self._replicator.leader)) for wish in asked if wish.token is not None]
+
+    def wake_at_ns(self) -> int | None:
+        """When `due` has something to try again."""
+        members = self._replicator.members
+        return self._again_ns if self._returned or members.returning or members.towards is not None else None

@@ -1,0 +1,409 @@
+"""Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
+
+Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset` and `raise_cursors` are pure functions of
+(state, record, index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what
+is expired, who is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
+
+State per (consumer group, stored topic, queue): a cursor, the next queue offset never looked at, and one row for every offset below it
+that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
+lease number, an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about twenty bytes, in columns
+(`offset_table.py`). A fact that few rows have, or that many share, belongs to the terms.
+
+Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i` the index of the record's entry:
+
+    record names the offset     new (>= cursor)   waiting           leased (n, a)             done (< cursor, no row)
+    --------------------------  ----------------  ----------------  ------------------------  -----------------------
+    lease `q` with attempt b    leased (i, b)     leased (i, b)     leased (i, b)             -
+    lease `w`, jumped over      waiting           -                 -                         -
+    lease `s`, passed over      done              -                 -                         -
+    lease `x`, passed over      -                 done              done                      -
+    ack of lease m              -                 -                 done if m = n, else -     -
+    change of lease m           -                 -                 leased (i, a) if m = n    -
+    dead letter of lease m      -                 -                 done if m = n, else -     -
+    reset to it or below        new               new               new                       new
+    reset to above it           done              done              done                      done
+    trim to above it            done              done              done                      done
+
+`-` changes nothing. Whatever ends a lease other than its acknowledgement makes it a lapsed one (`lapsed.py`): so the handle of a message
+that is done is known to be the one that acknowledged it. A lease record moves the cursor behind the highest offset it names; offsets it
+jumps over without naming them are done. Only FIFO groups have messages that wait: they were never delivered, and an earlier one of their
+message group is not done. Such a row is a lease that never was: number 0, attempt 0, over from the beginning. Which message group a message
+belongs to is written in the message, and whether one locks another is the leader's to decide (`fifo.py`). A dead letter is no control
+record: the copy in the dead-letter topic is itself the mark.
+
+Expiry is no row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement
+that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ledgermq.node.broker.state.lapsed_leases import Lapsed
+from ledgermq.node.broker.state.offset_table import OffsetTable
+from ledgermq.node.broker.state.packed import pack, unpack
+from ledgermq.proto.names import base_group, parent_of
+
+QueueKey = tuple[str, str, int]
+"""(consumer group, stored topic, queue)"""
+Touched = list[tuple[QueueKey, int]]
+"""Rows a record may have changed, for whoever keeps something beside them."""
+_COLUMNS = "qii"
+LEASE, ATTEMPT, TERMS = 1, 2, 3
+"""Columns of a row."""
+
+
+class Terms(NamedTuple):
+    """What the rows of a lease have in common. `duration_ms` None: the lease renews itself while its client is alive. `attempt_id`: of the
+    Receive that a FIFO group was asked with."""
+
+    client: str
+    duration_ms: int | None
+    attempt_id: str = ""
+
+
+WAITING = Terms("", 0)
+
+
+class Row(NamedTuple):
+    """One message in flight. One that waits has the lease number 0."""
+
+    lease: int
+    attempt: int
+    client: str
+    duration_ms: int | None
+    attempt_id: str = ""
+
+
+class TermsTable:
+    """Terms by number, each once, as long as a row has them. The numbers are this replica's own and mean nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Terms, int] = {}
+        self._terms: list[Terms] = []
+        self._rows: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, number: int) -> Terms:
+        return self._terms[number]
+
+    def take(self, terms: Terms, rows: int = 1) -> int:
+        """The number of these terms, which so many more rows have now."""
+        number = self._numbers.get(terms)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+                self._terms[number], self._rows[number] = terms, 0
+            else:
+                number = len(self._terms)
+                self._terms.append(terms)
+                self._rows.append(0)
+            self._numbers[terms] = number
+        self._rows[number] += rows
+        return number
+
+    def drop(self, number: int, rows: int = 1) -> None:
+        """So many rows less have them."""
+        self._rows[number] -= rows
+        if not self._rows[number]:
+            del self._numbers[self._terms[number]]
+            self._free.append(number)
+
+
+class QueueRows:
+    """Delivery state of one (group, topic, queue)."""
+
+    __slots__ = ("cursor", "rows")
+
+    def __init__(self, cursor: int) -> None:
+        self.cursor = cursor
+        self.rows = OffsetTable(_COLUMNS)
+        """By offset: lease, attempt, number of the terms."""
+
+    def __repr__(self) -> str:
+        return f"QueueRows(cursor={self.cursor}, in_flight={len(self.rows)})"
+
+
+class Delivery:
+    """The delivery state of one broker group. `begin(topic, queue)` is the first offset of the topic's present incarnation."""
+
+    def __init__(self, begin: Callable[[str, int], int]) -> None:
+        self._begin = begin
+        self.terms = TermsTable()
+        self.queues: dict[QueueKey, QueueRows] = {}
+        self.lapsed = Lapsed()
+        self.in_flight = 0
+        """How many messages have a row: leased and not done, expired ones included."""
+
+    def cursor(self, key: QueueKey) -> int:
+        """The next queue offset never leased; where a group starts that has not met the queue."""
+        queue = self.queues.get(key)
+        return self._begin(key[1], key[2]) if queue is None else queue.cursor
+
+    def row(self, key: QueueKey, offset: int) -> Row | None:
+        """The row of a message in flight; None if it is new or done."""
+        queue = self.queues.get(key)
+        found = None if queue is None else queue.rows.find(offset)
+        if found is None:
+            return None
+        (_, leases, attempts, numbers), at = found
+        return Row(leases[at], attempts[at], *self.terms[numbers[at]])
+
+    def lease(self, key: QueueKey, offset: int) -> int | None:
+        """The lease number of a message in flight; None if it is new or done."""
+        queue = self.queues.get(key)
+        found = None if queue is None else queue.rows.find(offset)
+        return None if found is None else found[0][LEASE][found[1]]
+
+    def acknowledged(self, key: QueueKey, offset: int, lease: int) -> bool:
+        """Whether the message is done because this lease of it was acknowledged. False also where that is not remembered any more."""
+        queue = self.queues.get(key)
+        done = queue is not None and offset < queue.cursor and offset not in queue.rows
+        return done and not self.lapsed.has(key, offset, lease)
+
+    def waiting(self, key: QueueKey) -> list[int]:
+        """Offsets that wait for an earlier message of their group, ascending."""
+        queue = self.queues.get(key)
+        if queue is None:
+            return []
+        columns = queue.rows.columns()
+        found: list[int] = columns[0][columns[LEASE] == 0].tolist()
+        return found
+
+    def _queue(self, key: QueueKey) -> QueueRows:
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = QueueRows(self._begin(key[1], key[2]))
+        return queue
+
+    def _put(self, key: QueueKey, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
+        """Set the row of an offset, whether it has one or not."""
+        found = queue.rows.find(offset)
+        number = self.terms.take(terms)
+        if found is None:
+            queue.rows.put(offset, lease, attempt, number)
+            self.in_flight += 1
+            return
+        (_, leases, attempts, numbers), at = found
+        self._lapse(key, offset, leases[at])
+        self.terms.drop(numbers[at])
+        leases[at], attempts[at], numbers[at] = lease, attempt, number
+
+    def _lapse(self, key: QueueKey, offset: int, lease: int) -> None:
+        # A message that waits has no lease.
+        if lease:
+            self.lapsed.add(key, offset, lease)
+
+    def _remove(self, key: QueueKey, offset: int, *, lapses: bool) -> None:
+        """The message is done, if it was in flight. `lapses`: not because its lease was acknowledged."""
+        queue = self.queues[key]
+        found = queue.rows.find(offset)
+        if found is not None:
+            (_, leases, _, numbers), at = found
+            if lapses:
+                self._lapse(key, offset, leases[at])
+            self.terms.drop(numbers[at])
+            queue.rows.pop(offset)
+            self.in_flight -= 1
+
+    def _clear(self, key: QueueKey, queue: QueueRows) -> None:
+        offsets, leases, _, terms = queue.rows.columns()
+        for offset, lease in zip(offsets.tolist(), leases.tolist(), strict=True):
+            self._lapse(key, offset, lease)
+        for number, rows in zip(*np.unique(terms, return_counts=True), strict=True):
+            self.terms.drop(int(number), int(rows))
+        self.in_flight -= len(queue.rows)
+        queue.rows.clear()
+
+    def apply_lease(
+        self,
+        index: int,
+        group: str,
+        topic: str,
+        client: str,
+        duration_ms: int | None,
+        leased: Iterable[tuple[int, Sequence[int], Sequence[int]]],
+        passed: Iterable[tuple[int, int, int]],
+        passed_again: Iterable[tuple[int, Sequence[int]]],
+        waiting: Iterable[tuple[int, Sequence[int]]] = (),
+        attempt_id: str = "",
+    ) -> Touched:
+        """Apply a `lease` record: `leased`, `passed`, `passed_again` and `waiting` are its fields q, s, x and w (format §11)."""
+        touched: Touched = []
+        cursors: dict[QueueKey, int] = {}
+        terms = Terms(client, duration_ms, attempt_id)
+        for queue_id, offsets, attempts in leased:
+            key = (group, topic, queue_id)
+            queue = self._queue(key)
+            for offset, attempt in zip(offsets, attempts, strict=True):
+                touched.append((key, offset))
+                if offset >= queue.cursor:
+                    cursors[key] = max(cursors.get(key, 0), offset + 1)
+                elif offset not in queue.rows:
+                    continue
+                self._put(key, queue, offset, index, attempt, terms)
+        for queue_id, offsets in waiting:
+            key = (group, topic, queue_id)
+            queue = self._queue(key)
+            for offset in offsets:
+                touched.append((key, offset))
+                if offset >= queue.cursor:
+                    cursors[key] = max(cursors.get(key, 0), offset + 1)
+                    self._put(key, queue, offset, 0, 0, WAITING)
+        for queue_id, _, to in passed:
+            key = (group, topic, queue_id)
+            cursors[key] = max(cursors.get(key, 0), to)
+        for queue_id, offsets in passed_again:
+            key = (group, topic, queue_id)
+            self._queue(key)
+            for offset in offsets:
+                touched.append((key, offset))
+                self._remove(key, offset, lapses=True)
+        for key, cursor in cursors.items():
+            queue = self._queue(key)
+            queue.cursor = max(queue.cursor, cursor)
+        return touched
+
+    def apply_ack(self, acks: Iterable[tuple[str, str, int, Sequence[int], Sequence[int]]]) -> Touched:
+        """Apply an `ack` record: (group, topic, queue, offsets, lease numbers) each."""
+        touched: Touched = []
+        for group, topic, queue_id, offsets, leases in acks:
+            key = (group, topic, queue_id)
+            for offset, lease in zip(offsets, leases, strict=True):
+                touched.append((key, offset))
+                if self.lease(key, offset) == lease:
+                    self._remove(key, offset, lapses=False)
+        return touched
+
+    def apply_dead_letter(self, key: QueueKey, offset: int, lease: int) -> Touched:
+        """The copy of the message is in the dead-letter topic, made under this lease."""
+        if self.lease(key, offset) == lease:
+            self._remove(key, offset, lapses=True)
+        return [(key, offset)]
+
+    def apply_change(self, index: int, changes: Iterable[tuple[str, str, int, int, int, int, str]]) -> Touched:
+        """Apply a `change` record: (group, topic, queue, offset, old lease, duration in ms, client) each."""
+        touched: Touched = []
+        for group, topic, queue_id, offset, lease, duration_ms, client in changes:
+            key = (group, topic, queue_id)
+            touched.append((key, offset))
+            row = self.row(key, offset)
+            if row is not None and row.lease == lease:
+                self._put(key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
+        return touched
+
+    def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
+        """Apply a `reset` record: (queue, new cursor) each. Whatever is in flight there is forgotten, below the cursor and above."""
+        touched: Touched = []
+        for queue_id, cursor in queues:
+            key = (group, topic, queue_id)
+            queue = self._queue(key)
+            touched += [(key, offset) for offset in queue.rows]
+            self._clear(key, queue)
+            # Offsets that were trimmed are done for ever.
+            queue.cursor = max(cursor, self._begin(topic, queue_id))
+        return touched
+
+    def meet(self, key: QueueKey, cursor: int) -> None:
+        """A group begins to read a queue here, if it has not met it."""
+        if key not in self.queues:
+            self.queues[key] = QueueRows(cursor)
+
+    def leave(self, key: QueueKey) -> None:
+        """Forget how far a group is in a queue, if it holds nothing of it."""
+        queue = self.queues.get(key)
+        if queue is not None and not len(queue.rows):
+            del self.queues[key]
+
+    def drop(self, keys: list[QueueKey]) -> Touched:
+        """Forget how far groups are in queues that are gone, and what they hold of them."""
+        return self._forget(keys)
+
+    def raise_cursors(self) -> Touched:
+        """Queues begin at higher offsets: what lies below is done for every group."""
+        touched: Touched = []
+        for key, queue in self.queues.items():
+            begin = self._begin(key[1], key[2])
+            touched += [(key, offset) for offset in queue.rows.below(begin)]
+            queue.cursor = max(queue.cursor, begin)
+        # In an order that does not depend on which queue this replica met first: lapsed leases are forgotten in order.
+        touched.sort()
+        for key, offset in touched:
+            self._remove(key, offset, lapses=True)
+        return touched
+
+    def forget_group(self, group: str) -> Touched:
+        """A consumer group was deleted, or a member of one: created again, it starts from the beginning."""
+        return self._forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
+
+    def forget_topic(self, topic: str) -> Touched:
+        """A topic was deleted or began a new incarnation: no group has read anything of it, or of its lite topics."""
+        return self._forget([key for key in self.queues if parent_of(key[1]) == topic])
+
+    def _forget(self, keys: list[QueueKey]) -> Touched:
+        touched: Touched = []
+        for key in sorted(keys):
+            queue = self.queues.pop(key)
+            touched += [(key, offset) for offset in queue.rows]
+            self._clear(key, queue)
+        return touched
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11): group → topic → queue → [cursor, columns of the rows]."""
+        out: dict[str, Any] = {}
+        for key in sorted(self.queues):
+            group, topic, queue_id = key
+            queue = self.queues[key]
+            out.setdefault(group, {}).setdefault(topic, {})[str(queue_id)] = [queue.cursor, self._export_rows(queue.rows)]
+        return out
+
+    def _export_rows(self, rows: OffsetTable) -> dict[str, Any]:
+        offsets, leases, attempts, numbers = rows.columns()
+        # Numbers of terms are this replica's own: in the snapshot they count as they are met.
+        known, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
+        return {
+            "o": pack(offsets, "q"),
+            "l": pack(leases, "q"),
+            "a": pack(attempts, "i"),
+            "k": pack(rank[place], "i"),
+            "terms": [_export_terms(self.terms[int(number)]) for number in known[order]],
+        }
+
+    def restore(self, exported: dict[str, Any], lapsed: Lapsed) -> None:
+        """Replace the state by what `export` returned, and by these lapsed leases."""
+        self.queues = {}
+        self.lapsed = lapsed
+        self.terms = TermsTable()
+        self.in_flight = 0
+        for group, topics in exported.items():
+            for topic, queues in topics.items():
+                for queue_id, (cursor, rows) in queues.items():
+                    key = (group, topic, int(queue_id))
+                    queue = self.queues[key] = QueueRows(cursor)
+                    if isinstance(rows, list):
+                        # One list for each row, as it was written before the columns.
+                        for offset, lease, attempt, client, duration_ms in rows:
+                            self._put(key, queue, offset, lease, attempt, Terms(client, duration_ms))
+                    else:
+                        self._restore_rows(queue.rows, rows)
+
+    def _restore_rows(self, rows: OffsetTable, exported: dict[str, Any]) -> None:
+        offsets, leases = unpack(exported["o"], "q"), unpack(exported["l"], "q")
+        attempts, ranks = unpack(exported["a"], "i"), unpack(exported["k"], "i")
+        counts = np.bincount(ranks, minlength=len(exported["terms"])).tolist()
+        numbers = [self.terms.take(Terms(*terms), rows) for terms, rows in zip(exported["terms"], counts, strict=True)]
+        rows.load(offsets, leases, attempts, np.array(numbers, np.int32)[ranks])
+        self.in_flight += len(rows)
+
+
+def _export_terms(terms: Terms) -> list[Any]:
+    return list(terms if terms.attempt_id else terms[:2])

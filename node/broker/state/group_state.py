@@ -1,0 +1,320 @@
+"""What a broker group knows, at one applied index: topics, consumer groups, delivery, timers, transactions, and where messages lie.
+
+Here lives what there is and how it is read. How the log changes it is in `machine.py`, and nowhere else (invariant I8).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from ledgermq.node.broker.state import timers
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import FindOffset, OffsetRead, Peek, Peeked, ReadOffset
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.message_ids import Ids
+from ledgermq.node.broker.state.lite import LiteSets
+from ledgermq.node.broker.state.committed_offsets import Offsets
+from ledgermq.node.broker.state.producers import Producers
+from ledgermq.node.broker.state.retained import Retained, Trimmed
+from ledgermq.node.broker.state.transactions import HALF_QUEUE, Transactions
+from ledgermq.proto import control
+from ledgermq.proto.layout import Columns, java_hash, split_record
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
+from ledgermq.proto.properties import MESSAGE_GROUP, parse
+from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind
+from ledgermq.storage.consume_queue import Minimum, QueueUnits
+
+_STORE_MS_IN_RECORD = slice(56, 64)
+
+
+class Queues(Protocol):
+    """The consume queues (`ledgermq.storage.consume_queue`)."""
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """One past the last unit."""
+        ...
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        """Of every queue that ever had a message."""
+        ...
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        """The first offset that was not trimmed."""
+        ...
+
+    def minimums(self) -> dict[str, dict[int, Minimum]]:
+        """Of every queue of which something was trimmed."""
+        ...
+
+    def raise_minimums(self, begin_pos: int) -> object:
+        """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
+    def forget(self, topic: str, queue: int) -> None:
+        """A queue of which nothing is kept is there no more."""
+        ...
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        """A queue that is not there begins at this offset."""
+        ...
+
+    def append(self, columns: Columns) -> None:
+        """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        """Consecutive units; fewer at the end of the queue. `first` of the answer is another one where units were trimmed."""
+        ...
+
+
+@dataclass(slots=True)
+class Topic:
+    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: where the messages of its lite topics begin
+    to belong to this incarnation; 0 if there were none before."""
+
+    config: TopicConfig
+    begins: list[int] = field(default_factory=list)
+    begin_pos: int = 0
+
+
+class State:
+    """The derived state of one replica of a broker group."""
+
+    def __init__(
+        self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
+    ) -> None:
+        """`index_at`: the index of the entry whose record lies at a place that a consume queue names; only a leader asks."""
+        self._queues = queues
+        self._read_record = read_record
+        self._index_at = index_at
+        self._topics: dict[str, Topic] = {}
+        self._ends: dict[str, tuple[int, ...]] = {}
+        self.topics: dict[str, TopicConfig] = {}
+        """Topics in force. Never changed, only replaced: outsiders hold it."""
+        self.groups: dict[str, GroupConfig] = {}
+        """Consumer groups with a record. Never changed, only replaced."""
+        self.delivery = Delivery(self.begin)
+        self.transactions = Transactions()
+        self.timers = timers.Timers()
+        self.ids = Ids()
+        """Message ids of topics with a deduplication window."""
+        self.offsets = Offsets()
+        """What consumer groups committed."""
+        self.producers = Producers()
+        """Who appends native frames."""
+        self.lite = LiteSets()
+        """Which lite topics the clients read from."""
+        self._lite_topics: dict[str, dict[str, None]] = {}
+        """Topic of kind lite → stored names of its lite topics that have a queue."""
+        self._lite_floors: dict[str, int] = {}
+        """Topic of kind lite → where its lite topics begin that come (or come again) after others have vanished."""
+        self._lite_begins: dict[str, int] = {}
+        """Stored lite topic → its first message of the incarnation in force, where that had to be looked for."""
+        self.retained = Retained()
+        """Begin, seals and trims of the log."""
+        self.members: GroupMembers | None = None
+        """Of the last membership record applied; None before the first. Never changed, only replaced."""
+        self.applied_index = -1
+        self.applied_term = -1
+        self.applied_end_pos = 0
+        self.chain_crc = 0
+        self.store_ms = 0
+        """Store time of the last applied entry."""
+        self.settled = True
+        """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
+
+    # Reading
+
+    @property
+    def begin_index(self) -> int:
+        """The first entry of the log, as the records say."""
+        return self.retained.begin_index
+
+    @property
+    def begin_pos(self) -> int:
+        """Where the file of the first entry begins."""
+        return self.retained.begin_pos
+
+    @property
+    def seals(self) -> Mapping[int, control.SealRecord]:
+        """Base → seal of the files that are still part of the log."""
+        return self.retained.seals
+
+    @property
+    def trims(self) -> tuple[Trimmed, ...]:
+        """The last trims, oldest first."""
+        return self.retained.trims
+
+    @property
+    def trim_digest(self) -> str:
+        """Rolling digest over every trim record there ever was."""
+        return self.retained.trim_digest
+
+    def begin(self, topic: str, queue: int) -> int:
+        """The first queue offset of the topic's incarnation in force that was not trimmed."""
+        if LITE_SEPARATOR in topic:
+            return self._lite_begin(topic)
+        known = self._topics.get(topic)
+        begin = known.begins[queue] if known is not None and queue < len(known.begins) else 0
+        return max(begin, self._queues.min_offset(topic, queue))
+
+    def _lite_begin(self, topic: str) -> int:
+        """As `begin`, of a lite topic: it has no number for each incarnation, but the topic it belongs to has a place in the log."""
+        parent = parent_of(topic)
+        if topic not in self._lite_topics.get(parent, ()):
+            return self._lite_floors.get(parent, 0)
+        low = self._queues.min_offset(topic, 0)
+        known = self._topics.get(parent)
+        if known is None or not known.begin_pos:
+            return low
+        begin = self._lite_begins.get(topic)
+        if begin is None:
+            stored = range(low, self._queues.next_offset(topic, 0))
+            begin = low + bisect_left(stored, known.begin_pos, key=lambda offset: int(self.units(topic, 0, offset, 1)[0][0]))
+            self._lite_begins[topic] = begin
+        return max(low, begin)
+
+    def lite_topics(self, parent: str) -> Mapping[str, None]:
+        """Stored names of the lite topics of a topic that have a queue here."""
+        return self._lite_topics.get(parent, {})
+
+    def end(self, topic: str, queue: int) -> int:
+        """One past the last applied queue offset."""
+        if LITE_SEPARATOR in topic and topic not in self._lite_topics.get(parent_of(topic), ()):
+            return self._lite_floors.get(parent_of(topic), 0)
+        return self._queues.next_offset(topic, queue)
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        """Consecutive consume-queue units: physical offsets, sizes, tags codes."""
+        units = self._queues.read(topic, queue, first, count)
+        assert units.first == first, f"unit {first} of {topic}/{queue} was trimmed: the queue begins at {units.first}"
+        return units.physical_offsets, units.sizes, units.tags_codes
+
+    def record(self, physical_offset: int, size: int) -> bytes:
+        """One message record."""
+        return bytes(self._read_record(physical_offset, size))
+
+    def index_at(self, physical_offset: int) -> int:
+        """The index of the entry whose message record lies there."""
+        assert self._index_at is not None, "this copy of the state makes no messages from others"
+        return self._index_at(physical_offset)
+
+    def half_record(self, offset: int) -> bytes:
+        """The record of an undecided half message."""
+        positions, sizes, _ = self.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
+        return self.record(int(positions[0]), int(sizes[0]))
+
+    def properties(self, physical_offset: int, size: int) -> bytes:
+        """The property string of one message record; its body is not copied."""
+        record = self._read_record(physical_offset, size)
+        return bytes(record[split_record(record)[3] :])
+
+    def message_group(self, physical_offset: int, size: int) -> str:
+        """The message group of one message record, empty without one."""
+        return parse(decode_record(self.record(physical_offset, size)).properties).get(MESSAGE_GROUP, "")
+
+    def message_group_of(self, topic: str, queue: int, offset: int) -> str:
+        """The message group of a message that is there."""
+        positions, sizes, _ = self.units(topic, queue, offset, 1)
+        return self.message_group(int(positions[0]), int(sizes[0]))
+
+    def tags_code(self, tag: str) -> int:
+        """The hash of a tag as the consume queues hold it."""
+        return java_hash(tag)
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Of the last membership record applied; none before the first."""
+        return () if self.members is None else self.members.voters
+
+    def queues_of(self, topic: str) -> int:
+        """How many queues a topic has here; 0: it is not in force. A lite topic has one while the topic it belongs to is."""
+        config = self.topics.get(parent_of(topic))
+        if config is None or LITE_SEPARATOR not in topic:
+            return 0 if config is None else config.queues
+        return int(config.kind is TopicKind.LITE)
+
+    def read_offset(self, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
+        """What a group committed, brought into what the queue still holds; or where a queue begins, ends, or was at a time."""
+        topic, queue = call.topic, call.queue
+        if not 0 <= queue < self.queues_of(topic):
+            return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
+        if isinstance(call, ReadOffset):
+            committed = self.offsets.get((call.group, topic, queue))
+            return OffsetRead(None if committed is None else max(committed, self.begin(topic, queue)))
+        if call.store_ms is not None:
+            return OffsetRead(self.offset_at(topic, queue, call.store_ms))
+        return OffsetRead(self.end(topic, queue) if call.end else self.begin(topic, queue))
+
+    def cursor(self, key: QueueKey) -> int:
+        """How far a consumer group is in a queue, whichever way it reads: the next offset never leased, or the one it committed. Of a group
+        that does both the further one, as of a queue that it commits in and has never leased from."""
+        return max(self.delivery.cursor(key), self.offsets.get(key) or 0)
+
+    def peek(self, call: Peek) -> Peeked | Refused:
+        """Messages of one queue, without a lease."""
+        if not 0 <= call.queue < self.queues_of(call.topic):
+            return Refused("unknown-topic", detail=f"queue {call.queue} of topic {call.topic}")
+        begin, end = self.begin(call.topic, call.queue), self.end(call.topic, call.queue)
+        first = min(max(call.offset, begin), end)
+        count = max(0, min(call.max_messages, end - first))
+        positions, sizes, _ = self.units(call.topic, call.queue, first, count)
+        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), call.max_bytes, side="right"))) if count else 0
+        rows = zip(positions[:fits].tolist(), sizes[:fits].tolist(), strict=True)
+        records = tuple([self.record(position, size) for position, size in rows])
+        return Peeked(records, first + len(records), end, begin)
+
+    def stored_ms(self, topic: str, queue: int, offset: int) -> int:
+        """When a message that is there was stored."""
+        positions, sizes, _ = self.units(topic, queue, offset, 1)
+        # The whole of it: a part cannot be verified.
+        record = self.record(int(positions[0]), int(sizes[0]))
+        return int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True)
+
+    def offset_at(self, topic: str, queue: int, store_ms: int) -> int:
+        """The first offset stored at or after a time: store times never fall along the log."""
+        low, high = self.begin(topic, queue), self.end(topic, queue)
+        while low < high:
+            middle = (low + high) // 2
+            if self.stored_ms(topic, queue, middle) < store_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def queue_ends(self) -> dict[str, tuple[int, ...]]:
+        """Stored topic → next offset per queue, for the topics in force."""
+        for topic, config in self.topics.items():
+            if topic not in self._ends:
+                self._ends[topic] = tuple([self.end(topic, queue) for queue in range(config.queues)])
+        return {topic: self._ends[topic] for topic in self.topics}
+
+    def fill_status(self, status: ReplicaStatus) -> ReplicaStatus:
+        """The replicator's status with what only the machine knows."""
+        return replace(status, applied_index=self.applied_index)
+
+    # Configuration
+
+    def differences(self, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
+        """The records that bring `call` into force; none for what is in force already. An older incarnation never replaces a newer one."""
+        for stored in call.deleted_topics:
+            if stored in self.topics:
+                yield control.TopicRecord(self.topics[stored], deleted=True)
+        for stored in call.deleted_groups:
+            if stored in self.groups:
+                yield control.GroupRecord(self.groups[stored], deleted=True)
+        for topic in call.topics:
+            now = self.topics.get(stored_name(topic.namespace, topic.name))
+            if now != topic and (now is None or topic.incarnation >= now.incarnation):
+                yield control.TopicRecord(topic)
+        for group in call.groups:
+            if self.groups.get(stored_name(group.namespace, group.name)) != group:
+                yield control.GroupRecord(group)

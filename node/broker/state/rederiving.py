@@ -1,0 +1,65 @@
+"""Derived files of a stopped replica made again from its log, as its node would: for a repair that dropped what was wrong of them.
+
+Plain work over the disk port: the directory is opened and recovered, the state brought to what is known to be committed, queues and both
+snapshots are written, the key index is recovered, and the directory is closed in good order. Nothing is decided here about which entries
+are right.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.ranges import cut
+from ledgermq.node.broker.state.restoring import READ_BYTES, restore
+from ledgermq.proto.types import Identity
+from ledgermq.storage import checkpoints
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import LogDamaged
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.store import GroupStore
+
+
+def make_again(disk: Disk, root: str, found: Identity) -> int:
+    """Returns the index up to which the state was derived (−1: of an empty log). Raises what opening a directory raises, NoSpace,
+    UnknownControlRecord, OSError."""
+    store = GroupStore.open(disk, root, found)
+    if store.log.fenced is not None:
+        fenced = store.log.fenced
+        store.abandon()
+        raise LogDamaged(str(fenced))
+    try:
+        log = store.log
+        machine = Machine(store.queues, lambda offset, size: bytes(log.whole_record_at(offset, size)), log.index_at)
+        restore(store, machine)
+        noted = store.read_checkpoint()
+        commit = min(-1 if noted is None else noted.committed_index, log.durable_index)
+        while machine.applied_index < commit:
+            machine.apply(cut(log.read(machine.applied_index + 1, READ_BYTES), commit))
+        if machine.applied_index >= 0:
+            sync = store.queues.begin_sync()
+            if sync is not None:
+                sync.run()
+            # Two generations: what a trimmed log began with must never stand in one file alone.
+            for _ in range(2):
+                store.write_snapshot(machine.export(found.log_id))
+            checkpoints.write_log_checkpoint(disk, store.log_directory, checkpoints.LogCheckpoint(log.end_index, machine.applied_index))
+        _recover_key_index(store)
+    except BaseException:
+        # Whatever ended it: the files must be free for the next attempt, and nothing half-derived may look like a clean stop.
+        store.abandon()
+        raise
+    store.close()
+    return machine.applied_index
+
+
+def _recover_key_index(store: GroupStore) -> None:
+    """Bring the key index to its position, as a stop in good order leaves it. A killed node has written units and slots behind the
+    position, and the position may name files that the repair dropped. The node itself indexes the entries behind the position."""
+    index = KeyIndex(store.disk, store.root, store.identity.log_id)
+    try:
+        index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
+        index.load(itertools.repeat(None))
+        index.sync()
+    finally:
+        index.close()

@@ -1,0 +1,73 @@
+"""Bringing derived state back at a start: from the newest snapshot that agrees with the log, and from the log where units are missing.
+
+Here lives the order of the attempts; what a snapshot means belongs to the machine, which files may be missing to the store. Entries behind
+the snapshot are not applied here: the group's turns do that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ledgermq.node.broker.state.machine import Machine, SNAPSHOTS_READ, SNAPSHOT_VERSION
+from ledgermq.node.broker.ranges import cut
+from ledgermq.proto.layout import record_columns
+from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
+from ledgermq.storage.phases import Phases
+from ledgermq.storage.snapshot import minimums, next_offsets
+from ledgermq.storage.store import GroupStore
+
+READ_BYTES = 1 << 20
+
+
+def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -> str | None:
+    """Bring machine and consume queues to the newest snapshot, or to nothing when there is none. Returns why something had to be rebuilt,
+    if it had to. Raises Damaged (75) and UnknownFormat (76) when a trimmed log cannot do without the snapshot; NoSpace, OSError."""
+    phases = phases or Phases()
+    with phases.phase("snapshot"):
+        snapshot = store.read_snapshot()
+    if snapshot is not None and snapshot.get("v") not in SNAPSHOTS_READ:
+        if store.log.begin_index > 0:
+            what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {SNAPSHOT_VERSION}"
+            raise UnknownFormat(f"{what}: start the program that wrote it")
+        snapshot = None
+    elif snapshot is not None and snapshot["v"] != SNAPSHOT_VERSION and store.log.begin_index == 0:
+        # An older one does not say everything that its log led to, and this log still has all of it.
+        snapshot = None
+    lost = None
+    with phases.phase("queues"):
+        if snapshot is None:
+            store.discard_derived()
+            store.queues.start({}, 0)
+            return None
+        try:
+            store.start_queues(snapshot)
+        except DerivedLost as error:
+            lost = str(error)
+            with store.rebuilding_queues():
+                complete = _dispatch_again(store, snapshot)
+            if not complete:
+                store.discard_derived()
+                store.queues.start({}, 0)
+                return lost
+    with phases.phase("snapshot"):
+        machine.restore(snapshot)
+    return lost
+
+
+def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
+    """Make the consume queues again as the snapshot has them, from its minimums and the entries that the log still has. False: snapshot and
+    log contradict each other, and the log alone is enough."""
+    log, queues, applied = store.log, store.queues, int(snapshot["applied_index"])
+    queues.begin_again(minimums(snapshot))
+    index = log.begin_index
+    while index <= applied:
+        entries = cut(log.read(index, READ_BYTES), applied)
+        queues.append(record_columns(entries))
+        index = entries.last_index + 1
+    if queues.next_offsets() == next_offsets(snapshot):
+        return True
+    if log.begin_index > 0:
+        what = f"the consume queues in {queues.directory} cannot be made again: log and snapshot contradict each other"
+        raise Damaged(f"{what}; restore this replica from its peers")
+    return False

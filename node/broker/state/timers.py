@@ -1,0 +1,235 @@
+"""Delayed messages that wait for their time: which ones a committed log still holds back, as one watermark (docs/format.md §11, Timers).
+
+A waiting message lies on the timer topic, in the queue that is the *slot* of its fire time: a wheel of consume queues, which are read as
+columns, so that nothing on the heap grows with what is pending (I11). Timers fire in the order of (fire time, queue offset), which for
+messages of one slot is the order of `key_of` within an epoch (one minute of fire times, held by one slot). A message fired is a copy that
+names its origin, and the watermark is the place of the last one: whatever lies at or below it is done. Two laws of the one writer keep
+this sound, and `node/broker/decisions/timer_firing.py` obeys them: nothing is stored at or below the watermark as of the log's end, and nothing SLOTS epochs
+or more above it, so that a slot holds pending messages of one epoch only, behind all of earlier ones.
+
+Pure function of the applied records (I8): no clock. Recalled messages are remembered until the watermark has passed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ledgermq.proto.control import RecallRecord, TimersRecord
+from ledgermq.proto.layout import Columns
+from ledgermq.proto.names import TIMER_TOPIC
+from ledgermq.proto.properties import DELIVER_MS, FIRE_MS, TIMER_FIRST, parse
+
+SLOT_MS = 60_000
+SLOTS = 4096
+NEVER = 1 << 62
+RECALLED_MAX = 100_000
+"""Recalled messages that may be remembered at once: each costs memory on every replica."""
+_OFFSET_BITS = 40
+KIND = "timer"
+"""Of the mark in a copy (format §4.3)."""
+
+
+def epoch_of(fire_ms: int) -> int:
+    """The minute of a fire time."""
+    return fire_ms // SLOT_MS
+
+
+def slot_of(fire_ms: int) -> int:
+    """The queue of the timer topic that holds messages of this fire time."""
+    return epoch_of(fire_ms) % SLOTS
+
+
+def key_of(fire_ms: int, offset: int) -> int:
+    """The order in which messages of one epoch fire, as one number; offset −1 stands before all of that millisecond."""
+    return (fire_ms % SLOT_MS) << _OFFSET_BITS | (offset + 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Watermark:
+    """Every timer at or below this place is done. In the order in which timers fire."""
+
+    fire_ms: int = 0
+    offset: int = -1
+
+    @property
+    def epoch(self) -> int:
+        return epoch_of(self.fire_ms)
+
+    @property
+    def reach(self) -> int:
+        """The last epoch for which a message may be stored."""
+        return self.epoch + SLOTS - 1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Place:
+    """Where a delayed message was stored first: what a recall names, whatever became of it since."""
+
+    fire_ms: int
+    offset: int
+
+
+    def due_ms(self, deliver_ms: int) -> int:
+        """When a message with this delivery time fires for the last time: one that was stored beyond it is late."""
+        return max(self.fire_ms, deliver_ms)
+
+    def passed(self, deliver_ms: int, watermark: Watermark) -> bool:
+        """Whether the message is done. Of one that was stored again nobody knows the last place, but its time."""
+        due_ms = self.due_ms(deliver_ms)
+        return Watermark(due_ms, self.offset if due_ms == self.fire_ms else -1) <= watermark
+
+
+def first_place(first: str, fire_ms: int, offset: int) -> Place:
+    """The first place of a message that lies at this one; `first` is the property of one that was stored again."""
+    if not first:
+        return Place(fire_ms, offset)
+    at_ms, _, at = first.partition(":")
+    return Place(int(at_ms), int(at))
+
+
+class Timers:
+    """The timers of one broker group at the applied index."""
+
+    def __init__(self) -> None:
+        self.watermark = Watermark()
+        self._epochs = np.full(SLOTS, -1, np.int64)
+        """Slot → the last epoch it got messages of; −1 before the first."""
+        self._firsts = np.zeros(SLOTS, np.int64)
+        """Slot → queue offset of the first message of that epoch; so below its position in the log."""
+        self._positions = np.zeros(SLOTS, np.int64)
+        self._recalled: dict[int, dict[Place, int]] = {}
+        """Epoch of the time they are due → recalled messages by their first place, with their delivery time."""
+        self.recalled_count = 0
+        self.counts = dict.fromkeys(("stored", "fired", "rolled", "recalled", "dropped"), 0)
+        self.lowest_arrival = NEVER
+        """No part of the state: the lowest epoch that got messages since the one writer here looked last, and set it back."""
+
+    # Reading
+
+    @property
+    def pending(self) -> int:
+        """Messages that wait, recalled ones not counted."""
+        counts = self.counts
+        return counts["stored"] - counts["fired"] - counts["rolled"] - counts["recalled"] - counts["dropped"]
+
+    def is_recalled(self, place: Place, deliver_ms: int) -> bool:
+        """`place`: its first one."""
+        return place in self._recalled.get(epoch_of(place.due_ms(deliver_ms)), ())
+
+    def next_epoch(self, after: int) -> int | None:
+        """The first epoch from `after` on that has messages; None without one."""
+        epochs = self._epochs[self._epochs >= max(after, self.watermark.epoch)]
+        return int(epochs.min()) if len(epochs) else None
+
+    def first_of(self, epoch: int) -> int | None:
+        """The queue offset of the first message of an epoch; None if it has none that can be pending."""
+        slot = epoch % SLOTS
+        return int(self._firsts[slot]) if int(self._epochs[slot]) == epoch else None
+
+    def oldest_position(self) -> int | None:
+        """Nothing of the log that a waiting message needs lies before this, recalled ones included, which are read once more; None: nothing
+        waits."""
+        recalled = ((place, deliver_ms) for known in self._recalled.values() for place, deliver_ms in known.items())
+        if not self.pending and all(place.passed(deliver_ms, self.watermark) for place, deliver_ms in recalled):
+            return None
+        waiting = self._positions[self._epochs >= self.watermark.epoch]
+        return int(waiting.min()) if len(waiting) else None
+
+    def state_of(self, offset: int, properties: bytes) -> tuple[str, int]:
+        """What became of the message at `offset` of its slot, with these properties: `delayed`, `recalled` or `done` (delivered, or stored
+        anew for a later time, or dropped with its topic), and the time it is or was to be delivered."""
+        stored = parse(properties)
+        fire_ms, deliver_ms = int(stored[FIRE_MS]), int(stored[DELIVER_MS])
+        place = first_place(stored.get(TIMER_FIRST, ""), fire_ms, offset)
+        # Whether it was recalled is forgotten a while after its time.
+        if self.is_recalled(place, deliver_ms):
+            return "recalled", deliver_ms
+        return ("done" if Watermark(fire_ms, offset) <= self.watermark else "delayed"), deliver_ms
+
+    # Applying
+
+    def apply_stored(self, columns: Columns) -> None:
+        """Messages of the timer topic in a range, after their units are in the consume queues. A repeated range changes nothing but counts,
+        so it must be applied once."""
+        if TIMER_TOPIC not in columns.topics:
+            return
+        rows = np.flatnonzero(columns.topic_of == columns.topics.index(TIMER_TOPIC))
+        slots, epochs = columns.queues[rows], columns.tags_codes[rows] // SLOT_MS
+        self.counts["stored"] += len(rows)
+        self.lowest_arrival = min(self.lowest_arrival, int(epochs.min()))
+        fresh = np.flatnonzero(epochs > self._epochs[slots])
+        # The first row of each epoch counts; of two epochs in one slot the later one stands behind, and is assigned last.
+        _, firsts = np.unique(epochs[fresh], return_index=True)
+        chosen = fresh[firsts]
+        self._epochs[slots[chosen]] = epochs[chosen]
+        self._firsts[slots[chosen]] = columns.queue_offsets[rows[chosen]]
+        self._positions[slots[chosen]] = columns.physical_offsets[rows[chosen]]
+
+    def apply_fired(self, fire_ms: int, offset: int, *, rolled: bool) -> None:
+        """A copy of the message at this place is in the log: in its topic, or on the timer topic again for a later time."""
+        assert Watermark(fire_ms, offset) > self.watermark, f"timer {fire_ms}/{offset} fired twice: the watermark is {self.watermark} (I8)"
+        self.counts["rolled" if rolled else "fired"] += 1
+        self._pass(Watermark(fire_ms, offset))
+
+    def apply_record(self, record: TimersRecord) -> None:
+        """Everything up to here is done without a copy: recalled, or dropped with its topic."""
+        self.counts["dropped"] += record.dropped
+        self._pass(Watermark(record.fire_ms, record.offset))
+
+    def apply_recall(self, record: RecallRecord) -> None:
+        """What is passed already, or recalled, changes nothing."""
+        place = Place(record.fire_ms, record.offset)
+        if place.passed(record.deliver_ms, self.watermark) or self.is_recalled(place, record.deliver_ms):
+            return
+        self._recalled.setdefault(epoch_of(place.due_ms(record.deliver_ms)), {})[place] = record.deliver_ms
+        self.recalled_count += 1
+        self.counts["recalled"] += 1
+
+    def _pass(self, to: Watermark) -> None:
+        before = self.watermark
+        if to <= before:
+            return
+        self.watermark = to
+        if to.epoch > before.epoch and self._recalled:
+            for epoch in [epoch for epoch in self._recalled if epoch < to.epoch]:
+                self.recalled_count -= len(self._recalled.pop(epoch))
+
+    # Snapshot
+
+    def _rows(self) -> Iterator[list[int]]:
+        """Of the slots that can hold something pending."""
+        for slot in np.flatnonzero(self._epochs >= self.watermark.epoch).tolist():
+            yield [int(self._epochs[slot]), int(self._firsts[slot]), int(self._positions[slot])]
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11)."""
+        recalled = [
+            [deliver_ms, place.fire_ms, place.offset]
+            for _, known in sorted(self._recalled.items())
+            for place, deliver_ms in sorted(known.items())
+        ]
+        return {
+            "watermark": [self.watermark.fire_ms, self.watermark.offset],
+            "slots": sorted(self._rows()),
+            "recalled": recalled,
+            "counts": dict(self.counts),
+        }
+
+    def restore(self, exported: dict[str, Any] | None) -> None:
+        """Replace the state by what `export` returned; None: of a log without timers."""
+        fresh = Timers()
+        if exported is not None:
+            fresh.watermark = Watermark(*exported["watermark"])
+            for epoch, first, position in exported["slots"]:
+                slot = epoch % SLOTS
+                fresh._epochs[slot], fresh._firsts[slot], fresh._positions[slot] = epoch, first, position
+            for deliver_ms, fire_ms, offset in exported["recalled"]:
+                place = Place(fire_ms, offset)
+                fresh._recalled.setdefault(epoch_of(place.due_ms(deliver_ms)), {})[place] = deliver_ms
+                fresh.recalled_count += 1
+            fresh.counts.update(exported["counts"])
+        self.__dict__.update(fresh.__dict__)

@@ -1,0 +1,182 @@
+"""Transactions as a state machine fed by the log: which half messages are undecided, and how the last ones ended.
+
+Here lives the replicated half only: pure functions of (state, entry), the same on leader, follower and after a restart (invariant I8). No
+clock, no producer that is asked, no decision: those are the leader's (`checks.py`, `resolver.py`). A half message lies on the half topic
+(format §4.4), queue 0; its offset there names the transaction for ever.
+
+Transition table of one half offset:
+
+    entry names the offset                 unknown        undecided (n checks)     ended
+    -------------------------------------  -------------  -----------------------  -----
+    half message                           undecided (0)  -                        -
+    message with origin `tx:` (a commit)   -              ended: commit            -
+    record `transaction`, check m          -              undecided (m)            -
+    record `transaction`, end              -              ended: as it says        -
+    its topic deleted or begun anew        -              ended: topic             -
+    trim to above it                       -              unknown                  -
+
+Memory is bounded (I11): an undecided half costs one row, and their number is limited where they are accepted; of the ended ones the last
+`ENDED_MAX` are remembered, in log order, so that whoever repeats a decision hears the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.broker.state.origins import origin_text
+from ledgermq.node.broker.state.packed import pack, unpack
+from ledgermq.proto.control import TransactionRecord
+from ledgermq.proto.layout import java_hash
+from ledgermq.proto.names import HALF_TOPIC
+from ledgermq.proto.properties import ORIGIN, REAL_QUEUE, REAL_TOPIC, RECOVERY, edited
+from ledgermq.proto.types import Draft
+
+HALF_QUEUE = 0
+ORIGIN_KIND = "tx"
+ENDED_MAX = 32_768
+"""Part of the format: every replica forgets the same ones."""
+COMMIT, ROLLBACK, CHECKS, AGE, TOPIC = "commit", "rollback", "checks", "age", "topic"
+"""How a transaction ends. The last three are drops: nobody decided."""
+_ENDS = (COMMIT, ROLLBACK, CHECKS, AGE, TOPIC)
+"""In the order of the format: a snapshot names an end by its place."""
+_NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """An undecided half message: the entry it lies in, the stored topic it is for, when it was stored."""
+
+    index: int
+    topic: str
+    stored_ms: int
+    recovery_ms: int | None = None
+    """After what time its producer wants to be asked; None: as configured."""
+    checks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewHalf:
+    """A half message that came."""
+
+    offset: int
+    half: Half
+
+
+class Transactions:
+    """The transactions of one broker group."""
+
+    def __init__(self) -> None:
+        self.halves: dict[int, Half] = {}
+        """Half offset → undecided half message, in log order."""
+        self.ended: OrderedDict[int, str] = OrderedDict()
+        """Half offset → how it ended, in the order in which they did."""
+        self._topics: dict[str, str] = {}
+
+    def apply_half(self, offset: int, half: Half) -> None:
+        """A half message is in the log."""
+        if offset not in self.halves and offset not in self.ended:
+            # One string for all halves of a topic.
+            topic = self._topics.setdefault(half.topic, half.topic)
+            self.halves[offset] = replace(half, topic=topic)
+
+    def apply_commit(self, offset: int) -> bool:
+        """A message made from this half is in the log, for everybody to see. False: nothing was undecided."""
+        return self._end(offset, COMMIT)
+
+    def apply_record(self, record: TransactionRecord) -> list[int]:
+        """The offsets it changed."""
+        touched = [offset for offset, how in record.ended if self._end(offset, how)]
+        for offset, checks in record.checked:
+            half = self.halves.get(offset)
+            if half is not None:
+                self.halves[offset] = replace(half, checks=checks)
+                touched.append(offset)
+        return touched
+
+    def forget_topic(self, stored: str) -> list[int]:
+        """A topic was deleted or began anew: what was not visible by then never is."""
+        gone = [offset for offset, half in self.halves.items() if half.topic == stored]
+        for offset in gone:
+            self._end(offset, TOPIC)
+        self._topics.pop(stored, None)
+        return gone
+
+    def raise_minimum(self, minimum: int) -> list[int]:
+        """The half topic begins there. Undecided halves keep their files, so there is none below unless a cluster was put together anew."""
+        gone = [offset for offset in self.halves if offset < minimum]
+        for offset in gone:
+            del self.halves[offset]
+        return gone
+
+    def _end(self, offset: int, how: str) -> bool:
+        if self.halves.pop(offset, None) is None:
+            return False
+        self.ended[offset] = how
+        if len(self.ended) > ENDED_MAX:
+            self.ended.popitem(last=False)
+        return True
+
+    def export(self) -> dict[str, Any]:
+        """The state as JSON values (format §11): columns."""
+        topics = {topic: place for place, topic in enumerate(dict.fromkeys(half.topic for half in self.halves.values()))}
+        halves = self.halves.values()
+        columns = {
+            "o": _pack(self.halves),
+            "i": _pack([half.index for half in halves]),
+            "s": _pack([half.stored_ms for half in halves]),
+            "r": _pack([_NEVER if half.recovery_ms is None else half.recovery_ms for half in halves]),
+            "c": _pack([half.checks for half in halves]),
+            "t": _pack([topics[half.topic] for half in halves]),
+            "topics": list(topics),
+        }
+        ended = {"o": _pack(self.ended), "h": _pack([_ENDS.index(how) for how in self.ended.values()])}
+        return {"halves": columns if self.halves else {}, "ended": ended if self.ended else {}}
+
+    def restore(self, exported: dict[str, Any]) -> None:
+        """Replace the state by what `export` returned; by nothing, from a snapshot older than transactions."""
+        self.halves, self.ended, self._topics = {}, OrderedDict(), {}
+        columns, ended = exported.get("halves") or {}, exported.get("ended") or {}
+        if columns:
+            rows = zip(*(unpack(columns[name], "q").tolist() for name in "oistrc"), strict=True)
+            for offset, index, stored_ms, topic, recovery_ms, checks in rows:
+                name = columns["topics"][topic]
+                self.apply_half(offset, Half(index, name, stored_ms, None if recovery_ms == _NEVER else recovery_ms, checks))
+        if ended:
+            pairs = zip(unpack(ended["o"], "q").tolist(), unpack(ended["h"], "q").tolist(), strict=True)
+            self.ended.update((offset, _ENDS[how]) for offset, how in pairs)
+
+
+def _pack(values: Iterable[int]) -> str:
+    return pack(np.fromiter(values, np.int64), "q")
+
+
+def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
+    """A message for its real topic and queue, as the half message it is stored as."""
+    put = {REAL_TOPIC: draft.stored_topic, REAL_QUEUE: str(draft.queue)}
+    if recovery_ms is not None:
+        put[RECOVERY] = str(recovery_ms)
+    properties = edited(draft.properties, put)
+    return Draft(HALF_TOPIC, HALF_QUEUE, draft.body, properties, draft.born_ms, draft.tags_code, priority=draft.priority)
+
+
+def half_of(index: int, stored_ms: int, properties: dict[str, str]) -> Half:
+    """What is remembered of a half message, from its stored properties."""
+    recovery = properties.get(RECOVERY)
+    return Half(index, properties[REAL_TOPIC], stored_ms, None if recovery is None else int(recovery))
+
+
+def committed(offset: int, half: Half, queues: int, body: bytes, stored: bytes, properties: dict[str, str], born_ms: int) -> Draft:
+    """The message that a half becomes, at once its mark. `stored`: the half's property string, which `properties` says again."""
+    text = edited(stored, {ORIGIN: origin_text(ORIGIN_KIND, offset)}, (REAL_TOPIC, REAL_QUEUE, RECOVERY))
+    queue = int(properties.get(REAL_QUEUE, "0"))
+    return Draft(half.topic, min(queue, queues - 1), body, text, born_ms, _tags_code(properties), origin=half.index)
+
+
+def _tags_code(properties: dict[str, str]) -> int:
+    tag = properties.get("TAGS")
+    return java_hash(tag) if tag else 0
