@@ -15,7 +15,7 @@ import numpy as np
 
 from ledgermq.audit.jobs import Engine, audit, local_engine
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import HardState, UnsealedBatch

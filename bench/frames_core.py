@@ -26,8 +26,8 @@ from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.ranges import tail_of
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder

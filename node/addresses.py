@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import ControllerConfig
-from ledgermq.node.opening import controller_directory
+from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.controller.roster import Roster
 
 

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ledgermq.node.agreement import STORAGE_METHOD
+from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.client_list import ClientList
-from ledgermq.node.core.pins import TooManyPins
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.retention.pins import TooManyPins
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.group_queries import name_of
 from ledgermq.node.group_settings import given_of, group_info, settings_of
 from ledgermq.node.leadership import HISTORY_METHOD, TRANSFER_METHOD, Leadership
@@ -33,7 +33,7 @@ from ledgermq.node.queries import Queries
 from ledgermq.node.repair_admin import RepairAdmin
 from ledgermq.node.replication import METHOD as REPLICATION_METHOD
 from ledgermq.node.replication import Replication
-from ledgermq.node.retention import WHY_METHOD, Retainer
+from ledgermq.node.replica.maintenance.retention_loop import Retainer, WHY_METHOD
 from ledgermq.node.user_admin import UserAdmin
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import base_group, stored_name

@@ -20,9 +20,9 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup, DEFAULT_MIN_IN_SYNC
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
 from ledgermq.node.controller.state import may_vote
-from ledgermq.node.holdings import spec_settings
+from ledgermq.node.replica.hosting.replica_assignments import spec_settings
 from ledgermq.node.leadership import Leadership
-from ledgermq.node.links import Link
+from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.members import CAUGHT_UP_ENTRIES, Members
 from ledgermq.node.controller.roster import Roster

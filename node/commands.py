@@ -23,7 +23,8 @@ from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.local import LocalCluster
 from ledgermq.node.runtime import certificates
-from ledgermq.node.security import minting, peer_wire
+from ledgermq.node.replica.peers import peer_wire
+from ledgermq.node.security import minting
 from ledgermq.node.siblings import siblings_of
 from ledgermq.proto.status import ExitCode
 

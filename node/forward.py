@@ -22,7 +22,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.outcome import AGAIN, Call, CallRefused, NOTHING_DONE, Refused
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.links import Lost, NotSent
+from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 

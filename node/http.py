@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from ledgermq import __version__
 from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.core.catch_up import STATES
+from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.node_pages import SiblingPages, merged_metrics
 from ledgermq.proto.types import ReplicaStatus, Role
 

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.runtime.deadlines import within

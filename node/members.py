@@ -22,9 +22,9 @@ from ledgermq.node.controller import voters
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.links import Link
+from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.node.controller.roster import Roster
 from ledgermq.proto import admin_pb2 as pb

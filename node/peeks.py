@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.group_queries import confirm, message_of, peek
 from ledgermq.node.overview import queues_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.arrivals import GREET_METHOD, Arrivals
+from ledgermq.node.replica.hosting.assignment_watcher import Arrivals, GREET_METHOD
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.overview import Overview
 from ledgermq.proto import peer_pb2

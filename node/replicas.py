@@ -26,11 +26,11 @@ from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
-from ledgermq.node.core.retention import LogFile
+from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.node.log_service.callers import ADMINISTRATOR, Callers
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
-from ledgermq.node.running import RunningGroup
+from ledgermq.node.replica.hosting.replica_files import Entry, NODE_FILE, ReplicaFile, ReplicaFiles
+from ledgermq.node.replica.hosting.running import RunningGroup
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused

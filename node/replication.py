@@ -15,7 +15,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.forward import Forwarder
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.overview import Overview, replication_of

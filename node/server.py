@@ -25,9 +25,9 @@ from ledgermq.node.runtime import logs
 from ledgermq.node.addresses import addresses_of, controller_config, target
 from ledgermq.node.admin import ADMIN_PREFIX, AdminService
 from ledgermq.node.admin_port import AdminPort, GenericOnly
-from ledgermq.node.agreement import Agreement
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement
 from ledgermq.node.controller.ha_control import Appointing
-from ledgermq.node.arrivals import Arrivals
+from ledgermq.node.replica.hosting.assignment_watcher import Arrivals
 from ledgermq.node.broker_groups import BrokerGroups
 from ledgermq.node.client_list import ClientList
 from ledgermq.node.client_port import ClientPort
@@ -38,13 +38,13 @@ from ledgermq.node.broker.calls.member_calls import Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Refused as Unanswered
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.engine import Engine, as_fatal
+from ledgermq.node.replica.hosting.engine import Engine, as_fatal
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.greeting import Greeter
+from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.group_queries import GroupQueries
-from ledgermq.node.groups import Hosted, open_one
-from ledgermq.node.holdings import Holding, Remembered, Told, holdings, spec_settings
+from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
+from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, holdings, spec_settings
 from ledgermq.node.http import Health, HttpServer, StateCollector
 from ledgermq.node.leadership import Leadership
 from ledgermq.node.local_reads import LocalReads
@@ -57,13 +57,13 @@ from ledgermq.node.log_service.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.log_service.service import SERVICE as LOG
 from ledgermq.node.members import Members
 from ledgermq.node.node_pages import SiblingPages
-from ledgermq.node.opening import controller_directory
+from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.overview import Overview
 from ledgermq.node.passing import Passing
 from ledgermq.node.peeks import Peeks
-from ledgermq.node.peer_book import PeerBook, Refused
+from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
 from ledgermq.node.peer_side import PeerSide
-from ledgermq.node.peers import Peers
+from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.controller.placement import Placement
 from ledgermq.node.process import end_process, spare_the_collector
 from ledgermq.node.queries import Queries
@@ -71,10 +71,10 @@ from ledgermq.node.controller.reconcile import Reconciler
 from ledgermq.node.replicas import PREFIX as REPLICAS_PREFIX
 from ledgermq.node.replicas import Replicas
 from ledgermq.node.replication import Replication
-from ledgermq.node.retention import Retainer
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.peer_wire import peer_wire
+from ledgermq.node.replica.peers.peer_wire import peer_wire
 from ledgermq.node.security.quotas import Quotas
 from ledgermq.node.security.sealing import Sealer
 from ledgermq.node.service.gate import Gate
@@ -83,7 +83,7 @@ from ledgermq.node.service.ports import ServiceConfig
 from ledgermq.node.siblings import Siblings
 from ledgermq.node.tracing import spans_of
 from ledgermq.node.user_admin import UserAdmin
-from ledgermq.node.vouching import Vouching
+from ledgermq.node.replica.peers.formation_check import Vouching
 from ledgermq.proto import admin_pb2_grpc
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError

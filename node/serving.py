@@ -19,10 +19,10 @@ from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.data_directory import DataDirectory
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.groups import open_held
-from ledgermq.node.holdings import Remembered, holdings
+from ledgermq.node.replica.hosting.hosted_groups import open_held
+from ledgermq.node.replica.hosting.replica_assignments import Remembered, holdings
 from ledgermq.node.runtime.limits import raise_descriptor_limit
-from ledgermq.node.opening import controller_directory
+from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.server import Node
 from ledgermq.node.siblings import Siblings, siblings_of

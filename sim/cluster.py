@@ -26,8 +26,8 @@ from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.core.replica_wire import is_of_leader
-from ledgermq.node.core.shipping_wire import is_shipping
+from ledgermq.node.replica.consensus.replica_wire import is_of_leader
+from ledgermq.node.replica.shipping.shipping_wire import is_shipping
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
 from ledgermq.raft.appointments import Appointment

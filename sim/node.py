@@ -17,8 +17,8 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.state.machine import Effects, Machine
 from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket, reading
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.types import Identity, Range, Role

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.core.rebuild import Rebuild
-from ledgermq.node.core.repair import Repair, repair_needed
-from ledgermq.node.core.shipping import Shipper
+from ledgermq.node.replica.shipping.rebuild import Rebuild
+from ledgermq.node.replica.shipping.repair import Repair, repair_needed
+from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.sim.node import Medium
 
 

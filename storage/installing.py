@@ -3,7 +3,7 @@ nothing reads, a durable record says that they are complete, and then they take 
 
 Before the record is durable the old log counts, from then on the new one: `carry_out` finishes whatever a crash left of the exchange, and
 every open begins with it. Identity, incarnation, vote and the table of peers are not touched; the term of the hard state never stays below
-that of the log. What is fetched, from whom and what proves it is decided by `node/core/install.py`.
+that of the log. What is fetched, from whom and what proves it is decided by `node/replica/shipping/installation.py`.
 """
 
 from __future__ import annotations

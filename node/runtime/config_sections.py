@@ -175,13 +175,13 @@ class Audit(Section):
 
 
 class Agreement(Section):
-    """How often replicas compare the digests of log files that were sealed meanwhile (`node/agreement.py`)."""
+    """How often replicas compare the digests of log files that were sealed meanwhile (`node/replica/maintenance/digest_exchange.py`)."""
 
     check_ms: Annotated[Milliseconds, Field(ge=50, le=86_400_000)] = 500
 
 
 class Scrub(Section):
-    """How fast this node reads its logs again to find rot (`node/scrubbing.py`). Broker groups share the budget evenly.
+    """How fast this node reads its logs again to find rot (`node/replica/background/scrubbing.py`). Broker groups share the budget evenly.
 
     At the default a pass over 9 TiB takes a week; it is a twentieth of a disk that reads 320 MiB a second.
     """

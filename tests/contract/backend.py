@@ -29,7 +29,7 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.links import NotSent
+from ledgermq.node.replica.peers.links import NotSent
 from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.security.quotas import Quotas

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import agreement
+from ledgermq.node.replica.maintenance import digest_exchange
 from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.member_calls import GroupMembers
-from ledgermq.node.digests import DIGESTS_FILE, Digests
-from ledgermq.node.pace import BUSY_REST_FACTOR, rest_s
+from ledgermq.node.replica.background.digests import DIGESTS_FILE, Digests
+from ledgermq.node.replica.background.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
 from ledgermq.storage.file_digest import file_digest
@@ -109,7 +109,7 @@ def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(stage: Any, monk
     """A question names so many files at most: the next one goes on behind them."""
     one: Stage = stage(files=3)
     one.machine.members = THREE
-    monkeypatch.setattr(agreement, "ASKED_AT_ONCE", 1)
+    monkeypatch.setattr(digest_exchange, "ASKED_AT_ONCE", 1)
     one.check(2)
     known = one.agreement._watches["g1"].digests.known
     one.peers.digests = {"n2": {SIZE: known[SIZE], 2 * SIZE: known[2 * SIZE]}}

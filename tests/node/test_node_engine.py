@@ -16,7 +16,7 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.engine import Engine
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.raft.appointments import Appointment

@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.forward import Forwarder
-from ledgermq.node.links import Lost, NotSent
+from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.proto import peer_pb2
 
 Result = peer_pb2.ForwardResult

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node import framing
-from ledgermq.node.framing import PREFIX, SIGN_OF_LIFE, BadFrame, FrameReader, encode
+from ledgermq.node.replica.peers import peer_frames
+from ledgermq.node.replica.peers.peer_frames import BadFrame, FrameReader, PREFIX, SIGN_OF_LIFE, encode
 
 LIMIT = 200_000
-SIZES = st.one_of(st.integers(0, 300), st.integers(framing.GATHERED_BYTES - 20, framing.GATHERED_BYTES + 20), st.integers(0, 150_000))
+SIZES = st.one_of(st.integers(0, 300), st.integers(peer_frames.GATHERED_BYTES - 20, peer_frames.GATHERED_BYTES + 20), st.integers(0, 150_000))
 
 
 def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[tuple[bytes, bytes]]:
@@ -32,7 +32,7 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[tuple[bytes,
 
 @settings(deadline=None)
 @given(frames=st.lists(st.tuples(SIZES, SIZES), max_size=6), cuts=st.lists(st.integers(1, 70_000), max_size=4))
-@example(frames=[(0, 0), (8, 0), (0, framing.GATHERED_BYTES)], cuts=[1])
+@example(frames=[(0, 0), (8, 0), (0, peer_frames.GATHERED_BYTES)], cuts=[1])
 @example(frames=[(5, 140_000), (3, 3)], cuts=[])
 def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(frames: list[tuple[int, int]], cuts: list[int]) -> None:
     """Also where a frame begins in the buffer of others and ends in memory of its own."""
@@ -60,7 +60,7 @@ def test_arbitrary_bytes_raise_nothing_else_and_take_no_memory(data: bytes, cuts
                 reader.next()
             break
         finally:
-            assert held_bytes(reader) <= framing.BUFFER_BYTES + LIMIT
+            assert held_bytes(reader) <= peer_frames.BUFFER_BYTES + LIMIT
 
 
 def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept() -> None:
@@ -68,7 +68,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept() -> None:
     reader = FrameReader(1000)
     with pytest.raises(BadFrame, match="1001 bytes"):
         feed(reader, PREFIX.pack(1, 1000), [])
-    assert held_bytes(reader) == framing.BUFFER_BYTES
+    assert held_bytes(reader) == peer_frames.BUFFER_BYTES
     raised = FrameReader(1000)
     raised.limit_bytes = 1001
     assert feed(raised, PREFIX.pack(1, 1000) + bytes(1001), []) == [(b"\0", bytes(1000))]
@@ -80,8 +80,8 @@ def test_frames_that_are_not_taken_fill_the_buffer_and_no_more() -> None:
     while len(room := reader.room()):
         room[:] = (SIGN_OF_LIFE * len(room))[: len(room)]
         reader.received(len(room))
-    assert held_bytes(reader) == framing.BUFFER_BYTES
-    assert sum(1 for _ in reader.frames()) == framing.BUFFER_BYTES // len(SIGN_OF_LIFE)
+    assert held_bytes(reader) == peer_frames.BUFFER_BYTES
+    assert sum(1 for _ in reader.frames()) == peer_frames.BUFFER_BYTES // len(SIGN_OF_LIFE)
 
 
 def test_a_large_payload_is_not_copied_and_cannot_change() -> None:
@@ -108,7 +108,7 @@ def feed_views(reader: FrameReader, data: bytes) -> list[tuple[bytes, bytes | me
     return found
 
 
-@pytest.mark.parametrize("size", [6, framing.JOINED_BYTES, framing.JOINED_BYTES + 1])
+@pytest.mark.parametrize("size", [6, peer_frames.JOINED_BYTES, peer_frames.JOINED_BYTES + 1])
 def test_a_view_that_may_change_is_copied_when_it_is_encoded(size: int) -> None:
     """The hot tail of the log is a view of a mapped file: what was pushed is what leaves, whatever becomes of the file."""
     pages = bytearray(b"p" * size)
@@ -119,9 +119,9 @@ def test_a_view_that_may_change_is_copied_when_it_is_encoded(size: int) -> None:
 
 def test_a_read_only_view_of_memory_leaves_without_a_copy() -> None:
     """Sealed entries: nobody writes to them any more. A read-only view of a map may still change with its file."""
-    entries = bytearray(framing.JOINED_BYTES + 1)
+    entries = bytearray(peer_frames.JOINED_BYTES + 1)
     view = memoryview(entries)[1:].toreadonly()
-    assert len(view) == framing.JOINED_BYTES and len(encode(b"h", view)) == 1
+    assert len(view) == peer_frames.JOINED_BYTES and len(encode(b"h", view)) == 1
     view = memoryview(entries).toreadonly()
     assert encode(b"h", view)[1] is view
     pages = mmap.mmap(-1, len(entries))

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.greeting import Greeter
-from ledgermq.node.peer_book import Boots, PeerBook, Refused, descends
-from ledgermq.node.peers import Peers
+from ledgermq.node.replica.peers.greeting import Greeter
+from ledgermq.node.replica.peers.peer_identities import Boots, PeerBook, Refused, descends
+from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.identity import BOOTS_LISTED, note_boot
 from ledgermq.storage.real_disk import RealDisk

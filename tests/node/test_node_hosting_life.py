@@ -16,10 +16,10 @@ from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.core.rebuild import Progress, RebuildOutput
-from ledgermq.node.core.shipping_wire import FactsWanted, SnapshotSent, encode
-from ledgermq.node.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
-from ledgermq.node.range_repairs import RangePut
+from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSent, encode
+from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, OPEN_AGAIN_NS, PACKETS_MAX, State
+from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node import replica_files
+from ledgermq.node.replica.hosting import replica_files
 from ledgermq.node.audit_budget import LATE_S, REST_FACTOR, REST_MAX_S, Budget
-from ledgermq.node.replica_files import ReplicaFiles
+from ledgermq.node.replica.hosting.replica_files import ReplicaFiles
 from ledgermq.proto.status import Code, LedgerError
 
 PAGE = 4096

@@ -15,12 +15,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node.agreement import Agreement
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.log_service.callers import Callers
 from ledgermq.node.replicas import KNOWN_METHOD, Replicas
-from ledgermq.node.retention import Retainer
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.security.authority import Authority
 from ledgermq.node.controller.grants import User, grant_of
 from ledgermq.node.security.sealing import Sealer

@@ -18,8 +18,8 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.raft.config import MS, Members, RaftConfig
 from ledgermq.sim.disk import ForgetfulDisk

@@ -24,7 +24,7 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.ranges import cut, tail_of
-from ledgermq.node.core.retention_facts import half_pin, timer_pin
+from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import lite_stored, member_group

@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, Offs
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.core.retention_facts import consumed_queues, consumer_pins
+from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins
 from ledgermq.proto import control
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench

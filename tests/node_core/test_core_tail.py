@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core import tail as tails
-from ledgermq.node.core.tail import Tail
+from ledgermq.node.replica.consensus import tail as tails
+from ledgermq.node.replica.consensus.tail import Tail
 from tests.storage.log_material import HOST, make_batch, new_log
 
 

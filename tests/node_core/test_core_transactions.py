@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.core.retention_facts import half_pin
+from ledgermq.node.replica.retention.retention_facts import half_pin
 from ledgermq.node.broker.state.transactions import ENDED_MAX, Half, Transactions
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record

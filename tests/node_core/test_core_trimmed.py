@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.operator_calls import Reset, Trim
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.ranges import cut
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.proto import control
 from ledgermq.proto.control import TrimRecord

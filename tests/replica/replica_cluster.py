@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ledgermq.node.broker.ports import PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages
 from ledgermq.proto.types import Range, Role, UnsealedBatch

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_wire import decode
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_wire import decode
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.core import Core
 from ledgermq.raft.messages import AppendReply, VoteReply, VoteRequest

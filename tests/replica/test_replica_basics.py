@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.node.broker.ports import NotLeader, Replicator
-from ledgermq.node.core.replica_boot import bootstrap, membership
+from ledgermq.node.replica.consensus.replica_boot import bootstrap, membership
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS
 from ledgermq.storage.real_disk import RealDisk

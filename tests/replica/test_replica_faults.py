@@ -10,9 +10,9 @@ import pytest
 
 from ledgermq.node.broker.ports import Fenced, LogFull, PeerPacket
 from ledgermq.node.broker.ranges import tail_of
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_boot import bootstrap, membership
-from ledgermq.node.core.replica_wire import decode, encode, encode_append
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap, membership
+from ledgermq.node.replica.consensus.replica_wire import decode, encode, encode_append
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS

@@ -9,9 +9,9 @@ import pytest
 
 from ledgermq.node.broker.flush import LazySync, Unsynced
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.core.replica import RaftReplica
-from ledgermq.node.core.replica_wire import decode
-from ledgermq.node.engine import as_fatal
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_wire import decode
+from ledgermq.node.replica.hosting.engine import as_fatal
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import MS

@@ -11,8 +11,8 @@ import pytest
 
 from ledgermq.node.broker.ports import NotLeader
 from ledgermq.node.broker.ranges import tail_of
-from ledgermq.node.core.replica_boot import alone, configurations, membership_entries, record_in
-from ledgermq.node.core.replica_wire import encode_append
+from ledgermq.node.replica.consensus.replica_boot import alone, configurations, membership_entries, record_in
+from ledgermq.node.replica.consensus.replica_wire import encode_append
 from ledgermq.proto import control
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries

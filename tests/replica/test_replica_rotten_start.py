@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ledgermq.node.core.replica_boot import bootstrap, configurations, record_of
+from ledgermq.node.replica.consensus.replica_boot import bootstrap, configurations, record_of
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import Draft

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.core.replica_wire import BadPacket, decode, encode, encode_append, is_of_leader
+from ledgermq.node.replica.consensus.replica_wire import BadPacket, decode, encode, encode_append, is_of_leader
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.raft.messages import Append, AppendReply, LeftBehind, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause

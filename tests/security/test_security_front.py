@@ -26,7 +26,7 @@ from ledgermq.node.runtime import certificates
 from ledgermq.node.security import front, minting
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.security.front import PREFACE, Front
-from ledgermq.node.security.peer_wire import PeerWire
+from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.service.gate import common_name_of
 from tests.contract.backend import run
 

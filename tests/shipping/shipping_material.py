@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.core.rebuild import Rebuild, RebuildOutput
-from ledgermq.node.core.repair import Repair, repair_needed
-from ledgermq.node.core.shipping import Shipper
+from ledgermq.node.replica.shipping.rebuild import Rebuild, RebuildOutput
+from ledgermq.node.replica.shipping.repair import Repair, repair_needed
+from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import Identity, Range

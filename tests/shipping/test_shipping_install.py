@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from ledgermq.node.core.install import Install
+from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import snapshot

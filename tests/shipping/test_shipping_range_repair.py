@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core import range_repair as range_repairs
+from ledgermq.node.replica.shipping import range_repair as range_repairs
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.core.range_repair import RangeRepair
-from ledgermq.node.core.rebuild import RebuildOutput
-from ledgermq.node.core.shipping import ShipperOutput
-from ledgermq.node.core.shipping_wire import FactsWanted, decode
+from ledgermq.node.replica.shipping.range_repair import RangeRepair
+from ledgermq.node.replica.shipping.rebuild import RebuildOutput
+from ledgermq.node.replica.shipping.shipping import ShipperOutput
+from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, decode
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.raft.config import Rule
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed

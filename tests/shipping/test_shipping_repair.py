@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.core.install import Install
+from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.core.repair import repair_needed
-from ledgermq.node.core.shipping import Shipper, ShipperOutput
-from ledgermq.node.core.shipping_wire import decode, encode
+from ledgermq.node.replica.shipping.repair import repair_needed
+from ledgermq.node.replica.shipping.shipping import Shipper, ShipperOutput
+from ledgermq.node.replica.shipping.shipping_wire import decode, encode
 from ledgermq.proto.types import HardState
 from ledgermq.sim.disk import ForgetfulDisk, ForgetfulFile, Killed
 from ledgermq.storage.errors import LogDamaged, LogFenced, PromisesLost

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from ledgermq.node.core.scrub import Differs, Scrubber
+from ledgermq.node.replica.retention.scrub import Differs, Scrubber
 from ledgermq.proto.control import SealRecord
 from ledgermq.sim.cluster import SECOND, Station
 from ledgermq.sim.faults_media import files

@@ -18,7 +18,7 @@ import numpy as np
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.broker.ranges import cut
-from ledgermq.node.core.replica_boot import record_of
+from ledgermq.node.replica.consensus.replica_boot import record_of
 from ledgermq.proto import control
 from ledgermq.proto.control import AuditRecord, ControlRecord, SealRecord, TrimRecord
 from ledgermq.proto.entry_encoding import encode_entries, encode_messages

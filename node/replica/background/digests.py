@@ -1,0 +1,143 @@
+"""Digests of this node's own sealed log files: computed one at a time on a thread of their own that gives way, and remembered.
+
+Whoever wants one asks again until it is there. What was computed is noted in `state/digests`, so that a restart does not read every file
+again; the note is a hint, and speaks only of files of the same log. Nothing here compares anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.background.pace import Pace
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
+from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.store import GroupStore
+
+DIGESTS_FILE = "digests"
+NOTE_VERSION = 1
+
+log = get_logger()
+
+
+class _Stopped(Exception):
+    """The node is stopping."""
+
+
+class Digests:
+    """The digests of one broker group's files on this node. Methods belong to the loop's thread."""
+
+    def __init__(self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None]) -> None:
+        """`on_failure` hears, on any thread, of a failure of the disk that is final."""
+        self._disk = disk
+        self._on_failure = on_failure
+        self._data = f"{store.log_directory}/data"
+        self._note = f"{store.state_directory}/{DIGESTS_FILE}"
+        self._log_id = store.identity.log_id
+        self._group = store.identity.group
+        self._pace = Pace(bytes_per_s)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{self._group}")
+        self._stopping = threading.Event()
+        self._running: tuple[int, Future[str]] | None = None
+        self._failed: set[int] = set()
+        self.known: dict[int, str] = self._read_note()
+        self._noted = set(self.known)
+        """Computed in an earlier life, and not since."""
+
+    def want(self, bases: list[int]) -> None:
+        """Compute the first of these that is not known, unless one is being computed. The files must be sealed here."""
+        self._collect()
+        missing = [base for base in bases if base not in self.known and base not in self._failed]
+        if self._running is None and missing and not self._stopping.is_set():
+            self._running = missing[0], self._worker.submit(self._compute, missing[0])
+
+    async def settle(self, within_s: float) -> bool:
+        """Wait for what is being computed, but not longer; whether anything was finished."""
+        if self._running is None:
+            return False
+        await asyncio.wait([asyncio.wrap_future(self._running[1])], timeout=within_s)
+        self._collect()
+        return self._running is None
+
+    def doubt(self, base: int) -> bool:
+        """A digest that is not what a majority recorded: if an earlier life computed it, the file may be another one now, and it is
+        forgotten. Returns whether it was."""
+        if base not in self._noted:
+            return False
+        self._noted.discard(base)
+        del self.known[base]
+        return True
+
+    def keep_from(self, base: int) -> None:
+        """Files below are gone."""
+        self._collect()
+        for gone in [known for known in self.known if known < base]:
+            del self.known[gone]
+            self._noted.discard(gone)
+        self._failed = {failed for failed in self._failed if failed >= base}
+
+    def stop(self) -> None:
+        """Ends the thread; what it was computing is computed again after the next start."""
+        self._stopping.set()
+        self._worker.shutdown()
+
+    def _collect(self) -> None:
+        if self._running is None or not self._running[1].done():
+            return
+        base, future = self._running
+        self._running = None
+        error = future.exception()
+        if error is None:
+            self.known[base] = future.result()
+            if not self._stopping.is_set():
+                self._worker.submit(self._write_note, dict(self.known))
+        elif isinstance(error, FileNotFoundError):
+            # Trimmed while it was read.
+            return
+        elif isinstance(error, OSError):
+            self._failed.add(base)
+            metrics.DIGEST_FAILURES.labels(self._group).inc()
+            remedy = "check the disk; `ledgermq audit` tells whether the other replicas are sound"
+            log.error("log file unreadable", group=self._group, file=f"{self._data}/{file_name(base)}", reason=str(error), remedy=remedy)
+        elif not isinstance(error, _Stopped):
+            raise error
+
+    # -- on the worker's thread
+
+    def _compute(self, base: int) -> str:
+        self._pace.begin()
+        return file_digest(self._disk, f"{self._data}/{file_name(base)}", self._pause)
+
+    def _pause(self, length: int) -> None:
+        if self._stopping.wait(self._pace.rest_s(length)):
+            raise _Stopped
+        self._pace.begin()
+
+    def _write_note(self, known: dict[int, str]) -> None:
+        value = {"v": NOTE_VERSION, "log_id": self._log_id, "digests": {str(base): digest for base, digest in sorted(known.items())}}
+        try:
+            sealed_json.write(self._disk, self._note, value)
+        except OSError as error:
+            if not is_no_space(error) and not lacks_descriptors(error):
+                self._on_failure(Fenced(f"{self._note} could not be written: {error}"))
+            # Only a hint; the next digest tries again.
+            log.warning("digests not noted", group=self._group, reason=str(error))
+
+    def _read_note(self) -> dict[int, str]:
+        try:
+            value: dict[str, Any] = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+        except (Damaged, UnknownFormat, OSError):
+            # Computed again.
+            return {}
+        if value.get("v") != NOTE_VERSION or value.get("log_id") != self._log_id:
+            return {}
+        return {int(base): digest for base, digest in value["digests"].items()}

@@ -1,0 +1,43 @@
+"""Trims of a node's replica, told to its log and its metrics.
+
+Here lives only what is said about a trim; what it does, and what it waits for, is `node/replica/retention/trimming.py`.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.replica.retention import trimming
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.replica.retention.pins import PinBook
+from ledgermq.node.replica.retention.trimming import STEP_BYTES, TrimmedIndex, TrimmedLog, TrimmedQueues
+from ledgermq.node.runtime.logs import get_logger
+
+__all__ = ["STEP_BYTES", "Trimming"]
+
+log = get_logger()
+
+
+class Trimming(trimming.Trimming):
+    """One replica's outstanding removals, with a word about each."""
+
+    def __init__(
+        self,
+        group: str,
+        machine: Machine,
+        trimmed: TrimmedLog,
+        queues: TrimmedQueues,
+        index: TrimmedIndex,
+        pins: PinBook,
+        file_bytes: int,
+    ) -> None:
+        super().__init__(machine, trimmed, queues, index, pins, file_bytes)
+        self._group = group
+
+    def file_removed(self, paths: list[str]) -> None:
+        for path in paths:
+            log.info("log file removed", group=self._group, file=path)
+        metrics.FILES_TRIMMED.labels(self._group).inc()
+
+    def trimmed(self, begin_index: int, begin_pos: int, consume_queue_files: int) -> None:
+        where = {"begin_index": begin_index, "begin_pos": begin_pos}
+        log.info("log trimmed", group=self._group, **where, consume_queue_files=consume_queue_files)

@@ -1,0 +1,538 @@
+"""The Raft replica of a broker group: a consensus core, an entry log and a hard state behind the `Replicator` port.
+
+Here lives the driver: packets become messages, the core decides, and its effects are carried out in the order `raft.effects.Effects` fixes:
+hard state durable, log cut and written, then packets. It decides nothing itself. No clock, threads or chance of its own: time comes in, the
+one blocking call of a group commit leaves as a `SyncTicket`. Duties that safety hangs on have a method of their own.
+
+The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something urgent is unsynced and none is
+under way. What is not urgent, messages of the class `memory`, waits for company (`flush.py`). The first failed write or sync fences the
+replica for good (invariant I9), whichever class it was for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ledgermq.node.broker.flush import LazySync, Unsynced
+from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
+from ledgermq.node.broker.ranges import tail_of
+from ledgermq.node.replica.consensus.replica_boot import MEMBERSHIP_INDEX, alone, configurations, members_of, membership_entries, read_verified, record_in, record_of
+from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, decode, encode, encode_append
+from ledgermq.node.replica.consensus.tail import Tail
+from ledgermq.proto.control import UnknownControlRecord, draft
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.status import ExitCode
+from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import MS, Chance, Members, RaftConfig
+from ledgermq.raft.core import Core
+from ledgermq.raft.effects import Push, Writes
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
+from ledgermq.raft.transfer import Cause, Handover, LeaderChange
+from ledgermq.storage.durability import SyncJob
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.errors import BadRange, LogFenced, NoSpace, is_exhausted
+from ledgermq.storage.hard_state import HardStateFile
+
+IDLE_NS = 100 * MS
+"""After this long without a write the lagging synced mark gets a sync of its own."""
+
+
+class RaftReplica:
+    """`Replicator` over Raft; see `node/broker/ports.py` for the contract of every public method."""
+
+    core_type: type[Core] = Core
+
+    def __init__(
+        self,
+        group: str,
+        config: RaftConfig,
+        log: EntryLog,
+        hard_state: HardStateFile,
+        chance: Chance,
+        now_ns: int,
+        *,
+        store_host: bytes,
+        commit_index: int = MEMBERSHIP_INDEX,
+        admitted: bool = True,
+        lazy: LazySync | None = None,
+        members: tuple[int, Members] | None = None,
+    ) -> None:
+        """`log` is recovered; everything in it is durable. `commit_index` was committed and durable here when it was noted (a snapshot that
+        agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this directory it is not
+        `admitted`. `members`: who they were at an applied index, as the snapshot says; later records, and without it all, are read from the
+        log. The log of a replica that joins is empty, and `config` names nobody. Raises Fenced when recovery found damage, ValueError when
+        the log of a member is empty or a membership entry cannot be read."""
+        if log.fenced is not None:
+            raise Fenced(str(log.fenced)) from log.fenced
+        if log.end_index < MEMBERSHIP_INDEX and config.voters:
+            raise ValueError(f"group {group} has an empty log: bootstrap it first")
+        self.group = group
+        self.config = config
+        self.log = log
+        self.fenced: str | None = None
+        view = LogView(log.term_runs(), log.end_index, log.begin_term)
+        known_commit = min(max(commit_index, MEMBERSHIP_INDEX), log.end_index)
+        known = tuple(configurations(log, members or (NO_INDEX, config.members)))
+        start = (config, view, hard_state.value, chance, now_ns, known_commit)
+        self.core = self.core_type(*start, admitted=admitted, configurations=known)
+        self._hard_state = hard_state
+        self._store_host = store_host
+        self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
+        self._last_write_ns = now_ns
+        self._unsynced = Unsynced(lazy or LazySync())
+        self._cut_unsynced = False
+        """The log was cut, and no sync has begun since: what was cut off could come back."""
+        self._packets: list[tuple[str, PeerPacket]] = []
+        self._recent: dict[int, Range] = {}
+        self._tail = Tail()
+        self._counts: Counter[str] = Counter()
+
+    # What the port shows
+
+    @property
+    def role(self) -> Role:
+        return self.core.role
+
+    @property
+    def term(self) -> int:
+        return self.core.term
+
+    @property
+    def leader(self) -> str | None:
+        return self.core.leader
+
+    @property
+    def begin_index(self) -> int:
+        return self.log.begin_index
+
+    @property
+    def end_index(self) -> int:
+        return self.core.log.end_index
+
+    @property
+    def durable_index(self) -> int:
+        return self.core.durable_index
+
+    @property
+    def commit_index(self) -> int:
+        return self.core.commit_index
+
+    @property
+    def replicated_index(self) -> int:
+        return self.core.replicated_index
+
+    @property
+    def accepting(self) -> bool:
+        return self.core.accepting
+
+    @property
+    def handover(self) -> Handover | None:
+        return self.core.handover
+
+    @property
+    def handover_failure(self) -> str:
+        return self.core.handover_failure
+
+    @property
+    def appointment(self) -> Appointment | None:
+        return self.core.agreed
+
+    def short_of(self, now_ns: int) -> int:
+        return self.core.short_of(now_ns)
+
+    def appointed(self, now_ns: int, appointment: Appointment) -> None:
+        self._refuse_when_fenced()
+        self.core.appointed(appointment, now_ns)
+
+    @property
+    def heard(self) -> Heard | None:
+        return self.core.heard
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        return self.core.keeps_up(node, now_ns)
+
+    def lag_of(self, node: str) -> int:
+        peer = self.core.peers.get(node)
+        return self.end_index - (NO_INDEX if peer is None else peer.durable)
+
+    def durable_indexes(self) -> dict[str, int]:
+        voters = self.core.members.voters
+        known = {node: peer.durable for node, peer in self.core.peers.items() if node in voters and not peer.provisional}
+        return known | ({self.config.node: self.durable_index} if self.config.node in voters else {})
+
+    def status(self) -> ReplicaStatus:
+        """`applied_index` is −1: applying is the caller's business."""
+        return ReplicaStatus(
+            group=self.group,
+            node=self.config.node,
+            role=self.role,
+            term=self.term,
+            leader=self.leader,
+            begin_index=self.begin_index,
+            end_index=self.end_index,
+            durable_index=self.durable_index,
+            commit_index=self.commit_index,
+            applied_index=NO_INDEX,
+            peers=self.core.peer_progress(),
+            fenced=self.fenced,
+            extra={**self._counts, **self._refusals(), **self._peer_facts(), **self._standing()},
+        )
+
+    def _standing(self) -> dict[str, int]:
+        return {"admitted": int(self.core.admitted), "election-slack-ms": self.core.slack_ms}
+
+    def _refusals(self) -> dict[str, int]:
+        return {f"refused-{reason}": count for reason, count in self.core.refused.items()}
+
+    def _peer_facts(self) -> dict[str, int]:
+        """Peers that lack entries which this leader trimmed (only a snapshot and files can bring them back), and how often a peer without
+        progress was compared with from the beginning."""
+        restarted = {f"restarted-from-compare:{node}": count for node, count in self.core.restarts.items()}
+        return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
+
+    def read(self, first_index: int, max_bytes: int) -> Range:
+        kept = self._tail.read(first_index, max_bytes)
+        if kept is not None:
+            return kept
+        with reading():
+            return read_verified(self.log, first_index, max_bytes)
+
+    # Inputs
+
+    def tick(self, now_ns: int) -> None:
+        self._refuse_when_fenced()
+        self._follow_begin()
+        self.core.tick(now_ns)
+
+    def admit(self) -> None:
+        self.core.admit()
+
+    def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
+        self._refuse_when_fenced()
+        self._follow_begin()
+        try:
+            arrived = decode(packet, sender)
+            if not self.core.concerns(arrived.message):
+                raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that is none of {self.config.node}'s business")
+            self._counts["stale-term"] += arrived.message.term < self.term
+            if isinstance(arrived.message, Append):
+                self._step_append(arrived.message, arrived, now_ns)
+            else:
+                self.core.step(arrived.message, now_ns)
+        except BadPacket as bad:
+            self._counts[f"dropped-{bad.kind}"] += 1
+        except BadEntry:
+            self._counts["dropped-bytes"] += 1
+
+    def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
+        """Verify a pushed range once, compare chains where both logs meet, let the core decide, and write what it keeps."""
+        question = self.core.chain_question(message)
+        entries, members = None, None
+        if message.prev_index == NO_INDEX and not self._same_begin(arrived):
+            raise BadPacket("foreign", f"{message.sender} sent the begin of another log")
+        if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
+            entries = self._verified(arrived, message.extent)
+            members = self._pushed_members(entries)
+            message = replace(message, extent=_extent(entries))
+        agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
+        self.core.step(message, now_ns, chains_agree=agree, members=members)
+        writes = self.core.take_writes()
+        if writes.append is not None:
+            self._last_write_ns = now_ns
+        before = self.log.end_index
+        self._carry_out(writes, entries)
+        if writes.append is not None and entries is not None and self.log.end_index > before:
+            self._unsynced.wrote(now_ns, entries.last_index - writes.append[0] + 1, len(entries.data))
+
+    def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
+        self._refuse_when_fenced()
+        assert self._underway is not None and self._underway[0] is ticket, "a ticket comes back once"
+        _, job, term, index = self._underway
+        self._underway = None
+        with self._fencing("the log could not be synced"):
+            self.log.finish_sync(job, error)
+        self.core.synced(term, index)
+
+    def propose(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool = False,
+        urgent: bool = True,
+        early: bool = False,
+    ) -> Sequence[Range]:
+        self._refuse_when_fenced()
+        if not self.accepting:
+            raise NotLeader(self.leader if self.handover is None else self.handover.to)
+        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early)
+
+    def _append_own(
+        self,
+        now_ns: int,
+        batch: UnsealedBatch,
+        queue_offsets: I64,
+        store_ms: int,
+        *,
+        control: bool,
+        urgent: bool = True,
+        early: bool = False,
+        members: Members | None = None,
+    ) -> Sequence[Range]:
+        self._carry_out(self.core.take_writes(), None)
+        try:
+            with self._fencing("the log could not be written"):
+                ranges = self.log.append_leader(self.term, batch, queue_offsets, store_ms, self._store_host, control=control)
+        except NoSpace as error:
+            raise LogFull(str(error)) from error
+        self._last_write_ns = now_ns
+        for entries in ranges:
+            self.core.appended(_extent(entries), urgent=urgent, early=early, members=members)
+            self._unsynced.wrote(now_ns, len(entries), len(entries.data))
+            self._recent[entries.first_index] = entries
+            self._tail.appended(entries)
+        return ranges
+
+    @property
+    def members(self) -> Members:
+        return self.core.members
+
+    @property
+    def members_index(self) -> int:
+        return self.core.configurations.latest_index
+
+    def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
+        self._refuse_when_fenced()
+        if self.role is not Role.LEADER:
+            raise NotLeader(self.leader)
+        members = self.core.propose_members(change, now_ns)
+        if isinstance(members, str):
+            return members
+        record = record_of(members, change.reason or f"{change.kind.value} {change.node}")
+        batch = encode_entries([draft(record, store_ms)])
+        return self._append_own(now_ns, batch, queue_offsets, store_ms, control=True, members=members)
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        return self.core.due_change(now_ns)
+
+    def lease_index(self, now_ns: int) -> int | None:
+        return None if self.fenced is not None else self.core.lease_index(now_ns)
+
+    def read_index(self, token: int, now_ns: int) -> None:
+        self._refuse_when_fenced()
+        self.core.read(token, now_ns)
+
+    def hurry(self) -> None:
+        self.core.urge()
+
+    def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
+        self._refuse_when_fenced()
+        successor = to or (self.core.handover.to if self.core.handover is not None else self.core.best_successor(now_ns))
+        if successor is None:
+            return "no other voter of this group is there to take over"
+        return self.core.transfer(successor, cause, now_ns, patience_ns)
+
+    def leave(self) -> None:
+        self.core.leave()
+
+    def take_changes(self) -> tuple[LeaderChange, ...]:
+        return self.core.take_changes()
+
+    def take(self, now_ns: int) -> ReplicaOutput:
+        self._refuse_when_fenced()
+        if self._underway is None and self._sync_is_due(now_ns):
+            # The peers are told with the messages of this very turn, so that all copies become durable together.
+            self.core.urge()
+        effects = self.core.take(now_ns)
+        if effects.fence is not None:
+            self.fenced = effects.fence
+            raise Diverged(effects.fence)
+        self._carry_out(effects.writes, None)
+        for message in effects.messages:
+            self._post(message)
+        for push in effects.pushes:
+            self._push(push)
+        self._recent.clear()
+        self._tail.committed(effects.commit_index)
+        ticket = self._begin_sync(now_ns)
+        self.check_invariants()
+        packets, self._packets = tuple(self._packets), []
+        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind, effects.wishes
+        return ReplicaOutput(packets, ticket, *told)
+
+    def check_invariants(self) -> None:
+        """I4, and the core's picture of the log agrees with the log itself."""
+        self.core.check_invariants()
+        assert (self.log.end_index, self.log.end_term) == (self.core.log.end_index, self.core.log.end_term), (self.log, self.core)
+        assert self.log.begin_index == self.core.log.begin_index, (self.log.begin_index, self.core)
+        assert self.core.durable_index <= self.log.durable_index, (self.log.durable_index, self.core)
+
+    def _follow_begin(self) -> None:
+        """The log was trimmed since the core looked at it last."""
+        if self.log.begin_index > self.core.log.begin_index:
+            self.core.trimmed(self.log.begin_index)
+
+    # Duties that safety hangs on, one method each
+
+    def _persist(self, hard_state: HardState) -> None:
+        """Term and vote are on stable storage when this returns, and before anything that depends on them."""
+        with self._fencing("term and vote could not be stored"):
+            self._hard_state.save(hard_state)
+
+    def _verified(self, arrived: Arrived, extent: Extent) -> Range:
+        """A pushed range after its structure, its places, both its checksums and its chain were recomputed. Raises BadEntry, BadPacket."""
+        entries = verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
+        if entries.last_index != extent.last_index:
+            raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")
+        return entries
+
+    def _same_begin(self, arrived: Arrived) -> bool:
+        """What is said about the very beginning fits this log: an empty log has nothing else to compare."""
+        if self.log.begin_index > 0:
+            return True
+        return arrived.prev_chain == self.log.begin_chain and arrived.pos <= 0
+
+    def _pushed_members(self, entries: Range) -> Members | None:
+        """What a pushed membership entry says; None for other entries. Raises BadPacket unless it travels alone and can be read."""
+        if not membership_entries(entries):
+            return None
+        if len(entries) > 1:
+            raise BadPacket("membership", f"range {entries.first_index} holds a membership entry and others")
+        try:
+            return members_of(record_in(entries))
+        except (ValueError, UnknownControlRecord) as error:
+            raise BadPacket("membership", str(error)) from error
+
+    def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
+        """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""
+        if entries is None or index < entries.first_index:
+            theirs = prev_chain
+        else:
+            theirs = chain_crc_at(entries.data, int(entries.starts[index - entries.first_index]))
+        with reading():
+            return theirs == self.log.chain_at(index)
+
+    def _truncate(self, index: int) -> None:
+        """The log ends before `index` afterwards, and no byte behind its end can come back."""
+        with self._fencing("the log could not be cut"):
+            self._tail.was_cut()
+            self.log.truncate_from(index)
+        self._cut_unsynced = True
+
+    def _sync_is_due(self, now_ns: int) -> bool:
+        """Something unsynced is waited for, or has waited long enough. Only appended entries may wait: a cut, and names of files without
+        an entry, are synced at once."""
+        if not self.log.dirty:
+            return False
+        waited_for = self.core.durable_index < self.core.urgent_index or self._cut_unsynced or not self._unsynced.entries
+        return waited_for or now_ns >= self._unsynced.due_ns()
+
+    def _begin_sync(self, now_ns: int) -> SyncTicket | None:
+        """One group commit over everything written so far, unless one is under way; at rest also for the synced mark alone."""
+        if self._underway is not None or (self.log.dirty and not self._sync_is_due(now_ns)):
+            return None
+        with self._fencing("the synced mark could not be written"):
+            job = self.log.begin_sync(idle=now_ns >= self._last_write_ns + IDLE_NS)
+        if job is None:
+            return None
+        term, index = self.core.sync_begins()
+        assert (term, index) == (job.term, job.index), (job, self.core)
+        self._cut_unsynced = False
+        ticket = SyncTicket(job.number, job.run, *self._unsynced.sync_begins())
+        self._underway = (ticket, job, term, index)
+        return ticket
+
+    def _wake_at_ns(self, now_ns: int) -> int:
+        wake = self.core.wake_at_ns(now_ns)
+        if self._underway is not None:
+            return wake
+        if self.log.dirty:
+            return min(wake, self._unsynced.due_ns())
+        return min(wake, self._last_write_ns + IDLE_NS) if self.log.mark_pending else wake
+
+    # Carrying out
+
+    def _carry_out(self, writes: Writes, entries: Range | None) -> None:
+        if writes.hard_state is not None:
+            self._persist(writes.hard_state)
+        if writes.truncate_from is not None:
+            self._truncate(writes.truncate_from)
+            self._counts["truncations"] += 1
+        if writes.append is not None:
+            assert entries is not None
+            self._append(entries, writes.append[0])
+
+    def _append(self, entries: Range, first_index: int) -> None:
+        try:
+            with self._fencing("a pushed range could not be written"):
+                self._tail.appended(self.log.append_range(tail_of(entries, first_index)))
+        except NoSpace:
+            self._counts["refused-disk-full"] += 1
+            self.core.append_refused()
+        else:
+            self.core.append_written()
+
+    def _post(self, message: Message) -> None:
+        if isinstance(message, Append):
+            with reading():
+                prev_chain = self.log.chain_at(message.prev_index)
+            self._packets.append((message.to, encode_append(message, prev_chain, None)))
+        else:
+            self._packets.append((message.to, encode(message)))
+
+    def _push(self, push: Push) -> None:
+        """Fill a peer's window with ranges from the log, the newest of which may still be at hand."""
+        first, size, most = push.first_index, push.size, self.config.timing.range_bytes_max
+        for _ in range(push.ranges):
+            if size <= 0 or first > self.end_index:
+                return
+            entries = self._range_at(first, min(size, most))
+            message = self.core.pushed(push.to, _extent(entries))
+            self._packets.append((push.to, encode_append(message, entries.prev_chain, entries)))
+            first, size = entries.last_index + 1, size - len(entries.data)
+
+    def _range_at(self, first_index: int, max_bytes: int) -> Range:
+        recent = self._recent.get(first_index)
+        if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
+            kept = self._tail.read(first_index, max_bytes)
+            if kept is None:
+                with reading():
+                    kept = self.log.read(first_index, max_bytes)
+            recent = self._recent[first_index] = alone(kept)
+        return recent
+
+    # Fencing
+
+    @contextmanager
+    def _fencing(self, what: str) -> Iterator[None]:
+        """Any failure of the disk but a full one is final (invariant I9): the state of what was being written is unknown."""
+        try:
+            yield
+        except NoSpace:
+            raise
+        except (OSError, LogFenced, BadRange) as error:
+            self._fence(f"{what}: {error}", error)
+
+    def _fence(self, reason: str, error: Exception | None = None) -> None:
+        self.fenced = reason
+        exit_code = ExitCode.LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
+        raise Fenced(reason, exit_code or ExitCode.SYNC_FAILED) from error
+
+    def _refuse_when_fenced(self) -> None:
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+
+
+def _extent(entries: Range) -> Extent:
+    marked = entries.first_index == entries.last_index and bool(membership_entries(entries))
+    return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), marked)

@@ -1,0 +1,209 @@
+"""Broker groups that come to a node while it runs, and those that leave it.
+
+Theory of operation. Whenever what the controller quorum says of broker groups changes, it is noted durably first (`holdings.py`). Then each
+group that this node is meant to keep and does not is opened on a thread, taken in by the parts of the node, and made known to every peer
+over the streams that stand, as a greeting would have done: a new replica takes part only when all have met its directory
+(`vouching.py`). A replica that moved away is let go of: no turns, closed cleanly, its files stay. What cannot be opened is said, and tried
+again; it never ends the node, for the other groups have done nothing wrong.
+
+Here live the order of these steps and the questions to the peers; what each part does with a group is its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.replica.peers.greeting import Greeter
+from ledgermq.node.replica.hosting.hosted_groups import Hosted
+from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, effective, holdings
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.peers.peer_identities import Refused as GreetingRefused
+from ledgermq.proto import peer_pb2
+from ledgermq.storage.errors import StorageError
+
+GREET_METHOD = "ledgermq.v1.Peer/Greet"
+AGAIN_S = 2.0
+ANSWER_WITHIN_S = 3.0
+
+log = get_logger()
+
+
+class AskerLike(Protocol):
+    """What is needed of the forwarder."""
+
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
+
+
+class PartsLike(Protocol):
+    """The parts of the node that know its groups (`server.Node`)."""
+
+    async def take_in(self, group: str, hosted: Hosted) -> None: ...
+    async def let_go(self, group: str) -> None: ...
+    def met(self) -> None:
+        """A peer has just accepted directories of this node."""
+        ...
+
+
+class Arrivals:
+    """One per node. All methods but `open_` belong to the loop's thread."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        greeter: Greeter,
+        remembered: Remembered,
+        asker: AskerLike,
+        parts: PartsLike,
+        open_: Callable[[NodeConfig, Holding], Hosted],
+        held: Mapping[str, Holding],
+        told: Told,
+    ) -> None:
+        """`held`: what was opened when the node started, by what it remembered: `told`. `open_` runs on a thread."""
+        self._config = config
+        self._greeter = greeter
+        self._remembered = remembered
+        self._asker = asker
+        self._parts = parts
+        self._open = open_
+        self._held = dict(held)
+        self._told = told
+        self._wanted = told
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._greetings: dict[str, asyncio.Task[None]] = {}
+        self._answered: dict[str, frozenset[tuple[str, str]]] = {}
+        """Peer → group and directory, each, that it told of when it was greeted back last."""
+        self._said: dict[str, str] = {}
+        """Peer → what kept it from being told, as it was logged last."""
+        self.failures: dict[str, str] = {}
+        """Broker group → why it is not open here though it is meant to be."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work(), name="arrivals")
+
+    async def stop(self) -> None:
+        self._stopping = True
+        tasks = [*self._greetings.values(), *([self._task] if self._task is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def told(self, told: Told) -> None:
+        """What the quorum says now."""
+        if told != self._wanted:
+            self._wanted = told
+            self._wake.set()
+
+    def link_up(self, peer: str) -> None:
+        """A greeting may have been made before a group was opened here, or while one was."""
+        if self._greeter.book.since:
+            self._greet_later(peer)
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if not await self.look():
+                asyncio.get_running_loop().call_later(AGAIN_S, self._wake.set)
+
+    async def look(self) -> bool:
+        """Bring what is open here to what is meant to be. False: something is left to be tried again."""
+        told = self._wanted
+        if told != self._told:
+            try:
+                await asyncio.to_thread(self._remembered.save, told)
+            except OSError as error:
+                # Nothing depends on it while the node runs; the next life asks the quorum.
+                log.warning("what the quorum says of broker groups could not be written", reason=str(error))
+            self._told = told
+        former = self.failures
+        wanted, self.failures = holdings(self._config, told)
+        for group in sorted(self._held.keys() - wanted.keys()):
+            await self._let_go(group)
+        for group in sorted(wanted.keys() - self._held.keys()):
+            await self._take_in(group, wanted[group])
+        for group, reason in self.failures.items():
+            if former.get(group) != reason:
+                log.error("broker group not opened", group=group, reason=reason)
+        return not self.failures
+
+    async def _let_go(self, group: str) -> None:
+        del self._held[group]
+        await self._parts.let_go(group)
+        log.info("broker group left", group=group, directory=str(self._config.data.absolute() / group))
+
+    async def _take_in(self, group: str, holding: Holding) -> None:
+        config = effective(self._config, {**self._held, group: holding})
+        try:
+            hosted = await asyncio.to_thread(self._open, config, holding)
+        except (FatalError, StorageError, OSError) as error:
+            # The node goes on: what is wrong is wrong with this directory alone.
+            self.failures[group] = f"broker group {group} cannot be opened: {error}"
+            return
+        self._held[group] = holding
+        await self._parts.take_in(group, hosted)
+        log.info("broker group arrived", group=group, joins=holding.joins)
+        for peer in self._greeter.others():
+            self._greet_later(peer)
+
+    # -- telling the peers
+
+    def _greet_later(self, peer: str) -> None:
+        if self._stopping or peer not in self._greeter.others():
+            return
+        former = self._greetings.get(peer)
+
+        async def greet() -> None:
+            if former is not None:
+                await asyncio.gather(former, return_exceptions=True)
+            await self._greet(peer)
+
+        self._greetings[peer] = asyncio.create_task(greet(), name=f"greet-{peer}")
+
+    async def _greet(self, peer: str) -> None:
+        """Tell a peer of this node's groups over the stream that stands. When it cannot be told, the next greeting does."""
+        deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
+        hello = self._greeter.hello(b"", b"")
+        try:
+            answers = await self._asker.ask(peer, GREET_METHOD, hello.SerializeToString(), deadline)
+            reply = peer_pb2.HelloReply.FromString(answers[0])
+            if reply.refusal:
+                raise GreetingRefused(reply.refusal_reason, reply.refusal)
+            await asyncio.to_thread(self._greeter.heard_reply, reply, peer)
+        except (CallRefused, DecodeError, GreetingRefused) as failure:
+            if self._said.get(peer) != str(failure):
+                log.warning("peer not told of this node's broker groups yet", peer=peer, reason=str(failure))
+            self._said[peer] = str(failure)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._greet_later, peer)
+            return
+        self._said.pop(peer, None)
+        self._parts.met()
+
+    async def answer(self, sender: str, request: bytes) -> bytes:
+        """A peer tells of its groups over the stream that stands. Raises CallRefused."""
+        try:
+            hello = peer_pb2.Hello.FromString(request)
+            await asyncio.to_thread(self._greeter.heard_hello, hello, sender)
+        except DecodeError as error:
+            raise CallRefused(Refused("internal", detail="the greeting is not readable")) from error
+        except GreetingRefused as refusal:
+            return peer_pb2.HelloReply(refusal=str(refusal), refusal_reason=refusal.reason).SerializeToString()
+        self._greet_back(hello)
+        return self._greeter.reply(hello).SerializeToString()
+
+    def _greet_back(self, hello: peer_pb2.Hello) -> None:
+        """A peer that has opened a group since it was greeted from here did not record this node's directory of it then: it is told again,
+        once for each directory it has."""
+        shared = {(found.group, found.incarnation) for found in hello.groups if found.group in self._greeter.identities}
+        if shared - self._answered.get(hello.node, frozenset()):
+            self._answered[hello.node] = frozenset(shared)
+            self._greet_later(hello.node)
+

@@ -1,0 +1,169 @@
+"""The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
+
+Decides nothing about bytes: whether a repair helps says `core/repair.py`, what an installation does `core/install.py`. A workshop is
+used on the thread of its group's life (`hosting.py`), but for the first opening.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
+from ledgermq.node.replica.shipping.installation import Install
+from ledgermq.node.broker.ports import Unreadable
+from ledgermq.node.replica.shipping.range_repair import RangeRepair
+from ledgermq.node.replica.shipping.repair import repair_needed
+from ledgermq.node.replica.shipping.shipping import Shipper
+from ledgermq.node.replica.background.digests import DIGESTS_FILE
+from ledgermq.node.replica.hosting.replica_assignments import Holding, Told, effective, holdings
+from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, State
+from ledgermq.node.replica.hosting.opening import NeedsRepair, open_group, root_of, wanted_identity
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
+from ledgermq.proto.types import Identity
+from ledgermq.storage import identity as identity_files
+from ledgermq.storage.disk import Disk
+
+SESSION_BITS = 62
+
+
+class DirectoryWorkshop:
+    """The `Workshop` of a group over its real directory."""
+
+    def __init__(self, config: NodeConfig, group: BrokerGroup, disk: Disk) -> None:
+        self._config = config
+        self._group = group
+        self._disk = disk
+        self._root = root_of(config, group.name)
+        self._last: RunningGroup | None = None
+        """The group as it ran last in this process."""
+
+    def open(self) -> RunningGroup | Broken:
+        try:
+            self._last = open_group(self._config, self._group, self._disk)
+            return self._last
+        except NeedsRepair as needs:
+            return self._mend(needs.failure)
+
+    def repair(self, damage: Exception) -> Broken:
+        return self._mend(damage.failure if isinstance(damage, Unreadable) else damage)
+
+    def _mend(self, failure: Exception) -> Broken:
+        """Raises the failure when no repair can help, or nobody."""
+        others = self._others()
+        if not others:
+            raise failure
+        repair = repair_needed(
+            self._disk,
+            self._root,
+            wanted_identity(self._config, self._group),
+            failure,
+            others=others,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+        )
+        if repair is None:
+            raise failure
+        # What was computed from damaged files is computed again.
+        note = f"{self._root}/state/{DIGESTS_FILE}"
+        if self._disk.exists(note):
+            self._disk.unlink(note)
+        return Broken(State.REPAIRING, str(failure), repair, lambda: repair.floor_pos)
+
+    def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
+        install = Install.begin(
+            self._disk,
+            self._root,
+            wanted_identity(self._config, self._group),
+            others=self._others(source),
+            source=source,
+            floor_pos=floor_pos,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+        )
+        return Broken(State.INSTALLING, reason, install, lambda: floor_pos)
+
+    def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
+        assert self._last is not None, "the group runs"
+        replicator = self._last.replicator
+        return RangeRepair(
+            self._disk,
+            self._root,
+            self._last.store.identity,
+            first_index,
+            last_index,
+            others=self._others(),
+            rule=replicator.members.rule,
+            voters=replicator.members.voters,
+            master=replicator.leader,
+            committed_index=replicator.commit_index,
+            session=_session(),
+            now_ns=time.monotonic_ns(),
+            now_ms=time.time_ns() // 1_000_000,
+        )
+
+    def _others(self, source: str | None = None) -> list[str]:
+        """Whom to ask: the members that the group was made with, and those that the log named last."""
+        known = {*self._group.replicas, *self.members}
+        return sorted((known | ({source} if source is not None else set())) - {self._config.node})
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Everyone whom the log named when it was open last in this process."""
+        return self._last.replicator.members.nodes if self._last is not None else ()
+
+    @property
+    def root(self) -> str:
+        """The group's directory."""
+        return self._root
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """One broker group of this node, and what the node has to know of it besides its turns."""
+
+    group: HostedGroup
+    identity: Identity
+    state_directory: str
+    others: frozenset[str] | None
+    """The other nodes that began the group as the configuration says; None where this node joins it."""
+    members: tuple[str, ...] = ()
+    """Everyone whom the log named when it was opened; nobody where it could not be opened."""
+
+
+def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
+    """Open every broker group this node keeps a replica of; a group that was never here is created, one that peers can mend comes back
+    `repairing`. Raises FatalError, StorageError."""
+    return open_held(config, holdings(config, Told())[0], disk)
+
+
+def open_held(config: NodeConfig, held: Mapping[str, Holding], disk: Disk) -> Mapping[str, Hosted]:
+    """The same of what this node keeps by what it was told, too."""
+    config = effective(config, held)
+    return {name: open_one(config, holding.group, disk) for name, holding in held.items()}
+
+
+def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
+    """Open one broker group; nothing stays behind when it fails. Raises as `open_groups`."""
+    workshop = DirectoryWorkshop(config, group, disk)
+    desk = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, workshop.root))
+    hosted = HostedGroup(group.name, config.node, workshop, desk)
+    try:
+        hosted.open_first(time.monotonic_ns())
+    except BaseException:
+        # Whatever it was: its threads must not outlive the attempt.
+        hosted.close()
+        raise
+    identity = identity_files.read_identity(disk, workshop.root)
+    assert identity is not None, "a directory that was opened or is being repaired has an identity"
+    others = None if config.joins(group.name) else frozenset(group.replicas) - {config.node}
+    return Hosted(hosted, identity, f"{workshop.root}/state", others, workshop.members)
+
+
+def _session() -> int:
+    """A random number of this life, so that answers to an earlier one are told apart."""
+    return random.SystemRandom().getrandbits(SESSION_BITS)

@@ -1,0 +1,478 @@
+"""The life of one broker group on a node: it runs, or it is being brought to where it can run.
+
+Theory of operation. The engine's thread owns a `HostedGroup` and gives it turns, whatever state it is in. While the group is open the turns
+are those of a `RunningGroup`. A read of a committed range that failed or did not verify ends that (`Unreadable`), and so does a leader that
+has trimmed what this replica lacks: the store is let go of, nothing is written from it any more, and a rebuild fetches from peers what is
+needed. Then the directory is opened again in process, under a new boot id. Everything that may take long (letting go, every step of a
+rebuild, recovery of the directory) is a job on one thread of the group's own, one at a time; a turn only begins jobs and takes their
+results, so that heartbeats of other groups never wait. A failed sync is none of this: it ends the process (invariant I9). A log that
+proves to differ from its leader's (`Diverged`) ends the group alone.
+
+    state        | what it does                                          | next
+    -------------+-------------------------------------------------------+-----------------------------------------
+    joining      | no directory, or an empty log: what peers say decides  | running, installing
+    running      | turns of the group                                    | repairing, installing, refused
+    repairing    | named damage is fetched from peers                    | running, refused, installing
+    refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
+                 | or entries here and the leader's exclude each other   | (nothing, before the node starts again)
+    installing   | begin, snapshot and files are fetched from a leader   | running, refused
+
+An operator may have a range of entries put back while the group runs (`range_repairs.py`); what cannot be put back alone takes the way
+above.
+
+While a group does not run, client calls are refused with `not-leader` (nothing was done here, another node may do it), its view is
+withdrawn, and it neither votes nor acknowledges. Requests of peers for bytes are answered in every state, beside the turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused
+from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.replica.shipping.range_repair import RangeRepair
+from ledgermq.node.replica.shipping.rebuild import Progress, Rebuild, RebuildOutput
+from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.proto.status import refused
+from ledgermq.proto.types import RebuildStatus, ReplicaStatus, Role
+from ledgermq.raft.config import MS
+from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace
+
+PACKETS_MAX = 256
+"""So many packets wait for the next step of a rebuild; older ones give way, and are asked for again."""
+OPEN_AGAIN_NS = 1_000 * MS
+"""A rebuild that finished and left a directory which does not open is not begun anew sooner than this."""
+TAKE_AWAY = (
+    "its files are left as they are: take out of them what is needed, stop the node, move the directory of this group away, and start the "
+    "node again; its peers bring it the log"
+)
+"""What is to be done about a replica whose entries and those of its leader exclude each other."""
+_NEVER_NS = 1 << 62
+
+T = TypeVar("T")
+
+log = get_logger()
+
+
+class State(StrEnum):
+    """Of a hosted group; see the table above."""
+
+    JOINING = "joining"
+    REPAIRING = "repairing"
+    REFUSED = "refused"
+    INSTALLING = "installing"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The directory cannot be opened to run, and `rebuild` is what can be done about it. None: nothing but waiting (`joining`), or nothing
+    at all (`refused`)."""
+
+    state: State
+    reason: str
+    rebuild: Rebuild | None
+    floor_pos: Callable[[], int] = int
+    """Up to where this replica may have acknowledged entries, as far as the rebuild found out: nothing shorter may be installed."""
+
+
+class Workshop(Protocol):
+    """What opens and mends the directory of one group. Called on the group's thread, but for the first `open`."""
+
+    def open(self) -> RunningGroup | Broken:
+        """Raises FatalError and StorageError for what nobody can mend."""
+        ...
+
+    def repair(self, damage: Exception) -> Broken:
+        """After the store was let go of: `damage` is what a read raised."""
+        ...
+
+    def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
+        """After the store was let go of: `source` keeps nothing of what is needed here but its snapshot and what follows it."""
+        ...
+
+    def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
+        """While the group runs, on the engine's thread: what puts these entries back from peers."""
+        ...
+
+
+class Desk(Protocol):
+    """Answers the requests of peers for bytes, beside the turns (`shipping_thread.py`)."""
+
+    send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
+
+    def offer(self, sender: str, packet: PeerPacket) -> None:
+        """Take a packet of shipping, or drop it when there are too many."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class HostedGroup:
+    """A group as the engine runs it, in whatever state. Not thread-safe but for `fail`: the engine's thread owns it."""
+
+    def __init__(self, group: str, node: str, workshop: Workshop, desk: Desk) -> None:
+        self.name = group
+        self.node = node
+        self.wake: Callable[[], None] = lambda: None
+        self._workshop = workshop
+        self._desk = desk
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"life-{group}")
+        self._job: Future[Any] | None = None
+        self._then: Callable[[Any, int], None] = lambda result, now_ns: None
+        """What to do with the result of the job."""
+        self._state = State.JOINING
+        self._reason = ""
+        self._running: RunningGroup | None = None
+        self._leaving: Callable[[], Broken] | None = None
+        """Set while the open store is on its way out: makes what comes after it."""
+        self._ticket: SyncTicket | None = None
+        """The sync that is under way on another thread: it may not lose its files."""
+        self._rebuild: Rebuild | None = None
+        self._task: tuple[State, str] = State.REPAIRING, ""
+        """What the rebuild does and why, also while nobody can help it (`refused`)."""
+        self._floor_pos: Callable[[], int] = int
+        self._now_ns = 0
+        self._began_ns = 0
+        self._step_at_ns = 0
+        self._progress = Progress()
+        self._packets: list[tuple[str, PeerPacket]] = []
+        self._answered: list[tuple[str, PeerPacket]] = []
+        self._calls: set[Token] = set()
+        """Calls taken and not answered yet: those that a sudden end would forget."""
+        self._seen_view = False
+        self._last: ReplicaStatus | None = None
+        self.boots = 0
+        """How often the group was opened in this process."""
+        self._ranges = RangeRepairs(group, self._thread.submit, lambda: self.wake())
+
+    def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
+        """Before the first turn: how the engine is asked for a turn, and how packets leave beside the turns. Both from any thread."""
+        self.wake = wake
+        self._desk.send = send
+
+    def open_first(self, now_ns: int) -> None:
+        """Before the engine runs: the start of the node waits for this. Raises FatalError, StorageError."""
+        self._now_ns = now_ns
+        self._opened(self._workshop.open(), now_ns)
+
+    # -- what others may ask
+
+    @property
+    def state(self) -> State:
+        if self._running is not None and self._leaving is None and self._state is State.RUNNING and self._running.store.log.end_index < 0:
+            return State.JOINING
+        return self._state
+
+    @property
+    def running(self) -> RunningGroup:
+        """The open group. Raises LedgerError (retryable: another node may do it) while there is none."""
+        return self._require_running()
+
+    def age_ns(self, now_ns: int) -> int | None:
+        """From any thread: how old what this replica knows may be (`node/broker/group/freshness.py`); None while that is unknown, or it leads."""
+        running = self._running
+        return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
+
+    def _require_running(self) -> RunningGroup:
+        if self._running is None or self._leaving is not None:
+            raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")
+        return self._running
+
+    @property
+    def open_calls(self) -> tuple[Token, ...]:
+        """Calls it has taken and not answered. For whoever has got it back from the engine."""
+        return tuple(sorted(self._calls))
+
+    @property
+    def mended(self) -> int:
+        """How often something was put back while the group ran: what was computed from its files before may speak of other bytes."""
+        return self._ranges.mended
+
+    def status(self) -> ReplicaStatus:
+        if self._running is not None and self._leaving is None:
+            return replace(self._running.status(), state=self.state.value)
+        last = self._last or ReplicaStatus(self.name, self.node, Role.LEARNER, 0, None, 0, -1, -1, -1, -1)
+        rebuild = RebuildStatus(self._reason, *self._how_far())
+        return replace(last, role=Role.LEARNER, leader=None, peers=(), state=self._state.value, rebuild=rebuild, extra={})
+
+    def _how_far(self) -> tuple[str | None, int | None, int | None, int | None]:
+        found = self._progress
+        if not found.total_bytes:
+            return found.source or None, None, None, None
+        spent_ns, left = self._now_ns - self._began_ns, found.total_bytes - found.done_bytes
+        remaining_ms = None if found.done_bytes <= 0 else spent_ns * left // found.done_bytes // MS
+        return found.source or None, found.done_bytes, found.total_bytes, remaining_ms
+
+    def admit(self) -> None:
+        if self._running is not None and self._leaving is None:
+            self._running.admit()
+
+    def fail(self, failure: Fenced) -> None:
+        """From any thread; see `RunningGroup.fail`. What failed of a store that is let go of does not matter any more."""
+        running = self._running
+        if running is not None:
+            running.fail(failure)
+
+    def put_back(self, first_index: int, last_index: int) -> Future[RangePut]:
+        """On the engine's thread: have a range put back from peers while the group runs. Raises LedgerError while it does not, or while
+        another range is being put back."""
+        if self._ranges.busy:
+            raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
+        self._require_running()
+        return self._ranges.begin(self._workshop.range_repair(first_index, last_index), self._now_ns)
+
+    def mend_all(self, reason: str) -> None:
+        """On the engine's thread: let the group stop, and its whole log be verified and mended from peers. Raises LedgerError while it does
+        not run: then it is being mended already, or cannot be."""
+        self._require_running().fail(Unreadable(LogDamaged(reason)))
+
+    # -- turns
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
+        """Raises whatever ends the process."""
+        self._now_ns = now_ns
+        rest = self._sort_out(packets)
+        sent = self._ranges.turn(now_ns)
+        output = self._turn(now_ns, now_ms, calls, rest, synced)
+        if self._ranges.wake_at_ns >= output.wake_at_ns and not sent:
+            return output
+        return replace(output, packets=[*output.packets, *sent], wake_at_ns=min(output.wake_at_ns, self._ranges.wake_at_ns))
+
+    def _turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        rest: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
+        if self._running is None or self._leaving is not None:
+            return self._turn_without(now_ns, calls, synced)
+        self._calls.update(_tokens(calls))
+        try:
+            output = self._running.turn(now_ns, now_ms, calls, rest, synced)
+        except (Unreadable, Damaged) as damage:
+            self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._workshop.repair(damage))  # type: ignore[misc]
+            # Whoever was interrupted may not have looked at them yet: a failed sync is worse than damage (invariant I9).
+            return self._turn_without(now_ns, (), synced)
+        except Diverged as proven:
+            reason = f"{proven}; {TAKE_AWAY}"
+            self._end_running(State.REFUSED, reason, lambda: Broken(State.REFUSED, reason, None))
+            return self._turn_without(now_ns, (), synced)
+        self._note_syncs(synced)
+        self._ticket = output.sync or self._ticket
+        self._calls.difference_update(done.token for done in output.done)
+        self._seen_view = self._seen_view or output.view is not None
+        behind, entries = self._running.group.left_behind, self._running.store.log
+        if behind is None or behind[1] <= entries.end_index + 1:
+            return output
+        leader, floor_pos = behind[0], entries.end_pos
+        reason = f"the log of {leader} begins with entry {behind[1]}, this one ends with {entries.end_index}"
+        self._end_running(State.INSTALLING, reason, lambda: self._workshop.install(leader, floor_pos, reason))
+        after = self._turn_without(now_ns, (), ())
+        return replace(after, done=output.done + after.done, packets=output.packets + after.packets, sync=output.sync)
+
+    def _sort_out(self, packets: Sequence[tuple[str, PeerPacket]]) -> Sequence[tuple[str, PeerPacket]]:
+        """What is about shipping goes to the desk and to the rebuild, who each know their own; the rest is for the group."""
+        if not any(is_shipping(packet) for _, packet in packets):
+            return packets
+        self._ranges.offer([found for found in packets if is_shipping(found[1])])
+        rest = []
+        for sender, packet in packets:
+            if not is_shipping(packet):
+                rest.append((sender, packet))
+                continue
+            if self._rebuild is not None:
+                self._packets.append((sender, packet))
+            if not len(packet.payload):
+                # Requests carry none.
+                self._desk.offer(sender, packet)
+        del self._packets[:-PACKETS_MAX]
+        return rest
+
+    def _note_syncs(self, synced: Sequence[tuple[SyncTicket, OSError | None]]) -> None:
+        if any(ticket is self._ticket for ticket, _ in synced):
+            self._ticket = None
+
+    def _turn_without(self, now_ns: int, calls: Sequence[Call], synced: Sequence[tuple[SyncTicket, OSError | None]]) -> TurnOutput:
+        """A turn of a group that does not run."""
+        for ticket, error in synced:
+            if error is not None:
+                raise Fenced(f"the log could not be synced: {error}") from error
+            self._note_syncs([(ticket, error)])
+        if self._job is not None and self._job.done():
+            self._take_result(now_ns)
+        if self._job is None:
+            self._go_on(now_ns)
+        detail = f"broker group {self.name} does not run on node {self.node}: {self._state}"
+        done = [Done(token, Refused("not-leader", detail=detail)) for token in _tokens(calls)]
+        done += [Done(token, Refused("unknown-outcome", detail=detail)) for token in sorted(self._calls)]
+        self._calls.clear()
+        packets, self._answered = self._answered, []
+        hides, self._seen_view = self._seen_view and not self._is_open, self._seen_view and self._is_open
+        # A job, or the sync that is waited for, brings the next turn by itself.
+        waits = self._job is not None or self._leaving is not None
+        wake_at_ns = now_ns if self._is_open else _NEVER_NS if waits else self._step_at_ns
+        return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
+
+    def _take_result(self, now_ns: int) -> None:
+        """Of the job that ended. A full disk ends no process: whatever was tried begins anew a little later."""
+        assert self._job is not None
+        job, self._job = self._job, None
+        try:
+            result = job.result()
+        except NoSpace as full:
+            if self._rebuild is not None:
+                self._rebuild.close()
+            self._running = self._leaving = self._rebuild = None
+            self._step_at_ns = now_ns + OPEN_AGAIN_NS
+            self._change(self._state, f"it waits for space: {full}")
+        else:
+            self._then(result, now_ns)
+
+    @property
+    def _is_open(self) -> bool:
+        return self._running is not None and self._leaving is None
+
+    def _go_on(self, now_ns: int) -> None:
+        """Begin the next job, if there is one to begin."""
+        if self._leaving is not None:
+            if self._ticket is None:
+                assert self._running is not None
+                self._begin(_after(self._running.abandon, self._leaving), self._left)
+        elif self._rebuild is not None:
+            if self._packets or now_ns >= self._step_at_ns:
+                rebuild, packets = self._rebuild, self._packets
+                self._packets = []
+                self._begin(lambda: rebuild.turn(now_ns, packets), self._stepped)
+        elif self._running is None and now_ns >= self._step_at_ns:
+            self._begin(self._workshop.open, self._opened)
+
+    def _begin(self, work: Callable[[], Any], then: Callable[[Any, int], None]) -> None:
+        self._then = then
+        self._job = self._thread.submit(work)
+        self._job.add_done_callback(lambda _: self.wake())
+
+    # -- transitions
+
+    def _end_running(self, state: State, reason: str, make: Callable[[], Broken]) -> None:
+        assert self._running is not None
+        self._last = self._running.status()
+        self._ranges.end(f"broker group {self.name} stopped meanwhile: {reason}")
+        self._leaving = make
+        self._change(state, reason)
+
+    def _left(self, broken: Broken, now_ns: int) -> None:
+        self._running, self._leaving = None, None
+        self._break(broken, now_ns)
+
+    def _opened(self, found: RunningGroup | Broken, now_ns: int) -> None:
+        if isinstance(found, Broken):
+            self._break(found, now_ns)
+            # Whatever was just finished did not help, or nothing can be done yet: not at once again.
+            self._step_at_ns = now_ns + OPEN_AGAIN_NS if self.boots or found.rebuild is None else now_ns
+            return
+        self._running = found
+        self.boots += 1
+        self._change(State.RUNNING, "")
+
+    def _break(self, broken: Broken, now_ns: int) -> None:
+        self._rebuild, self._progress, self._packets = broken.rebuild, Progress(), []
+        self._task = broken.state, broken.reason
+        self._floor_pos = broken.floor_pos
+        self._began_ns = self._step_at_ns = now_ns
+        if broken.state is State.REFUSED:
+            self._step_at_ns = _NEVER_NS
+        if broken.state is State.REPAIRING:
+            metrics.DAMAGED_RANGES.labels(self.name).inc()
+        self._change(broken.state, broken.reason)
+
+    def _stepped(self, output: RebuildOutput, now_ns: int) -> None:
+        self._answered += output.packets
+        former, self._progress = self._progress, output.progress
+        self._step_at_ns = output.wake_at_ns
+        metrics.REBUILT_BYTES.labels(self.name, self._kind).inc(max(0, output.progress.done_bytes - former.done_bytes))
+        rebuild = self._rebuild
+        assert rebuild is not None
+        if output.finished:
+            metrics.REBUILDS.labels(self.name, self._kind).inc()
+            done = output.progress
+            log.info("rebuilt", group=self.name, kind=self._kind, bytes=done.done_bytes, source=done.source, what=done.what)
+            self._rebuild = None
+            self._begin(_after(rebuild.close, self._workshop.open), self._opened)
+        elif output.install_wanted is not None:
+            source, begin_index = output.install_wanted
+            reason = f"its peers have trimmed what is damaged here: the log of {source} begins with entry {begin_index}"
+            self._rebuild = None
+            floor_pos = self._floor_pos()
+            self._begin(_after(rebuild.close, lambda: self._workshop.install(source, floor_pos, reason)), self._break)
+        elif output.refused is not None:
+            self._change(State.REFUSED, output.refused)
+        elif self._state is State.REFUSED:
+            self._change(*self._task)
+
+    @property
+    def _kind(self) -> str:
+        return "install" if self._task[0] is State.INSTALLING else "repair"
+
+    def _change(self, state: State, reason: str) -> None:
+        if (state, reason) == (self._state, self._reason) and self.boots:
+            return
+        former, self._state, self._reason = self._state, state, reason
+        for each in State:
+            metrics.GROUP_STATE.labels(self.name, each.value).set(each is state)
+        say = log.info if state in (State.RUNNING, State.JOINING) else log.error if state is State.REFUSED else log.warning
+        say("broker group changed state", group=self.name, former=former.value, state=state.value, reason=reason, boot=self.boots)
+
+    # -- the end
+
+    def close(self) -> None:
+        """A good stop of a group that runs; what is being rebuilt is let go of as it is, and the next start goes on."""
+        self._desk.close()
+        while self._job is not None:
+            # Its result may begin another one.
+            self._take_result(self._now_ns)
+        self._ranges.end("the node is stopping")
+        self._thread.shutdown()
+        self._ranges.turn(self._now_ns)
+        if self._is_open:
+            assert self._running is not None
+            self._running.close()
+        elif self._running is not None:
+            self._running.abandon()
+        if self._rebuild is not None:
+            self._rebuild.close()
+
+
+def _tokens(calls: Sequence[Call]) -> list[Token]:
+    """Of the calls that wait for an answer."""
+    found = (getattr(call, "token", None) for call in calls)
+    return [token for token in found if token is not None]
+
+
+def _after(first: Callable[[], None], work: Callable[[], T]) -> Callable[[], T]:
+    """One job from two."""
+
+    def both() -> T:
+        first()
+        return work()
+
+    return both

@@ -1,0 +1,345 @@
+"""Opening one broker group's directory, or making it: ties store, replicator and machine together.
+
+The way from a directory to a `RunningGroup`. It may take long (recovery reads the end of the log) and so belongs to a thread of its own;
+nothing here is called twice for the same open store.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
+from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
+from ledgermq.node.broker.flush import FlushPolicy, LazySync, PAGE_BYTES
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.decisions.leader import LeaderSettings
+from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.member_forms import as_raft
+from ledgermq.node.broker.ports import Unreadable, reading
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
+from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.runtime.errors import ConfigError
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.controller.roster import Roster
+from ledgermq.node.replica.hosting.running import RESERVE_FILE, RunningGroup
+from ledgermq.node.replica.background.scrubbing import Plan
+from ledgermq.proto.entry_encoding import host_bytes
+from ledgermq.proto.status import ExitCode
+from ledgermq.proto.types import Identity
+from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule, Timing
+from ledgermq.storage import store as stores
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, explain
+from ledgermq.storage.identity import mint
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_writer import AtOnce, LogWriter, make_writer
+from ledgermq.storage.phases import Phases
+from ledgermq.storage.reserve import Reserve
+from ledgermq.storage.store import GroupStore
+
+log = get_logger()
+
+
+class NeedsRepair(Exception):
+    """The directory is damaged; nothing of it is open any more. `failure` says what was found."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> RunningGroup:
+    """Open a broker group this node keeps a replica of; one that was never here is created. Raises NeedsRepair for damage at or below the
+    synced mark, FatalError and StorageError for everything else."""
+    root = root_of(config, group.name)
+    try:
+        if not stores.exists(disk, root):
+            GroupStore.create(disk, root, wanted_identity(config, group))
+        _release_when_full(config, group, disk, root)
+        began = time.monotonic()
+        phases = Phases(time.monotonic_ns)
+        store = _open_store(config, group, disk, root, phases)
+        try:
+            return _make_running(config, group, store, phases, began)
+        except BaseException:
+            # Whatever ended the start: its files must be free for a repair, or for the next attempt.
+            store.abandon()
+            raise
+    except (Damaged, Unreadable) as damage:
+        failure = damage.failure if isinstance(damage, Unreadable) else damage
+        raise NeedsRepair(failure) from damage
+    except OSError as error:
+        raise explain(root, error) from error
+
+
+def root_of(config: NodeConfig, group: str) -> str:
+    """The directory of a broker group on this node."""
+    return str(config.data.absolute() / group)
+
+
+def controller_directory(config: NodeConfig) -> str:
+    """Where this node keeps its part of the controller quorum, and the nodes that it was told of."""
+    return str(config.data.absolute() / "controller")
+
+
+def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
+    """Whose directory it must be; a new one gets exactly this identity."""
+    return mint(
+        config.cluster_id,
+        group.name,
+        config.node,
+        str(uuid.uuid4()),
+        config.begun_ms(group),
+        data_file_bytes=group.data_file_bytes,
+        index_file_bytes=group.index_file_bytes,
+        consume_queue_file_bytes=group.consume_queue_file_bytes,
+    )
+
+
+def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, phases: Phases) -> GroupStore:
+    files = ThreadPoolExecutor(1, thread_name_prefix=f"files-{group.name}")
+    store = GroupStore.open(
+        disk,
+        root,
+        wanted_identity(config, group),
+        process=os.getpid(),
+        submit=lambda work: _submitted(files, work),
+        writer=_writer(config, group.name),
+        phases=phases,
+    )
+    fenced = store.log.fenced
+    if fenced is None:
+        return store
+    store.abandon()
+    raise NeedsRepair(fenced) if fenced.exit_code == ExitCode.DAMAGED else fenced
+
+
+def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> RunningGroup:
+    _check_sizes(config, group, store.identity)
+    joins = config.joins(group.name)
+    if not joins:
+        bootstrap(store.log, group.replicas, config.begun_ms(group), _rule(group))
+    machine = Machine(store.queues, _record_of(store), _index_of(store))
+    lost = restore(store, machine, phases)
+    if lost is not None:
+        log.warning("consume queues were rebuilt from the log", group=group.name, reason=lost)
+    now_ns = time.monotonic_ns()
+    admitted = store.read_vouched() or (not joins and _is_alone(config, group, store.disk))
+    replica = RaftReplica(
+        group.name,
+        RaftConfig(
+            config.node,
+            () if joins else tuple(group.replicas),
+            random.SystemRandom().getrandbits(62) + 1,
+            timing=_timing(config),
+            incarnation=store.identity.incarnation,
+            rule=Rule.MAJORITY if joins else _rule(group),
+            ha=_ha_rules(group),
+        ),
+        store.log,
+        store.hard_state,
+        random.Random(),
+        now_ns,
+        store_host=host_bytes(config.address.host, config.address.client_port),
+        commit_index=_known_commit(store, machine),
+        admitted=admitted,
+        lazy=_lazy(config),
+        members=_known_members(machine),
+    )
+    _compare_members(config, group, replica.members)
+    driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
+    index = _key_index(group, store)
+    opened = RunningGroup(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
+    opened.expect_replay(phases, replica.commit_index)
+    log.info(
+        "broker group opened",
+        group=group.name,
+        clean=store.was_clean,
+        end_index=store.log.end_index,
+        commit_index=replica.commit_index,
+        applied_index=machine.applied_index,
+        admitted=admitted,
+        row=store.log.report.row,
+        seconds=round(time.monotonic() - began, 3),
+        phases=phases.seconds,
+    )
+    return opened
+
+
+def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
+    """Whether nobody could know more of the group than this directory: the cluster has this one node, as far as it was ever told."""
+    roster = Roster(config.node, {name: {} for name in config.members}, disk, controller_directory(config))
+    roster.load()
+    return {*roster.nodes, *group.replicas} == {config.node}
+
+
+def _record_of(store: GroupStore) -> Callable[[int, int], memoryview]:
+    """Records as they lie in the log: to be copied by who keeps them."""
+
+    def record(offset: int, size: int) -> memoryview:
+        with reading():
+            return store.log.whole_record_at(offset, size)
+
+    return record
+
+
+def _index_of(store: GroupStore) -> Callable[[int], int]:
+    def index_at(offset: int) -> int:
+        with reading():
+            return store.log.index_at(offset)
+
+    return index_at
+
+
+def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
+    """A start writes a few small files before anything can be cleaned up."""
+    reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
+    if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
+        log.warning("reserve released", group=group.name, reason="the disk is full, and the node starts")
+
+
+def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
+    index = KeyIndex(store.disk, store.root, store.identity.log_id, slots=group.key_index_slots, units=group.key_index_units)
+    index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)
+    return index
+
+
+def _writer(config: NodeConfig, group: str) -> LogWriter:
+    """How this node appends to the log of a broker group."""
+    storage = config.storage
+    commits = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{group}")
+    try:
+        return make_writer(
+            storage.append,
+            lock_memory=storage.lock_memory,
+            refused=lambda reason: log.warning("memory is not as it was configured", group=group, reason=reason),
+            buffers=storage.pool_buffers,
+            buffer_bytes=storage.pool_buffer_bytes,
+            submit=lambda work: _submitted(commits, work),
+            together=AtOnce(2, f"sync-{group}"),
+        )
+    except OSError as error:
+        what = f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes} bytes ({error.strerror})"
+        raise ConfigError(what, "lower storage.pool_buffers or storage.pool_buffer_bytes") from error
+
+
+def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
+    executor.submit(work)
+
+
+def _known_members(machine: Machine) -> tuple[int, Members] | None:
+    """Who they were at the applied index: what the replicator need not read from the log again."""
+    members = machine.members
+    if members is None:
+        return None
+    return machine.applied_index, as_raft(members)
+
+
+def _known_commit(store: GroupStore, machine: Machine) -> int:
+    checkpoint = store.read_checkpoint()
+    noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
+    return max(0, machine.applied_index, noted)
+
+
+def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> None:
+    if found.data_file_bytes != group.data_file_bytes:
+        what = f"broker group {group.name} in {config.data} has log files of {found.data_file_bytes} bytes, not {group.data_file_bytes}"
+        raise ConfigError(what, f"set data_file_bytes to {found.data_file_bytes}: it is fixed when a group is created")
+
+
+def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -> None:
+    """The group's log decides who its members are, and by which rule they go; the configuration says with whom and how it began."""
+    if members.voters and set(members.nodes) != set(group.replicas):
+        log.warning(
+            "the configuration names other replicas than the log, which counts",
+            group=group.name,
+            configured=sorted(group.replicas),
+            voters=sorted(members.voters),
+            learners=sorted(members.learners),
+            member=config.node in members.nodes,
+        )
+
+
+    if members.voters and members.rule is not Rule.ALL and members.rule is not _rule(group):
+        log.warning(
+            "the configuration names another kind of replication than the log, which counts",
+            group=group.name,
+            configured=group.replication,
+            rule=members.rule.value,
+        )
+
+
+def _rule(group: BrokerGroup) -> Rule:
+    return Rule.IN_SYNC if group.replication == "ha" else Rule.MAJORITY
+
+
+def _ha_rules(group: BrokerGroup) -> HaRules:
+    """What holds while the group is an HA group, whichever way it became one."""
+    default = HaRules()
+    return HaRules(
+        ack_async=group.ack_async,
+        minimum=group.least_in_sync,
+        lag_ns=default.lag_ns if group.in_sync_lag_ms is None else group.in_sync_lag_ms * MS,
+        lag_bytes=default.lag_bytes if group.in_sync_lag_bytes is None else group.in_sync_lag_bytes,
+        pull=group.transfer == "pull",
+    )
+
+
+def _timing(config: NodeConfig) -> Timing:
+    raft = config.raft
+    return Timing(
+        heartbeat_ns=raft.heartbeat_ms * MS,
+        election_min_ns=raft.election_min_ms * MS,
+        election_max_ns=raft.election_max_ms * MS,
+        window_bytes=raft.window_bytes,
+        range_bytes_max=raft.push_bytes,
+        observer_bytes_per_s=raft.observer_bytes_per_s,
+    )
+
+
+def _scrub_plan(config: NodeConfig) -> Plan:
+    """Broker groups of a node have their budget together."""
+    return Plan(config.scrub.bytes_per_s / max(1, len(config.hosted_groups)), config.scrub.again_hours * 3600)
+
+
+def _lazy(config: NodeConfig) -> LazySync:
+    flush = config.flush
+    return LazySync(flush.interval_ms * MS, flush.least_pages * PAGE_BYTES, flush.thorough_ms * MS)
+
+
+def _settings(config: NodeConfig, group: BrokerGroup, identity: Identity) -> LeaderSettings:
+    delivery = config.delivery
+    times = LeaseTimes(
+        liveness_ns=delivery.liveness_ms * MS,
+        cap_ns=delivery.auto_renew_max_ms * MS,
+        gone_ns=delivery.gone_grace_ms * MS,
+    )
+    rules = TransactionRules(
+        check_ns=delivery.transaction_check_ms * MS,
+        interval_ns=delivery.transaction_interval_ms * MS,
+        checks_max=delivery.transaction_checks,
+        retry_ns=min(delivery.transaction_interval_ms * MS, CHECK_RETRY_NS),
+        age_max_ms=delivery.transaction_keep_ms,
+        undecided_max=delivery.transactions_max,
+    )
+    policy = FlushPolicy(config.flush.of(identity.group))
+    room = identity.data_file_bytes - 8
+    return LeaderSettings(
+        times=times,
+        entry_bytes_max=room,
+        policy=policy,
+        ha=_ha_rules(group),
+        max_attempts=delivery.max_attempts,
+        preferred=group.preferred_leader,
+        transactions=rules,
+        lite_topics_max=config.limits.max_lite_topics,
+    )

@@ -1,0 +1,417 @@
+"""A broker group that is open and runs: its turns, and what is kept beside the log while it runs.
+
+Everything here runs on the engine's thread, except the slow part of keeping: snapshots and the two checkpoint files are synced and written
+by one background thread per group. A snapshot is taken of the state between two turns; what is dispatched while it is being written lies
+above it and is dispatched again after a crash. It is written once the log up to it is durable here: after a power cut a snapshot never
+speaks of entries that the log beside it lacks. How a group is opened is `opening.py`, when it is opened again is `hosting.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.outcome import Call
+from ledgermq.node.replica.consensus.catch_up import CatchUp
+from ledgermq.node.broker.group.group import Group, TurnOutput
+from ledgermq.node.broker.group.leadership_history import LeadershipEvent, Ring, restored, words
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.replica.retention.pins import PinBook
+from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.replica.retention.retention_facts import FileBook
+from ledgermq.node.replica.background.indexing import Indexer, MeasuredLookup
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.background.scrubbing import Plan, Scrub
+from ledgermq.node.replica.background.trim_reports import Trimming
+from ledgermq.proto.status import ExitCode
+from ledgermq.proto.types import ReplicaStatus
+from ledgermq.raft.config import MS
+from ledgermq.storage import sealed_json
+from ledgermq.storage.checkpoints import StoreCheckpoint
+from ledgermq.storage.consume_queue import QueueSync
+from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, NoSpace, is_no_space, lacks_descriptors
+from ledgermq.storage.heard import HEARD_FILE, LastHeard, heard_value
+from ledgermq.storage.key_index import KeyIndex
+from ledgermq.storage.log_reader import Limits, LogReader
+from ledgermq.storage.phases import Phases
+from ledgermq.storage.reserve import Reserve
+from ledgermq.storage.store import GroupStore
+
+CHECKPOINT_EVERY_NS = 3_000 * MS
+SNAPSHOT_EVERY_NS = 60_000 * MS
+# So many applied bytes without a snapshot make a restart after a crash noticeably longer.
+SNAPSHOT_EVERY_BYTES = 64 << 20
+# A state that is large is exported rarely: not before this many times what the last export took.
+EXPORT_REST_FACTOR = 100
+RESERVE_FILE = "reserve"
+LEADERSHIP_FILE = "leadership"
+CLEAN_RETRY_NS = 1_000 * MS
+HEARD_EVERY_NS = 1_000 * MS
+
+log = get_logger()
+
+
+class RunningGroup:
+    """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
+
+    def __init__(
+        self,
+        store: GroupStore,
+        machine: Machine,
+        group: Group,
+        key_index: KeyIndex,
+        now_ns: int,
+        reserve_bytes: int = 0,
+        scrub: Plan = Plan(),  # noqa: B008 (frozen)
+    ) -> None:
+        self.store = store
+        self.machine = machine
+        self.group = group
+        self.key_index = key_index
+        reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
+        self.reader = reader
+        self.lookup = MeasuredLookup(group.group, reader, key_index)
+        """For questions on any thread but the loop's and the engine's."""
+        self.indexer = Indexer(group.group, key_index, reader)
+        self.indexer.start()
+        # A snapshot's seals are restored before, and later ones replace the mapping: it may be read beside the turns.
+        self.scrub = Scrub(group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub)
+        self.scrub.start()
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
+        self._keeping: Future[None] | None = None
+        self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
+        """A snapshot that waits until the log up to its index is durable."""
+        self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._checkpointed = -1
+        self._snapshot_index = machine.applied_index
+        self._snapshot_pos = machine.applied_end_pos
+        self._rest_ns = 0
+        self.replicator = group.replicator
+        file_bytes = store.identity.data_file_bytes
+        self.files = FileBook(store.log, machine, file_bytes)
+        self.catch_up = CatchUp(self.files.pos_after, lambda index: max(0, time.time_ns() // MS - self.files.store_ms(index)))
+        self.pins = PinBook()
+        self.reserve = Reserve(store.disk, f"{store.state_directory}/{RESERVE_FILE}", reserve_bytes)
+        self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
+        self._fenced: Fenced | None = None
+        self._damage: Unreadable | None = None
+        """What was told beside the turns; two places, so that neither thread's news takes the place of the other's."""
+        self._leaders = _read_leaders(store)
+        self._leaders_noted = False
+        """The ring holds what its file does not."""
+        self._heard: LastHeard | None = None
+        """What an observer heard last and its file does not say yet."""
+        self._heard_ns = -1
+        self._next_heard_ns = now_ns
+        self._members: GroupMembers | None = None
+        """As they were told last."""
+        self._objected: set[str] = set()
+        self._snapshot_wanted = False
+        self._stalls = 0
+        self._clean_again_ns = 0
+        self._replay: tuple[Phases, int, int] | None = None
+        """The phases of this start, the index up to which the log is applied again, and when that began."""
+
+    def expect_replay(self, phases: Phases, commit_index: int) -> None:
+        """What is known to be committed and is not in the snapshot is applied in the turns to come: the last phase of a start."""
+        self._replay = phases, commit_index, time.monotonic_ns()
+        self._note_replay()
+
+    def _note_replay(self) -> None:
+        if self._replay is None or self.machine.applied_index < self._replay[1]:
+            return
+        (phases, _, began_ns), self._replay = self._replay, None
+        phases.spent_ns["replay"] = time.monotonic_ns() - began_ns
+        for name, spent_ns in phases.spent_ns.items():
+            metrics.RECOVERY_SECONDS.labels(self.group.group, name).set(spent_ns / 1e9)
+        log.info("broker group recovered", group=self.group.group, applied_index=self.machine.applied_index, phases=phases.seconds)
+
+    def turn(
+        self,
+        now_ns: int,
+        now_ms: int,
+        calls: Sequence[Call],
+        packets: Sequence[tuple[str, PeerPacket]],
+        synced: Sequence[tuple[SyncTicket, OSError | None]],
+    ) -> TurnOutput:
+        self._raise_fenced()
+        if self._damage is not None:
+            raise self._damage
+        output = self.group.turn(now_ns, now_ms, calls, packets, synced)
+        self._note_leaders(now_ms)
+        self._note_heard(now_ns, now_ms)
+        self._watch_followers(now_ns)
+        self._note_members()
+        self._note_replay()
+        if self._keeping is not None and self._keeping.done():
+            done, self._keeping = self._keeping, None
+            done.result()
+        if self._keeping is None:
+            self._keep(now_ns)
+        self._clean(now_ns)
+        self._tell_indexer()
+        return output if self._heard is None else replace(output, wake_at_ns=min(output.wake_at_ns, self._next_heard_ns))
+
+    def _note_heard(self, now_ns: int, now_ms: int) -> None:
+        """An observer may be all that is left one day: it keeps what it knows of its leader."""
+        heard = self.replicator.heard
+        if heard is None or heard.at_ns <= self._heard_ns or self.group.node not in self.replicator.members.observers:
+            return
+        self._heard_ns = heard.at_ns
+        at_ms = now_ms - (now_ns - heard.at_ns) // MS
+        self._heard = LastHeard(heard.leader, heard.term, heard.end_index, heard.commit_index, at_ms)
+
+    def _note_leaders(self, now_ms: int) -> None:
+        for change in self.group.replicator.take_changes():
+            self._leaders.add(change, now_ms)
+            self._leaders_noted = True
+            names = {"group": self.group.group, "term": change.term, "former": change.former, "leader": change.leader}
+            log.info("leadership changed", **names, reason=words(change.reason))
+
+    def _watch_followers(self, now_ns: int) -> None:
+        if not self.catch_up.due(now_ns):
+            return
+        for node in self.catch_up.look(self.group.replicator.status().peers, self.store.log.end_pos, now_ns):
+            name = self.group.group
+            metrics.FOLLOWER_RESTARTS.labels(name, node).inc()
+            reason = "it answered and received nothing of what it lacks: its place in the log is looked for anew"
+            log.warning("follower makes no progress", group=name, follower=node, reason=reason)
+
+    def _note_members(self) -> None:
+        """Who replicates the group from now on, and which node cannot come back by itself; each is said once."""
+        members, objections = self.machine.members, self.group.memberships.objections
+        if members is not self._members:
+            self._members = members
+            if members is not None:
+                told = {"voters": list(members.voters), "learners": sorted(members.learners), "returning": sorted(members.returning)}
+                log.info("members in force", group=self.group.group, index=members.index, **told)
+        for node in sorted(objections.keys() - self._objected):
+            log.warning("a node came back without its directory and is not taken in yet", node=node, reason=objections[node])
+        self._objected = set(objections)
+
+    def leaders(self) -> tuple[LeadershipEvent, ...]:
+        """The last changes of leadership that this replica noticed, of earlier lives too."""
+        return self._leaders.events
+
+    def _tell_indexer(self) -> None:
+        """What may be read beside this thread: applied, and durable here. Below that nothing changes any more."""
+        machine, entries = self.machine, self.store.log
+        if machine.applied_index <= entries.durable_index:
+            end_index, end_pos = machine.applied_index + 1, machine.applied_end_pos
+        else:
+            end_index = entries.durable_index + 1
+            end_pos = entries.pos_of(end_index)
+        self.indexer.told(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
+
+    def _clean(self, now_ns: int) -> None:
+        """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
+        if now_ns >= self._clean_again_ns:
+            try:
+                self.trimming.step(self.store.durable_snapshot_index, now_ns)
+            except NoSpace as full:
+                self._clean_again_ns = now_ns + CLEAN_RETRY_NS
+                log.warning("trim waits for space", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
+            except OSError as error:
+                if not is_no_space(error) and not lacks_descriptors(error):
+                    raise Fenced(f"what a trim leaves could not be removed: {error}") from error
+                self._clean_again_ns = now_ns + CLEAN_RETRY_NS
+                log.warning("trim waits", group=self.group.group, reason=str(error), reserve_released=self.reserve.release())
+        stalls = self.group.dispatch_stalled
+        if stalls != self._stalls and self.reserve.release():
+            log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
+        self._stalls = stalls
+
+    def refuse_writes(self, refused: bool) -> None:
+        """Whether clients' messages are refused because a disk is too full."""
+        self.group.writes_refused = refused
+
+    def write_units(self, pos: int) -> bool:
+        """Write some of the consume queue units that wait in memory for messages before `pos` of the log; True once none does. Between two
+        turns. Raises NoSpace; any other failure is final for the group, as in a turn."""
+        try:
+            return self.store.queues.write_below(pos)
+        except OSError as error:
+            self.fail(Fenced(f"consume queues could not be written: {error}"))
+            raise
+
+    def fail(self, failure: Fenced | Unreadable) -> None:
+        """From any thread: a failure of the disk beside the turns is final (invariant I9), what proved to be damaged needs a repair. The
+        next turn raises it; so does whatever ends the group before that, if it is final."""
+        if isinstance(failure, Fenced):
+            self._fenced = failure
+        else:
+            self._damage = failure
+
+    def _raise_fenced(self) -> None:
+        if self._fenced is not None:
+            raise self._fenced
+
+    def snapshot_soon(self) -> None:
+        """Retention waits for a snapshot: take one ahead of its time."""
+        self._snapshot_wanted = True
+
+    def admit(self) -> None:
+        self.replicator.admit()
+
+    def status(self) -> ReplicaStatus:
+        status = self.group.status()
+        memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
+        peers = self.catch_up.told(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
+        return replace(status, peers=peers, extra={**status.extra, **memory})
+
+    def abandon(self) -> None:
+        """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
+        opening recovers. Raises Fenced when what was being kept, or anything else beside the turns, failed (invariant I9)."""
+        self.scrub.stop()
+        self._keeper.shutdown()
+        self.indexer.abandon()
+        if self._keeping is not None:
+            self._keeping.result()
+        if isinstance(self.indexer.failure, Fenced):
+            raise self.indexer.failure
+        self._raise_fenced()
+        self.store.log.give_up()
+        self.store.abandon()
+
+    def close(self) -> None:
+        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for
+        what failed beside the turns since the last one."""
+        self._raise_fenced()
+        self.scrub.stop()
+        self._keeper.shutdown()
+        if self._keeping is not None:
+            self._keeping.result()
+        self.indexer.close()
+        if self._leaders_noted:
+            self._write_leaders(self._leaders.export(self.store.identity.log_id))
+        if self._heard is not None:
+            self._write_heard(self._heard)
+        self.store.log.flush_mark()
+        if self._exported is not None:
+            self._write_snapshot(*self._exported[1:])
+        if self.machine.settled:
+            with contextlib.suppress(NoSpace):
+                self._write_snapshot(self._export(), self.store.queues.begin_sync())
+        self._write_checkpoints(self._safe_commit(), self._stamps())
+        self.store.close()
+
+    def _keep(self, now_ns: int) -> None:
+        if self._exported is None and self._snapshot_due(now_ns):
+            self._begin_snapshot(now_ns)
+        if self._exported is not None and self._exported[0] <= self.replicator.durable_index:
+            _, value, sync, copies = self._exported
+            self._exported = None
+            self._keeping = self._keeper.submit(self._write_snapshot, value, sync, copies)
+        elif self._leaders_noted:
+            self._leaders_noted = False
+            self._keeping = self._keeper.submit(self._write_leaders, self._leaders.export(self.store.identity.log_id))
+        elif self._heard is not None and now_ns >= self._next_heard_ns:
+            heard, self._heard, self._next_heard_ns = self._heard, None, now_ns + HEARD_EVERY_NS
+            self._keeping = self._keeper.submit(self._write_heard, heard)
+        elif now_ns >= self._next_checkpoint_ns:
+            self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
+            commit_index = self._safe_commit()
+            if commit_index != self._checkpointed:
+                self._checkpointed = commit_index
+                self._keeping = self._keeper.submit(self._write_checkpoints, commit_index, self._stamps())
+
+    def _begin_snapshot(self, now_ns: int) -> None:
+        began = time.perf_counter_ns()
+        try:
+            sync = self.store.queues.begin_sync()
+        except NoSpace as full:
+            log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
+            self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
+            return
+        # Retention counts on both generations: one state written twice is there sooner than two states.
+        copies = 2 if self._retention_waits() else 1
+        value = self._export()
+        self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
+        self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
+        self._snapshot_wanted = False
+        self._snapshot_index, self._snapshot_pos = self.machine.applied_index, self.machine.applied_end_pos
+        self._exported = self._snapshot_index, value, sync, copies
+
+    def _retention_waits(self) -> bool:
+        """A trim, decided or wanted, waits until both snapshots reach further."""
+        older = self.store.durable_snapshot_index
+        return self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self.machine.applied_index)
+
+    def _snapshot_due(self, now_ns: int) -> bool:
+        grown = self.machine.applied_end_pos - self._snapshot_pos
+        if self._retention_waits():
+            return self.machine.settled and now_ns >= self._rest_ns
+        due = now_ns >= self._next_snapshot_ns or (grown >= SNAPSHOT_EVERY_BYTES and now_ns >= self._rest_ns)
+        return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
+
+    def _safe_commit(self) -> int:
+        """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older
+        tail, which the note would call committed."""
+        return min(self.replicator.commit_index, self.replicator.durable_index)
+
+    def _export(self) -> dict[str, Any]:
+        return self.machine.export(self.store.identity.log_id)
+
+    def _stamps(self) -> StoreCheckpoint:
+        return StoreCheckpoint(self.machine.store_ms, self.machine.store_ms, self.key_index.durable_store_ms)
+
+    # -- on the keeper's thread
+
+    def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None, copies: int = 1) -> None:
+        """With two copies both generations are this one.
+
+        A queue that could not be synced is lost to every later snapshot as well, so that failure ends the replica (invariant I9)."""
+        if sync is not None:
+            try:
+                sync.run()
+            except OSError as error:
+                exit_code = ExitCode.LIMIT if lacks_descriptors(error) else ExitCode.SYNC_FAILED
+                raise Fenced(f"the consume queues could not be synced: {error}", exit_code) from error
+        for _ in range(copies):
+            self._hint("snapshot", lambda: self.store.write_snapshot(value))
+
+    def _write_checkpoints(self, commit_index: int, stamps: StoreCheckpoint) -> None:
+        self._hint("checkpoint", lambda: self.store.write_checkpoints(commit_index, stamps))
+
+    def _write_leaders(self, value: dict[str, Any]) -> None:
+        path = f"{self.store.state_directory}/{LEADERSHIP_FILE}"
+        self._hint("history of leadership", lambda: sealed_json.write(self.store.disk, path, value))
+
+    def _write_heard(self, heard: LastHeard) -> None:
+        path, value = f"{self.store.state_directory}/{HEARD_FILE}", heard_value(self.store.identity.log_id, heard)
+        self._hint("word of the leader", lambda: sealed_json.write(self.store.disk, path, value))
+
+    def _hint(self, what: str, write: Any) -> None:
+        """Both files may be missing or old: a full disk, or a process that may open no more files, is no reason to stop."""
+        try:
+            try:
+                write()
+            except OSError as error:
+                if not is_no_space(error) or not self.reserve.release():
+                    raise
+                log.warning("reserve released", group=self.group.group, reason=f"the disk is full and the {what} could not be written")
+                write()
+        except OSError as error:
+            if not is_no_space(error) and not lacks_descriptors(error):
+                raise Fenced(f"the {what} could not be written: {error}") from error
+            reason = "the disk is full" if is_no_space(error) else f"no more files can be open: {LIMIT_REMEDY}"
+            log.warning(f"not written, {reason}", what=what, group=self.group.group)
+
+
+def _read_leaders(store: GroupStore) -> Ring:
+    """What earlier lives noted. A damaged file is people's loss only: the history begins anew."""
+    path = f"{store.state_directory}/{LEADERSHIP_FILE}"
+    if not store.disk.exists(path):
+        return Ring()
+    try:
+        return restored(sealed_json.read(store.disk, path), store.identity.log_id)
+    except Damaged as damage:
+        log.warning("the history of leadership begins anew", group=store.identity.group, reason=str(damage))
+        return Ring()

@@ -1,0 +1,63 @@
+"""The thread that runs the syncs of one broker group, and the gate that depends on them.
+
+The one blocking call of a group commit runs here, and nowhere else; its outcome is an input of the engine like any other. Whatever goes
+wrong in it counts as a failed sync (invariant I9).
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.node.broker.ports import SyncTicket
+from ledgermq.node.replica.hosting.batch_gate import Gate
+from ledgermq.node.replica.hosting.sync_watch import SyncWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What the engine is told."""
+
+    group: str
+    ticket: SyncTicket
+    error: OSError | None
+
+
+class Syncer:
+    """The sync thread of one group: runs tickets one after the other and reports each outcome to the inbox."""
+
+    def __init__(self, group: str, inbox: queue.SimpleQueue[Any], open_batches: int) -> None:
+        self._group = group
+        self._inbox = inbox
+        self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
+        self._watch = SyncWatch(group)
+        self.gate = Gate(open_batches)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, ticket: SyncTicket) -> None:
+        self.gate.sync_begins()
+        self._tickets.put(ticket)
+
+    def stop(self) -> None:
+        self._tickets.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (ticket := self._tickets.get()) is not None:
+            error: OSError | None = None
+            began = time.perf_counter()
+            try:
+                ticket.run()
+            except OSError as failure:
+                error = failure
+            except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
+                error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
+            self._watch.ran(ticket, began, time.perf_counter())
+            self._inbox.put(Synced(self._group, ticket, error))

@@ -1,0 +1,327 @@
+"""Agreement: the replicas of this node's broker groups compare the digests of sealed log files, seconds after each was sealed.
+
+One of two loops that must not be confused. This one asks whether replicas hold the *same*: a file is read once, when it is sealed, mostly
+from memory, and from then on 32 bytes speak for it. Whether the medium still holds what was written is asked by the other loop, which reads
+everything again (`scrubbing.py`). Every `agreement.check_ms`, per group: what was sealed since the last look gets its digest; the leader
+asks the other voters for theirs and has the value recorded that a majority reports; every replica holds its own against what is recorded.
+Different values are told at once, in the log, as metrics and in the status; the scrub then looks at the very file, and names the damaged
+entry or says that there is none. Nothing is repaired or cut here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Kept, Seal
+from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
+from ledgermq.node.replica.background.digests import Digests
+from ledgermq.node.replica.hosting.hosting import HostedGroup, State
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.proto import peer_pb2
+from ledgermq.proto.control import SealRecord
+from ledgermq.proto.status import LedgerError
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.mapped_files import file_name
+
+STORAGE_METHOD = "ledgermq.v1.Admin/storage"
+PEER_WITHIN_S = 1.0
+ASKED_AT_ONCE = 64
+"""Files in one question."""
+
+log = get_logger()
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    def run(self, group: str, work: Callable[[Any], Any]) -> Awaitable[Any]: ...
+    def new_token(self) -> Token: ...
+    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
+
+
+class AskerLike(Protocol):
+    """What is needed of the forwarder."""
+
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look between two turns found."""
+
+    leads: bool
+    voters: tuple[str, ...]
+    begin_pos: int
+    seals: Mapping[int, SealRecord]
+    """Never changed, only replaced."""
+    sealed: list[LogFile]
+    """Those that were asked for, in order."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One life of one group. A repair may have changed every file, so the next life begins anew, and so it does after a range was put
+    back while the group ran."""
+
+    life: tuple[int, int]
+    """How often the group was opened, and how often mended while it ran."""
+    digests: Digests
+    next_base: int = 0
+    """Behind the last sealed file that was looked at."""
+    unknown: set[int] = field(default_factory=set)
+    """Sealed here, without a digest of our own."""
+    unrecorded: dict[int, tuple[LogFile, float]] = field(default_factory=dict)
+    """Sealed here, without a record; with the moment this was noticed."""
+    asked_base: int = 0
+    """Behind the last file that the others were asked about."""
+    differing: set[int] = field(default_factory=set)
+    """Our digest is not the recorded one."""
+    disputed: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Without a record: node → digest, which are not the same."""
+    seals: Mapping[int, SealRecord] | None = None
+    """As they were compared last; kept, so that nothing else gets their identity."""
+    compared: tuple[int, int] = (0, 0)
+    """Identity of the seals, and number of digests, that were compared last."""
+
+
+class Agreement:
+    """All groups of one node. Methods belong to the loop's thread."""
+
+    def __init__(
+        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, HostedGroup], engine: EngineLike, forwarder: AskerLike
+    ) -> None:
+        self._config = config
+        self._disk = disk
+        self._hosted = hosted
+        self._engine = engine
+        self._forwarder = forwarder
+        self._watches: dict[str, _Watch] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self) -> None:
+        for group in self._hosted:
+            self.take_in(group)
+
+    def take_in(self, group: str) -> None:
+        """From now on also this one of the hosted groups."""
+        self._tasks[group] = asyncio.create_task(self._work(group), name=f"agreement-{group}")
+
+    async def let_go(self, group: str) -> None:
+        """Not this one any more; nothing works on its files when this returns."""
+        task = self._tasks.pop(group)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        watch = self._watches.pop(group, None)
+        if watch is not None:
+            await asyncio.to_thread(watch.digests.stop)
+
+    async def stop(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        for watch in self._watches.values():
+            await asyncio.to_thread(watch.digests.stop)
+
+    async def _work(self, group: str) -> None:
+        while True:
+            if self._hosted[group].state is State.RUNNING:
+                try:
+                    await self.check(group)
+                except LedgerError:
+                    # It stopped running meanwhile.
+                    pass
+                except Exception:  # one failed look must not end all later ones; nothing was decided by it
+                    log.exception("agreement check failed", group=group)
+            await asyncio.sleep(self._config.agreement.check_ms / 1000)
+
+    # -- what is known
+
+    def differing(self, group: str) -> list[int]:
+        """Positions of own sealed files whose digest is not the recorded one."""
+        watch = self._watches.get(group)
+        return [] if watch is None else sorted(watch.differing)
+
+    def disputed(self, group: str) -> list[int]:
+        """Positions of sealed files that replicas report differently and no majority alike; known where the group is led."""
+        watch = self._watches.get(group)
+        return [] if watch is None else sorted(watch.disputed)
+
+    async def digests(self, group: str) -> Mapping[int, str]:
+        """Own digests by the position of the file, as far as they are computed. Raises LedgerError while the group does not run."""
+        return (await self._watch(group)).digests.known
+
+    def unverified_ms(self, group: str) -> int | None:
+        """How long ago the byte was verified, or written, that waits longest to be read again; None while nobody knows."""
+        hosted = self._hosted[group]
+        return hosted.running.scrub.unverified_ms() if hosted.state is State.RUNNING else None
+
+    # -- one check
+
+    async def check(self, group: str) -> None:
+        """Look, compute, compare, and as leader: have recorded what a majority agrees on. Raises LedgerError while the group does not
+        run."""
+        watch = await self._watch(group)
+        look: _Look = await self._engine.run(group, _looking_from(watch.next_base))
+        self._take(watch, look)
+        await self._compute(watch)
+        self._compare(group, watch, look)
+        await self._settle(group, watch, look)
+        metrics.DIGEST_MISMATCHES.labels(group).set(len(watch.differing))
+        metrics.DISPUTED_FILES.labels(group).set(len(watch.disputed))
+
+    async def _watch(self, group: str) -> _Watch:
+        hosted = self._hosted[group]
+        while (known := self._watches.get(group)) is None or known.life != (hosted.boots, hosted.mended):
+            running = hosted.running
+            if known is None:
+                digests = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
+                self._watches[group] = _Watch((hosted.boots, hosted.mended), digests)
+            else:
+                # Before the wait: who comes meanwhile finds none, and makes the only one.
+                del self._watches[group]
+                await asyncio.to_thread(known.digests.stop)
+        return known
+
+    @staticmethod
+    def _take(watch: _Watch, look: _Look) -> None:
+        """Remember what is new, forget what was trimmed."""
+        now_s = time.monotonic()
+        for file in look.sealed:
+            watch.next_base = file.next_base
+            watch.unknown.add(file.base)
+            watch.unrecorded[file.base] = file, now_s
+        watch.digests.keep_from(look.begin_pos)
+        watch.unknown = {base for base in watch.unknown if base >= look.begin_pos}
+        watch.unrecorded = {
+            base: seen for base, seen in watch.unrecorded.items() if base >= look.begin_pos and base not in look.seals
+        }
+        watch.disputed = {base: values for base, values in watch.disputed.items() if base in watch.unrecorded}
+
+    async def _compute(self, watch: _Watch) -> None:
+        """For as long as a check may take; what is not finished goes on by itself."""
+        deadline = time.monotonic() + self._config.agreement.check_ms / 1000
+        while True:
+            watch.unknown.difference_update(watch.digests.known)
+            watch.digests.want(sorted(watch.unknown))
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not await watch.digests.settle(left_s):
+                break
+
+    def _compare(self, group: str, watch: _Watch, look: _Look) -> None:
+        """Our digests with those that a majority recorded."""
+        known = watch.digests.known
+        if watch.compared == (id(look.seals), len(known)):
+            return
+        wrong = {base for base, seal in look.seals.items() if known.get(base, seal.sha256) != seal.sha256}
+        doubted = {base for base in wrong if watch.digests.doubt(base)}
+        watch.unknown |= doubted
+        for base in sorted(wrong - doubted - watch.differing):
+            self._tell(group, base, look.seals[base], known[base])
+        watch.differing = wrong - doubted
+        watch.seals, watch.compared = look.seals, (id(look.seals), len(known))
+
+    def _tell(self, group: str, base: int, seal: SealRecord, found: str) -> None:
+        running = self._hosted[group].running
+        log.error(
+            "log file differs from what a majority sealed",
+            group=group,
+            replica=self._config.node,
+            file=f"{running.store.log_directory}/data/{file_name(base)}",
+            entries=[seal.first_index, seal.last_index],
+            sealed=seal.sha256,
+            replicas=list(seal.replicas),
+            found=found,
+            remedy="do not delete anything: damaged entries are named and repaired next; if none is, run ledgermq audit over all replicas",
+        )
+        running.scrub.soon(base)
+
+    async def _settle(self, group: str, watch: _Watch, look: _Look) -> None:
+        """As leader: what do the others have, and has a majority the same?"""
+        # In turns: nobody may ever agree on some, and they must not keep the others waiting.
+        bases = sorted(watch.unrecorded, key=lambda base: (base < watch.asked_base, base))[:ASKED_AT_ONCE]
+        if not look.leads or not bases:
+            if not look.leads:
+                watch.disputed.clear()
+            return
+        watch.asked_base = bases[-1] + 1
+        reports = await self._ask_all(group, [node for node in look.voters if node != self._config.node], bases)
+        for base in bases:
+            told = {node: values[base] for node, values in reports.items() if base in values}
+            if base in watch.digests.known:
+                told[self._config.node] = watch.digests.known[base]
+            await self._decide(group, watch, look, base, told)
+
+    async def _decide(self, group: str, watch: _Watch, look: _Look, base: int, told: dict[str, str]) -> None:
+        file, seen_s = watch.unrecorded[base]
+        found = agreed(told, look.voters)
+        if len(set(told.values())) > 1 and watch.disputed.get(base) != told:
+            watch.disputed[base] = told
+            log.error(
+                "replicas differ in a sealed log file",
+                group=group,
+                file=file_name(base),
+                entries=[file.first_index, file.last_index],
+                digests=dict(sorted(told.items())),
+                majority=None if found is None else list(found[1]),
+                remedy="do not delete anything: run ledgermq audit over all replicas, it names the first entry that differs",
+            )
+        if found is None:
+            return
+        record = SealRecord(base, file.first_index, file.last_index, file.end_pos, *found)
+        outcome = await self._engine.call(group, Seal(self._engine.new_token(), record))
+        if outcome == Kept():
+            del watch.unrecorded[base]
+            watch.disputed.pop(base, None)
+            seconds = time.monotonic() - seen_s
+            metrics.AGREEMENT_SECONDS.labels(group).observe(seconds)
+            log.info("log file sealed", group=group, base=base, sha256=found[0], replicas=list(found[1]), seconds=round(seconds, 3))
+
+    async def _ask_all(self, group: str, nodes: Sequence[str], bases: Sequence[int]) -> dict[str, dict[int, str]]:
+        request = peer_pb2.StorageQuestion(broker_group=group, bases=bases, digests_only=True).SerializeToString()
+        replies = await asyncio.gather(*(self._ask(node, request) for node in nodes))
+        return {node: {d.base: d.sha256 for d in reply.digests} for node, reply in zip(nodes, replies, strict=True) if reply is not None}
+
+    async def _ask(self, node: str, request: bytes) -> peer_pb2.StorageReply | None:
+        deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
+        try:
+            responses = await self._forwarder.ask(node, STORAGE_METHOD, request, deadline)
+            return peer_pb2.StorageReply.FromString(responses[0])
+        except (CallRefused, DecodeError, IndexError):
+            # Not reachable, or another version: it takes no part in this check.
+            return None
+
+    # -- questions
+
+    async def answer(self, question: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply:
+        """What this node has computed of what the leader asks for. Raises CallRefused while the group does not run here."""
+        reply = peer_pb2.StorageReply()
+        try:
+            known = await self.digests(question.broker_group)
+        except LedgerError as error:
+            raise CallRefused(Refused("not-leader", detail=error.message)) from error
+        for base in question.bases:
+            if base in known:
+                reply.digests.add(base=base, sha256=known[base])
+        return reply
+
+
+def _looking_from(base: int) -> Callable[[RunningGroup], _Look]:
+    def look(running: RunningGroup) -> _Look:
+        machine = running.machine
+        voters = () if machine.members is None else machine.members.voters
+        retained = machine.retained
+        sealed = running.files.sealed_from(base)
+        return _Look(running.group.leader.serving, voters, retained.begin_pos, retained.seals, sealed)
+
+    return look

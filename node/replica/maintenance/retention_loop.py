@@ -1,0 +1,338 @@
+"""Retention of the broker groups of one node: asks for facts, lets `core/retention.py` decide, has the records proposed.
+
+Every `check_ms`, per group: what this replica knows of its files (small steps on the engine's thread), how full the disk is (a thread),
+what the other replicas say (a question to each node). Only the leader proposes; a new leader goes on where the records end, for nothing
+else is remembered. Digests are the business of `agreement.py`, files are removed by `trimming.py`; nothing here touches a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement, STORAGE_METHOD
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.calls.group_view import Why
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.broker.state.retained import Retained
+from ledgermq.node.replica.retention.retention_rules import Facts, HOUR_MS, LogFile, Pin, Rules, Space, Verdict, Watermarks, decide, lowest, refuses, trim_of
+from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, observer_pins, snapshot_pin, timer_pin
+from ledgermq.node.replica.retention.why_kept import why
+from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
+from ledgermq.node.replica.hosting.hosting import HostedGroup, State
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.status import LedgerError, refused
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import lacks_descriptors
+
+WHY_METHOD = "ledgermq.v1.Admin/WhyKept"
+LEADER_WITHIN_S = 5.0
+PEER_WITHIN_S = 2.0
+KEYS_A_STEP = 256
+"""So many queues of consumer groups are looked at between two turns."""
+
+log = get_logger()
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    def run(self, group: str, work: Callable[[Any], Any]) -> Awaitable[Any]: ...
+    def new_token(self) -> Token: ...
+    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
+
+
+class ForwarderLike(Protocol):
+    """What is needed of the forwarder."""
+
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
+    async def submit(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What one look at a group between two turns found."""
+
+    leads: bool
+    voters: tuple[str, ...]
+    """As of the applied index."""
+    retained: Retained
+    """A copy."""
+    files: list[LogFile]
+    pins: list[Pin]
+    keys: list[QueueKey]
+    disk_begin: int
+    snapshot_index: int
+    waits_for: str | None
+
+
+class Retainer:
+    """All groups of one node. Methods belong to the loop's thread."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        disk: Disk,
+        hosted: Mapping[str, HostedGroup],
+        engine: EngineLike,
+        forwarder: ForwarderLike,
+        agreement: Agreement,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._config = config
+        self._hosted = hosted
+        self._engine = engine
+        self._forwarder = forwarder
+        self._agreement = agreement
+        self._now_ms = now_ms
+        own = config.retention
+        self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
+        self._watch = DiskWatch(config.node, disk, str(config.data.absolute()), self._marks)
+        self._patience_ms = int(own.follower_hours * HOUR_MS)
+        self._task: asyncio.Task[None] | None = None
+        self.disk_bytes: dict[str, dict[str, int]] = {}
+        """Broker group → bytes on this disk by kind, as of the last check."""
+        self.files_kept: dict[str, dict[str, int]] = {}
+        """Broker group led here → files by what keeps them, as of the last check."""
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._work(), name="retention")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _work(self) -> None:
+        while True:
+            for group, hosted in list(self._hosted.items()):
+                if group not in self._hosted:
+                    # It left this node meanwhile.
+                    continue
+                if hosted.state is not State.RUNNING:
+                    self._publish(group, [])
+                    continue
+                try:
+                    await self.check(group)
+                except Exception:  # one failed look must not end all later ones; nothing was decided by it
+                    log.exception("retention check failed", group=group)
+            await asyncio.sleep(self._config.retention.check_ms / 1000)
+
+    # -- one check
+
+    async def check(self, group: str) -> None:
+        """Look, and as leader: trim what may go."""
+        survey = await self._survey(group)
+        space = await asyncio.to_thread(self._watch.space)
+        self._watch.warn(space, time.monotonic())
+        await self._measure(group, space)
+        replies = await self._ask_all(group, survey) if survey.leads else {}
+        others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
+        full = refuses(self._marks, space, others, max(1, len(survey.voters)))
+        await self._engine.run(group, lambda hosted: hosted.refuse_writes(full))
+        if not survey.leads:
+            self._publish(group, [])
+            return
+        verdicts = await self._verdicts(group, survey, [space, *others] if not _pending(survey, replies) else [])
+        self._publish(group, verdicts)
+        await self._trim(group, survey, verdicts)
+
+    async def _survey(self, group: str) -> Survey:
+        node = self._config.node
+
+        def look(hosted: RunningGroup) -> Survey:
+            status, now_ns = hosted.status(), time.monotonic_ns()
+            members = hosted.machine.members
+            nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
+            observers = frozenset() if members is None else members.observers
+            snapshot_index = hosted.store.durable_snapshot_index
+            waited_for = set(nodes) - observers
+            pins = list(follower_pins(hosted.files, waited_for, node, status.peers, status.end_index, self._patience_ms))
+            bound = self._config.retention.observer_bytes
+            pins += observer_pins(hosted.files, observers, node, status.peers, self._patience_ms, bound)
+            pins += [snapshot_pin(hosted.files, node, snapshot_index), *half_pin(hosted.machine), *timer_pin(hosted.machine)]
+            pins += hosted.pins.pins(now_ns)
+            return Survey(
+                leads=hosted.group.leader.serving,
+                voters=voters,
+                retained=copy.copy(hosted.machine.retained),
+                files=hosted.files.files(),
+                pins=pins,
+                keys=consumed_queues(hosted.machine),
+                disk_begin=hosted.store.log.begin_index,
+                snapshot_index=snapshot_index,
+                waits_for=hosted.trimming.obstacle(snapshot_index, now_ns),
+            )
+
+        while not await self._engine.run(group, lambda hosted: hosted.files.advance()):
+            # After a start every file of the log is looked at once.
+            continue
+        found: Survey = await self._engine.run(group, look)
+        return found
+
+    async def _measure(self, group: str, space: Space) -> None:
+        hosted, running = self._hosted[group], self._hosted[group].running
+        used = self.disk_bytes[group] = await asyncio.to_thread(used_by_kind, running.store.root)
+        for kind, size in used.items():
+            metrics.DISK_BYTES.labels(group, kind).set(size)
+        if self._marks.excess(space.total, space.free) == 0:
+            try:
+                await asyncio.to_thread(running.reserve.fill)
+            except OSError as error:
+                if not lacks_descriptors(error):
+                    hosted.fail(Fenced(f"the reserve could not be written: {error}"))
+                raise
+
+    async def _ask_all(self, group: str, survey: Survey) -> dict[str, peer_pb2.StorageReply]:
+        """What the other voters say; who does not answer in time is missing."""
+        others = [node for node in survey.voters if node != self._config.node]
+        request = peer_pb2.StorageQuestion(broker_group=group)
+        replies = await asyncio.gather(*(self._ask(node, request) for node in others))
+        return {node: reply for node, reply in zip(others, replies, strict=True) if reply is not None}
+
+    async def _ask(self, node: str, request: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply | None:
+        deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
+        try:
+            responses = await self._forwarder.ask(node, STORAGE_METHOD, request.SerializeToString(), deadline)
+            return peer_pb2.StorageReply.FromString(responses[0])
+        except (CallRefused, DecodeError, IndexError):
+            # Not reachable, or another version: it takes no part in this check, and pins as a follower.
+            return None
+
+    async def _verdicts(self, group: str, survey: Survey, spaces: Sequence[Space]) -> list[Verdict]:
+        pins = list(survey.pins)
+        if not self._config.retention.of(group).ignore_groups:
+            for at in range(0, len(survey.keys), KEYS_A_STEP):
+                pins += await self._engine.run(group, _pins_of(survey.keys[at : at + KEYS_A_STEP]))
+        facts = Facts(self._now_ms(), survey.files, lowest(pins), spaces, frozenset(survey.retained.seals))
+        return decide(self._rules(group), facts)
+
+    async def _trim(self, group: str, survey: Survey, verdicts: Sequence[Verdict]) -> None:
+        record = trim_of(verdicts, {base: seal.sha256 for base, seal in survey.retained.seals.items()})
+        if record is None:
+            if any(verdict.due and {pin.kind for pin in verdict.pins} == {"snapshot"} for verdict in verdicts):
+                await self._engine.run(group, lambda hosted: hosted.snapshot_soon())
+            return
+        outcome = await self._engine.call(group, Trim(self._engine.new_token(), record))
+        if isinstance(outcome, Refused):
+            log.warning("trim not recorded", group=group, reason=outcome.reason, detail=outcome.detail)
+        else:
+            bases = [base for base, _ in record.files]
+            log.info("log files trimmed", group=group, reason=record.reason, begin_index=record.begin_index, files=bases)
+
+    def _rules(self, group: str) -> Rules:
+        limits = self._config.retention.of(group)
+        assert limits.hours is not None and limits.max_bytes is not None
+        return Rules(int(limits.hours * HOUR_MS), limits.max_bytes, self._marks)
+
+    def _publish(self, group: str, verdicts: Sequence[Verdict]) -> None:
+        counts = Counter(kind for verdict in verdicts if verdict.due for kind in {pin.kind for pin in verdict.pins})
+        for reason in {*self.files_kept.get(group, {}), *counts}:
+            metrics.FILES_KEPT.labels(group, reason).set(counts[reason])
+        self.files_kept[group] = dict(counts)
+
+    # -- questions
+
+    async def answer(self, request: bytes) -> bytes:
+        """A StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
+        question = peer_pb2.StorageQuestion.FromString(request)
+        reply = await self._agreement.answer(question)
+        if not question.digests_only:
+            try:
+                survey = await self._survey(question.broker_group)
+            except LedgerError as error:
+                raise CallRefused(Refused("not-leader", detail=error.message)) from error
+            space = await asyncio.to_thread(self._watch.space)
+            reply.disk_total_bytes, reply.disk_free_bytes = space.total, space.free
+            reply.begin_index, reply.decided_begin_index = survey.disk_begin, survey.retained.begin_index
+            reply.snapshot_index = survey.snapshot_index
+            if survey.waits_for is not None:
+                reply.waits_for = survey.waits_for
+        return reply.SerializeToString()
+
+    async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
+        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest
+        is there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
+        survey = await self._survey(group)
+        known = await self._agreement.digests(group)
+        files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
+        seals = survey.retained.seals
+        return [(file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
+
+    async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
+        """Keep the files of this node. Raises TooManyPins."""
+        name = str(uuid.uuid4())
+
+        def take(hosted: RunningGroup) -> tuple[int, int]:
+            begin_pos = hosted.store.log.begin_pos
+            pos = max(request.pos, begin_pos) if request.HasField("pos") else begin_pos
+            hosted.pins.take(name, pos, request.reason, request.ttl_ms, time.monotonic_ns())
+            return hosted.store.log.begin_index, begin_pos
+
+        begin_index, begin_pos = await self._engine.run(request.broker_group, take)
+        return admin_pb2.TakePinResponse(pin=name, begin_index=begin_index, begin_pos=begin_pos)
+
+    async def renew_pin(self, request: admin_pb2.RenewPinRequest) -> admin_pb2.RenewPinResponse:
+        def renew(hosted: RunningGroup) -> bool:
+            return hosted.pins.renew(request.pin, request.ttl_ms, time.monotonic_ns())
+
+        return admin_pb2.RenewPinResponse(held=await self._engine.run(request.broker_group, renew))
+
+    async def drop_pin(self, request: admin_pb2.DropPinRequest) -> admin_pb2.DropPinResponse:
+        held = await self._engine.run(request.broker_group, lambda hosted: hosted.pins.drop(request.pin))
+        return admin_pb2.DropPinResponse(held=held)
+
+    async def ask_leader(self, request: admin_pb2.WhyKeptRequest) -> admin_pb2.WhyKeptResponse:
+        """From any node: what the one that leads the group answers. Raises LedgerError."""
+        deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
+        try:
+            responses = await self._forwarder.submit(request.broker_group, WHY_METHOD, {}, request.SerializeToString(), deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        return admin_pb2.WhyKeptResponse.FromString(responses[0])
+
+    async def why_kept(self, request: admin_pb2.WhyKeptRequest) -> admin_pb2.WhyKeptResponse:
+        """Asked of the node that leads the group."""
+        group = request.broker_group
+        survey = await self._survey(group)
+        verdicts = await self._verdicts(group, survey, [await asyncio.to_thread(self._watch.space)])
+        found = why(request.base, self._hosted[group].running.store.identity.data_file_bytes, survey.retained, verdicts, self._rules(group))
+        if request.HasField("node") and found.reason == "trimmed":
+            found = await self._still_there(group, request.node, survey.retained, found)
+        return admin_pb2.WhyKeptResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
+
+    async def _still_there(self, group: str, node: str, retained: Retained, found: Why) -> Why:
+        """A trimmed file of one replica: whether that one has carried the trim out."""
+        reply = await self._ask(node, peer_pb2.StorageQuestion(broker_group=group))
+        if reply is None:
+            more = f"replica {node} does not answer: whether it has removed its copy is not known"
+        elif reply.begin_index < retained.begin_index:
+            more = f"replica {node} has not removed its copy yet; it waits for {reply.waits_for or 'the trim record'}"
+        else:
+            more = f"replica {node} has removed its copy"
+        return replace(found, evidence=(*found.evidence, more))
+
+
+def _pins_of(keys: Sequence[QueueKey]) -> Callable[[RunningGroup], list[Pin]]:
+    return lambda hosted: list(consumer_pins(hosted.machine, keys))
+
+
+def _pending(survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> bool:
+    """Files that were trimmed are still on some disk: what they give back is not known yet."""
+    begin = survey.retained.begin_index
+    return survey.disk_begin < begin or any(reply.begin_index < begin for reply in replies.values())

@@ -1,0 +1,187 @@
+"""Who may speak on the peer port: the mutual proof of the cluster secret and the comparison of identities (design §3, §7).
+
+Pure apart from the book of what is remembered of peers (`peer_book.py`). Every refusal is one sentence that says what to do. The proof is
+HMAC-SHA256 over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: nothing can be reflected,
+replayed or carried over to another greeting.
+
+A foreign directory, cluster or format, a node that was removed, and a second living process of one name are refused whole. A directory that
+is not the one a broker group knows (replaced, or an old copy) is that group's affair alone: the stream stands, the group's packets from
+there are not taken, and both sides know why.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ledgermq.node.replica.peers.peer_identities import Boots, PeerBook, Refused
+from ledgermq.proto import peer_pb2
+from ledgermq.proto.types import Identity
+from ledgermq.storage.identity import FORMAT_MAX
+
+__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerBook", "Refused", "Roll"]
+
+NONCE_BYTES = 32
+ALIVE = "alive"
+"""The reason of a refusal that may be over in a moment."""
+_HELLO = b"ledgermq peer hello 1\x00"
+_REPLY = b"ledgermq peer reply 1\x00"
+
+
+class Roll(Protocol):
+    """Which nodes there are (`roster.Roster`)."""
+
+    @property
+    def nodes(self) -> Iterable[str]: ...
+    def knows(self, node: str) -> bool: ...
+    def removed(self, node: str) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Greeter:
+    """One node's side of the greeting."""
+
+    cluster_id: str
+    node: str
+    boot_id: str
+    version: str
+    secret: bytes
+    roll: Roll
+    identities: Mapping[str, Identity]
+    book: PeerBook
+    boots: Mapping[str, Boots] = field(default_factory=dict)
+    """Broker group → the starts on its directory, this one last."""
+    format_max: int = FORMAT_MAX
+
+    def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
+        """What the opening side answers to a challenge."""
+        message = peer_pb2.Hello(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, nonce=nonce, version=self.version)
+        message.format_max = self.format_max
+        message.groups.extend(self._groups(None))
+        message.mac = _mac(self.secret, _HELLO, challenge, message)
+        return message
+
+    def reply(self, hello: peer_pb2.Hello) -> peer_pb2.HelloReply:
+        """What the accepting side answers to a good hello."""
+        message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
+        message.format_max = self.format_max
+        message.groups.extend(self._groups(hello.node))
+        message.mac = _mac(self.secret, _REPLY, hello.nonce, message)
+        return message
+
+    def check_hello(self, challenge: bytes, message: peer_pb2.Hello, alive: str | None = None) -> None:
+        """Raise Refused unless the opening side knows the secret and is a peer of ours; remember it. May sync a small file.
+
+        `alive`: the boot id of a process that spoke as this node a moment ago."""
+        self._check_mac(_HELLO, challenge, message)
+        if len(message.nonce) < NONCE_BYTES:
+            raise Refused("nonce", "the greeting's nonce is too short; use the same version of LedgerMQ on all nodes")
+        if alive not in (None, message.boot_id):
+            what = f"another process speaks as node {message.node} at this moment (boot {alive}, not {message.boot_id})"
+            raise Refused(ALIVE, f"{what}; one of them runs on a copy of the other's data directory: stop it")
+        self._check(message)
+
+    def check_reply(self, nonce: bytes, message: peer_pb2.HelloReply, expected: str) -> None:
+        """The same for the accepting side, which must be the node that was dialled. What it says it recorded, it has recorded durably."""
+        self._check_mac(_REPLY, nonce, message)
+        if message.node != expected:
+            what = f"the address of node {expected} leads to node {message.node}"
+            raise Refused("node", f"{what}; correct it with: ledgermq member set-address {expected} HOST:PORT")
+        self._take_reply(message)
+
+    def heard_hello(self, message: peer_pb2.Hello, sender: str) -> None:
+        """A greeting over a stream that stands, of a peer that has opened another broker group meanwhile: the stream has proved who it is.
+        Raises Refused. May sync a small file."""
+        if message.node != sender:
+            raise Refused("node", f"node {sender} speaks as node {message.node}")
+        self._check(message)
+
+    def heard_reply(self, message: peer_pb2.HelloReply, sender: str) -> None:
+        """The answer to one. Raises Refused. May sync a small file."""
+        if message.node != sender:
+            raise Refused("node", f"node {sender} speaks as node {message.node}")
+        self._take_reply(message)
+
+    def others(self) -> list[str]:
+        """The nodes to greet."""
+        return [node for node in self.roll.nodes if node != self.node]
+
+    def _take_reply(self, message: peer_pb2.HelloReply) -> None:
+        for theirs, ours in self._check(message):
+            # A program that does not say whom it recorded refuses every directory it does not know.
+            recorded = theirs.recorded_incarnation if message.format_max else ours.incarnation
+            if recorded == ours.incarnation and (theirs.group, message.node) not in self.book.barred:
+                self.book.note_met_by(theirs.group, message.node)
+            self.book.note_told(theirs.group, message.node, theirs.objection)
+        self.book.note_answer(message.node, {theirs.group: theirs.members for theirs in message.groups if theirs.group in self.identities})
+
+    def _groups(self, peer: str | None) -> Iterable[peer_pb2.GroupIdentity]:
+        for group, own in sorted(self.identities.items()):
+            found = peer_pb2.GroupIdentity(
+                group=group,
+                log_id=own.log_id,
+                replica=own.replica,
+                incarnation=own.incarnation,
+                data_file_bytes=own.data_file_bytes,
+                format_version=own.format_version,
+            )
+            if group in self.boots:
+                found.generation = self.boots[group].generation
+                found.boots.extend(self.boots[group].words)
+            found.members.extend(self.book.members.get(group, ()))
+            if peer is not None:
+                found.recorded_incarnation = self.book.known.get(group, {}).get(peer, "")
+                found.objection = self.book.barred.get((group, peer), "")
+            yield found
+
+    def _check_mac(self, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> None:
+        bare = type(message).FromString(message.SerializeToString())
+        bare.mac = b""
+        if not hmac.compare_digest(_mac(self.secret, label, nonce, bare), message.mac):
+            raise Refused("secret", "the cluster secret differs; give every node the same secret")
+
+    def _check(self, message: peer_pb2.Hello | peer_pb2.HelloReply) -> list[tuple[peer_pb2.GroupIdentity, Identity]]:
+        """The broker groups both sides have a replica of."""
+        node = message.node
+        if message.cluster_id != self.cluster_id:
+            raise Refused("cluster", f"node {node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check cluster.id")
+        if self.roll.removed(node):
+            what = f"node {node} was removed from this cluster"
+            raise Refused("removed", f"{what}; stop it, or let it in again: ledgermq member add {node} --address HOST:PORT")
+        if not self.roll.knows(node):
+            what = f"node {node!r} is not among the peers of {self.node}"
+            raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")
+        # Groups may come and go on the loop meanwhile.
+        found = ((theirs, self.identities.get(theirs.group)) for theirs in message.groups)
+        shared = [(theirs, ours) for theirs, ours in found if ours is not None]
+        for theirs, ours in shared:
+            self._check_group(node, theirs, ours, message.format_max)
+        for theirs, _ in shared:
+            boots = Boots(theirs.generation, tuple(theirs.boots)) if theirs.generation else None
+            self.book.greeted(theirs.group, node, theirs.incarnation, boots)
+        return shared
+
+    def _check_group(self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity, format_max: int) -> None:
+        where = f"broker group {ours.group}: node {node}"
+        newest = max(theirs.format_version, ours.format_version)
+        if newest > self.format_max:
+            what = f"{where} writes format version {newest}, {self.node} reads up to {self.format_max}"
+            raise Refused("format", f"{what}; upgrade {self.node}")
+        if newest > max(format_max, theirs.format_version):
+            reads = max(format_max, theirs.format_version)
+            raise Refused("format", f"{where} reads up to format version {reads}, the group is written in {newest}; upgrade {node}")
+        if abs(theirs.format_version - ours.format_version) > 1:
+            what = f"{where} has format version {theirs.format_version}, {self.node} {ours.format_version}"
+            raise Refused("format", f"{what}: more than one apart; upgrade one version at a time")
+        if theirs.log_id != ours.log_id:
+            raise Refused("log", f"{where} has log {theirs.log_id}, not {ours.log_id}; one of the data directories is foreign")
+        if theirs.data_file_bytes != ours.data_file_bytes:
+            raise Refused("size", f"{where} has log files of {theirs.data_file_bytes} bytes, not {ours.data_file_bytes}; create it anew")
+        if theirs.replica != node:
+            raise Refused("replica", f"{where} runs on the data directory of {theirs.replica}; give it its own directory")
+
+
+def _mac(secret: bytes, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> bytes:
+    return hmac.digest(secret, label + len(nonce).to_bytes(4, "big") + nonce + message.SerializeToString(deterministic=True), "sha256")

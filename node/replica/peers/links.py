@@ -1,0 +1,238 @@
+"""The dialling side: one outgoing stream to every peer, kept open for as long as the peer is one, wherever it moves.
+
+Loss: replication packets may be dropped, oldest first, when a peer does not take them fast enough (raft repeats them). A call is never
+dropped silently: it either stays in the queue until a write takes it, or fails with `NotSent`; once a write took it, an end of the stream
+means `Lost`: its outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.peers.peer_frames import BadFrame
+from ledgermq.node.replica.peers.greeting import ALIVE, Greeter, NONCE_BYTES, Refused
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.peers.peer_stream import Frame, GREETING_TIMEOUT_S, Outbox, PeerHandler, PeerStream
+from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.proto import peer_pb2
+
+RECONNECT_S = (0.02, 0.05, 0.1, 0.2)
+REFUSED_RETRY_S = 2.0
+
+log = get_logger()
+
+
+class NotSent(Exception):
+    """The call did not leave this node."""
+
+
+class Lost(Exception):
+    """The stream ended after the call had been sent and before its result came."""
+
+
+class Link:
+    """The outgoing stream to one peer. `addresses`: where it may be, the likeliest first."""
+
+    def __init__(
+        self,
+        peer: str,
+        addresses: Sequence[str],
+        greeter: Greeter,
+        handler: PeerHandler,
+        limit_bytes: int,
+        wire: PeerWire,
+    ) -> None:
+        self.peer = peer
+        self.up = False
+        self.refusal: str | None = None
+        self._addresses = tuple(addresses)
+        self._address = self._addresses[0]
+        """The one tried last, or connected to."""
+        self._greeter = greeter
+        self._handler = handler
+        self._limit_bytes = limit_bytes
+        self._wire = wire
+        self._outbox: Outbox | None = None
+        self._calls: dict[int, tuple[peer_pb2.PeerMessage, asyncio.Future[peer_pb2.ForwardResult]]] = {}
+        self._statuses: dict[int, asyncio.Future[peer_pb2.NodeStatusReply]] = {}
+        self._sequence = 0
+        self._failures = 0
+        self._task: asyncio.Task[None] | None = None
+        self._attempt: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_open(), name=f"link-{self.peer}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def move(self, addresses: Sequence[str]) -> None:
+        """The peer is reached there from now on; a stream to another address ends, and its open calls as with any end."""
+        if tuple(addresses) == self._addresses:
+            return
+        self._addresses = tuple(addresses)
+        self._failures = 0
+        log.info("peer moved", peer=self.peer, address=self._addresses[0])
+        if self._attempt is not None and self._address != self._addresses[0]:
+            self._attempt.cancel()
+
+    @property
+    def queued_bytes(self) -> int:
+        return 0 if self._outbox is None else self._outbox.bytes
+
+    def send_packet(self, group: str, packet: PeerPacket) -> None:
+        """Queue a replication packet; dropped when the peer is not connected."""
+        if self._outbox is not None:
+            self._outbox.put_packet(group, packet)
+
+    def post(self, message: peer_pb2.PeerMessage) -> None:
+        """Queue a small message without an answer; dropped when the peer is not connected."""
+        if self._outbox is not None:
+            self._outbox.put(message, message.ByteSize() + 8)
+
+    async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        """Send a call (its sequence is set here) and wait for the result. Raises NotSent or Lost; cancelling it cancels the call there."""
+        outbox = self._outbox
+        if outbox is None or outbox.full:
+            raise NotSent(f"no connection to node {self.peer}" if outbox is None else f"the queue to node {self.peer} is full")
+        self._sequence += 1
+        sequence = call.sequence = self._sequence
+        message = peer_pb2.PeerMessage(forward_call=call)
+        future: asyncio.Future[peer_pb2.ForwardResult] = asyncio.get_running_loop().create_future()
+        self._calls[sequence] = (message, future)
+        outbox.put(message, len(call.request) + 256)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if not outbox.withdraw(message) and self._outbox is outbox:
+                cancel = peer_pb2.ForwardCancel(sequence=sequence)
+                outbox.put(peer_pb2.PeerMessage(forward_cancel=cancel), 64)
+            raise
+        finally:
+            self._calls.pop(sequence, None)
+
+    async def status(self) -> peer_pb2.NodeStatusReply:
+        """The peer's own view of itself. Raises NotSent or Lost."""
+        if self._outbox is None:
+            raise NotSent(f"no connection to node {self.peer}")
+        self._sequence += 1
+        sequence = self._sequence
+        future: asyncio.Future[peer_pb2.NodeStatusReply] = asyncio.get_running_loop().create_future()
+        self._statuses[sequence] = future
+        self.post(peer_pb2.PeerMessage(node_status_request=peer_pb2.NodeStatusRequest(sequence=sequence)))
+        try:
+            return await future
+        finally:
+            self._statuses.pop(sequence, None)
+
+    async def _keep_open(self) -> None:
+        while True:
+            pause = RECONNECT_S[min(self._failures, len(RECONNECT_S) - 1)]
+            self._address = self._addresses[self._failures % len(self._addresses)]
+            self._failures += 1
+            try:
+                await self._attempted()
+            except Refused as refusal:
+                if str(refusal) != self.refusal:
+                    log.error("peer refused", peer=self.peer, address=self._address, reason=str(refusal))
+                self.refusal = str(refusal)
+                if refusal.reason != ALIVE:
+                    pause = REFUSED_RETRY_S
+            except (OSError, DecodeError, BadFrame, EOFError):
+                # Not reachable, or the stream broke: the loop tries again; the state is visible as `up` and in readiness.
+                pass
+            await asyncio.sleep(pause)
+
+    async def _attempted(self) -> None:
+        """One life of the stream, which `move` may end."""
+        attempt = self._attempt = asyncio.create_task(self._connect_once(), name=f"stream-{self.peer}")
+        try:
+            await asyncio.wait([attempt])
+        finally:
+            self._attempt = None
+            attempt.cancel()
+            await asyncio.gather(attempt, return_exceptions=True)
+        try:
+            if not attempt.cancelled():
+                attempt.result()
+        finally:
+            # What is raised knows this call: with the attempt, which keeps it, a ring that waits for the collector.
+            del attempt
+
+    async def _connect_once(self) -> None:
+        stream: PeerStream | None = None
+        try:
+            async with asyncio.timeout(GREETING_TIMEOUT_S):
+                stream = await self._wire.connect(self._address, self.peer, PeerStream)
+                await self._greet(stream)
+            self._set_up(stream)
+            try:
+                reason = await stream.ended
+            finally:
+                self._set_down()
+            if reason is not None:
+                try:
+                    raise reason
+                finally:
+                    del reason
+        finally:
+            if stream is not None:
+                stream.end()
+                # As above: the stream keeps the reason.
+                del stream
+
+    async def _greet(self, stream: PeerStream) -> None:
+        challenge = await stream.hear("challenge")
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        stream.say(peer_pb2.PeerMessage(hello=self._greeter.hello(challenge.nonce, nonce)))
+        reply = await stream.hear("hello_reply")
+        if reply.HasField("refusal"):
+            raise Refused(reply.refusal_reason or "refused", f"node {self.peer} refuses this node: {reply.refusal[:500]}")
+        await asyncio.to_thread(self._greeter.check_reply, nonce, reply, self.peer)
+
+    def _hear(self, frames: list[Frame]) -> None:
+        for head, _ in frames:
+            self._take(peer_pb2.PeerMessage.FromString(head))
+
+    def _take(self, message: peer_pb2.PeerMessage) -> None:
+        kind = message.WhichOneof("content")
+        if kind == "forward_result":
+            _, future = self._calls.get(message.forward_result.sequence, (None, None))
+            if future is not None and not future.done():
+                future.set_result(message.forward_result)
+        elif kind == "node_status_reply":
+            waiting = self._statuses.get(message.node_status_reply.sequence)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(message.node_status_reply)
+
+    def _set_up(self, stream: PeerStream) -> None:
+        self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)
+        self.up = True
+        self.refusal = None
+        self._failures = 0
+        metrics.PEER_CONNECTS.labels(self.peer).inc()
+        log.info("peer connected", peer=self.peer, address=self._address)
+        self._handler.link_changed(self.peer, True)
+
+    def _set_down(self) -> None:
+        outbox, self._outbox = self._outbox, None
+        self.up = False
+        assert outbox is not None
+        for message, future in self._calls.values():
+            if not future.done():
+                unsent = outbox.withdraw(message)
+                failure = f"the connection to node {self.peer} ended"
+                future.set_exception(NotSent(failure) if unsent else Lost(failure))
+        for waiting in self._statuses.values():
+            if not waiting.done():
+                waiting.set_exception(Lost(f"the connection to node {self.peer} ended"))
+        log.warning("peer disconnected", peer=self.peer, address=self._address)
+        self._handler.link_changed(self.peer, False)

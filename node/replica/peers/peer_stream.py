@@ -1,0 +1,329 @@
+"""What both ends of a stream between two nodes share: the connection, its limits and signs of life, the queue of what waits, the handler.
+
+A stream is one TCP connection, with TLS or without, that carries the frames of `framing.py`: in the direction of the node that opened it
+replication packets, calls and signs of life; in the other the results of those calls. Everything here happens on the loop: bytes that came
+are cut into frames and handed on in one step, and what was queued in a pass of the loop leaves in one system call. Who opens streams is
+`links.py`, who accepts them `peer_server.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.peers.peer_frames import BadFrame, Buffer, FrameReader, SIGN_OF_LIFE, encode
+from ledgermq.proto import peer_pb2
+
+GREETING_BYTES = 64 << 10
+GREETING_TIMEOUT_S = 3.0
+RECEIVE_BYTES = 32 << 20
+# A write takes whatever is queued up to this size; one message is always taken.
+WRITE_BYTES = 1 << 20
+# What the kernel has not taken of former writes may be so much; then the queue waits, where packets give way.
+UNWRITTEN_BYTES = 512 << 10
+# The dialling side asks for a sign of life after so long a silence, and gives up after as long again.
+SILENCE_S = 2.0
+# The accepting side hears at least one such question in a little more than SILENCE_S.
+DEAF_S = 10.0
+# A loop that is so late has not looked at what came meanwhile.
+LATE_S = 1.0
+# The loop's clock has milliseconds; less is no time to wait.
+LEAST_S = 0.01
+# Fields of proto/peer.proto with their wire type, length-delimited: PeerMessage.replication, and Replication's own.
+REPLICATION_TAG, GROUP_TAG, HEADER_TAG = b"\x22", b"\x0a", b"\x12"
+
+Frame = tuple[bytes, Buffer]
+
+
+class PeerHandler(Protocol):
+    """What a node does with what its peers say. Senders are authenticated node names."""
+
+    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None: ...
+    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult: ...
+    async def status(self) -> peer_pb2.NodeStatusReply: ...
+    def signs(self, client_ids: Sequence[str]) -> None: ...
+    def gone(self, client_id: str) -> None: ...
+    def link_changed(self, peer: str, up: bool) -> None: ...
+
+
+class Outbox:
+    """Messages waiting for the next write of one stream; bounded in bytes, replication gives way first. `wake`: called for each of them."""
+
+    def __init__(self, peer: str, limit_bytes: int, wake: Callable[[], None]) -> None:
+        self._urgent: deque[tuple[peer_pb2.PeerMessage, int]] = deque()
+        self._packets: deque[tuple[Sequence[Buffer], int]] = deque()
+        self._limit_bytes = limit_bytes
+        self._dropped = metrics.PEER_PACKETS_DROPPED.labels(peer)
+        self._wake = wake
+        self.bytes = 0
+
+    def put(self, message: peer_pb2.PeerMessage, size: int) -> None:
+        """Queue a message that must not be dropped."""
+        self._urgent.append((message, size))
+        self.bytes += size
+        self._wake()
+
+    def put_packet(self, group: str, packet: PeerPacket) -> None:
+        """Queue a replication packet; the oldest ones give way."""
+        parts = encode(packet_head(group, packet.header), packet.payload)
+        size = sum(map(len, parts))
+        self._packets.append((parts, size))
+        self.bytes += size
+        while self.bytes > self._limit_bytes and len(self._packets) > 1:
+            self.bytes -= self._packets.popleft()[1]
+            self._dropped.inc()
+        self._wake()
+
+    @property
+    def full(self) -> bool:
+        return self.bytes > self._limit_bytes
+
+    def __len__(self) -> int:
+        return len(self._urgent) + len(self._packets)
+
+    def withdraw(self, message: peer_pb2.PeerMessage) -> bool:
+        """Take back a message that no write has taken yet."""
+        for item in self._urgent:
+            if item[0] is message:
+                self._urgent.remove(item)
+                self.bytes -= item[1]
+                return True
+        return False
+
+    def take(self) -> list[Buffer]:
+        """The frames of everything queued, up to the size of a write. Packets first: heartbeats must not wait."""
+        buffers: list[Buffer] = []
+        size = 0
+        while self._packets and (not size or size + self._packets[0][1] <= WRITE_BYTES):
+            encoded, length = self._packets.popleft()
+            buffers += encoded
+            size += length
+        while self._urgent and (not size or size + self._urgent[0][1] <= WRITE_BYTES):
+            message, length = self._urgent.popleft()
+            buffers += encode(message.SerializeToString())
+            size += length
+        self.bytes -= size
+        return buffers
+
+
+class PeerStream(asyncio.BufferedProtocol):
+    """One connection: greets message by message, then carries frames until it ends."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(GREETING_BYTES)
+        self._transport: asyncio.Transport | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._take: Callable[[list[Frame]], None] | None = None
+        self._outbox: Outbox | None = None
+        self._paused = self._flushing = self._stalled = False
+        self._secure = self._dialled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._asked_s = 0.0
+        """When this side asked for a sign of life the last time."""
+        self._written = self._left = 0
+        """Bytes given to the connection, and how many of them had left at the last look."""
+        self.heard_s = self._loop.time()
+        """When the last bytes came, in the loop's time."""
+        self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
+        """Done when the connection is over; with the reason, if it was ended here for one."""
+
+    # -- before the stream is open
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        assert self._transport is not None, "used before there is a connection"
+        return self._transport
+
+    @property
+    def caller(self) -> str:
+        """Where the other side is, for the log."""
+        name = self.transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    def say(self, message: peer_pb2.PeerMessage) -> None:
+        """Send a message of the greeting; nothing happens if the other side is gone."""
+        if not self.ended.done():
+            self.transport.write(b"".join(encode(message.SerializeToString())))
+
+    async def hear(self, kind: str) -> Any:
+        """The next message of the greeting, which must be of this kind. Raises EOFError at the end of the stream, BadFrame or DecodeError
+        for anything else."""
+        while (found := self._reader.next()) is None:
+            if self.ended.done():
+                raise EOFError
+            self._go_on_reading()
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        head, payload = found
+        message = peer_pb2.PeerMessage.FromString(head)
+        if len(payload) or message.WhichOneof("content") != kind:
+            raise DecodeError(f"expected a {kind}")
+        return getattr(message, kind)
+
+    def open(self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool) -> Outbox:
+        """The greeting is done: frames go to `take`, as they come, and what is to be sent to the outbox. `take` may raise DecodeError,
+        which ends the stream."""
+        outbox = Outbox(peer, limit_bytes, self._wake)
+        if not self.ended.done():
+            self._reader.limit_bytes = RECEIVE_BYTES
+            self._take, self._dialled, self._outbox = take, dialled, outbox
+            self.heard_s = self._loop.time()
+            self._look_in(SILENCE_S if dialled else DEAF_S)
+            self._go_on_reading()
+            self._loop.call_soon(self._hand_on)
+        return outbox
+
+    def end(self, reason: Exception | None = None) -> None:
+        """At once, whatever was not sent yet."""
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def close(self, within_s: float) -> None:
+        """Once everything said has left, or the time is over."""
+        self.transport.close()
+        await asyncio.wait([self.ended], timeout=within_s)
+        self.end()
+
+    # -- what the loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(UNWRITTEN_BYTES)
+        self._secure = transport.get_extra_info("ssl_object") is not None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+        if self._timer is not None:
+            self._timer.cancel()
+        # They know this stream: a ring, with everything that is queued, would wait for the collector.
+        self._take = self._outbox = None
+        self._answer_waiting()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.received(nbytes)
+        self.heard_s = self._loop.time()
+        if self._take is not None:
+            self._hand_on()
+        else:
+            if not len(self._reader.room()):
+                self._stalled = True
+                self.transport.pause_reading()
+            self._answer_waiting()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self._wake()
+
+    def _go_on_reading(self) -> None:
+        if self._stalled:
+            self._stalled = False
+            self.transport.resume_reading()
+
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _hand_on(self) -> None:
+        """Everything that has come, in one step."""
+        if self.ended.done():
+            return
+        assert self._take is not None
+        frames: list[Frame] = []
+        try:
+            for frame in self._reader.frames():
+                if frame[0] or len(frame[1]):
+                    frames.append(frame)
+                elif not self._dialled and not self._paused:
+                    # The question whether this side lives; what the dialling side gets is the answer.
+                    self.transport.write(SIGN_OF_LIFE)
+            if frames:
+                self._take(frames)
+        except (BadFrame, DecodeError) as error:
+            self.end(error)
+
+    # -- writing
+
+    def _wake(self) -> None:
+        """What is queued by the time the loop comes to it is one write."""
+        if not (self._flushing or self._paused or self.ended.done()):
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        while self._outbox and not self._paused and not self.ended.done():
+            self._write(self._outbox.take())
+
+    def _write(self, buffers: list[Buffer]) -> None:
+        self._written += sum(map(len, buffers))
+        if self._secure:
+            # One record for what is small: the encryption copies in any case.
+            self.transport.write(b"".join(buffers))
+        elif len(buffers) == 1:
+            self.transport.write(buffers[0])
+        else:
+            self.transport.writelines(buffers)
+
+    # -- signs of life
+
+    def _look_in(self, seconds: float) -> None:
+        self._timer = self._loop.call_later(seconds, self._look, self._loop.time() + seconds)
+
+    def _look(self, due_s: float) -> None:
+        """Ask, or give up; after a time in which this process stood still, look again."""
+        if self.ended.done():
+            return
+        now = self._loop.time()
+        patience = SILENCE_S if self._dialled else DEAF_S
+        former, self._left = self._left, self._written - self.transport.get_write_buffer_size()
+        if self._dialled and self._paused and self._left > former:
+            # A question would stand behind all that waits. That what waits leaves, however slowly, is the sign.
+            self.heard_s = now
+        silent = now - self.heard_s
+        if now - due_s > LATE_S:
+            self._look_in(patience)
+        elif silent < patience:
+            self._look_in(max(patience - silent, LEAST_S))
+        elif not self._dialled or self.heard_s < self._asked_s:
+            self.end(TimeoutError(f"nothing was heard for {silent:.1f} s"))
+        else:
+            self._asked_s = now
+            if not self._paused:
+                self.transport.write(SIGN_OF_LIFE)
+            self._look_in(SILENCE_S)
+
+
+def packet_head(group: str, header: bytes) -> bytes:
+    """The `PeerMessage` of a packet as the library would encode it, without its payload, which is the frame's."""
+    name = group.encode()
+    body = GROUP_TAG + _varint(len(name)) + name if name else b""
+    body += HEADER_TAG + _varint(len(header)) + header if header else b""
+    return REPLICATION_TAG + _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,219 @@
+"""Where the decision about retention gets its facts from: the log's files, and what of a replica's state pins them.
+
+Everything here only reads, in steps that are small enough for the thread that owns the group: boundaries of a sealed file are found by
+bisection once and remembered. A further kind of pin is one more function here and one line in the caller.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.machine import Machine, last_store_ms
+from ledgermq.node.replica.retention.retention_rules import FOLLOWER, LogFile, OBSERVER, Pin
+from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.proto.names import HALF_TOPIC
+from ledgermq.proto.types import PeerProgress, Range
+
+LOOKS_A_STEP = 32
+"""So many files are looked at for the first time between two turns."""
+
+
+class LogLike(Protocol):
+    """What is needed of the entry log."""
+
+    begin_index: int
+    end_index: int
+    end_pos: int
+    end_term: int
+    end_chain: int
+
+    @property
+    def durable_index(self) -> int: ...
+    def pos_of(self, index: int) -> int: ...
+    def read(self, first_index: int, max_bytes: int) -> Range: ...
+
+
+class Placed(Protocol):
+    """What is needed to find an entry by its position."""
+
+    end_index: int
+
+    def pos_of(self, index: int) -> int: ...
+
+
+def first_at(log: Placed, first: int, pos: int) -> int:
+    """The first entry at or behind a position, among those from entry `first` on."""
+    return first + bisect_left(range(first, log.end_index + 1), pos, key=log.pos_of)
+
+
+class FileBook:
+    """The files of one replica's log, from the begin its records say on. Bounded by the number of files."""
+
+    def __init__(self, log: LogLike, machine: Machine, file_bytes: int) -> None:
+        self._log = log
+        self._machine = machine
+        self._size = file_bytes
+        self._sealed: dict[int, LogFile] = {}
+
+    def advance(self) -> bool:
+        """Look at some files not known yet; True when `files` needs no more than a moment."""
+        known = len(self._sealed)
+        return all(len(self._sealed) - known < LOOKS_A_STEP for _ in self._complete())
+
+    def files(self) -> list[LogFile]:
+        """Ascending; the last one is the active file."""
+        found, log = list(self._complete()), self._log
+        base, first = (found[-1].next_base, found[-1].last_index + 1) if found else (self._machine.begin_pos, self._machine.begin_index)
+        end = log.end_index, log.end_pos, log.end_term, log.end_chain
+        return [*found, LogFile(base, self._size, first, *end, self._machine.store_ms, sealed=False)]
+
+    def _complete(self) -> Iterator[LogFile]:
+        """The files behind which another one has begun."""
+        machine, log = self._machine, self._log
+        for base in [base for base in self._sealed if base < machine.begin_pos]:
+            del self._sealed[base]
+        settled = min(machine.applied_index, log.durable_index)
+        base, first = machine.begin_pos, machine.begin_index
+        while base + self._size <= log.end_pos:
+            file = self._sealed.get(base) or self._look(base, first, settled)
+            yield file
+            base, first = file.next_base, file.last_index + 1
+
+    def sealed_from(self, base: int) -> list[LogFile]:
+        """Sealed files that follow each other from `base` on, which is where a sealed file ends that was told before, or anything up to the
+        begin; a few new ones at a time, so that asking again and again costs next to nothing."""
+        machine, log = self._machine, self._log
+        before = self._sealed.get(base - self._size)
+        if before is None or base <= machine.begin_pos:
+            base, first = machine.begin_pos, machine.begin_index
+        else:
+            first = before.last_index + 1
+        settled, known, found = min(machine.applied_index, log.durable_index), len(self._sealed), []
+        while base + self._size <= log.end_pos and len(self._sealed) - known < LOOKS_A_STEP:
+            file = self._sealed.get(base) or self._look(base, first, settled)
+            if not file.sealed:
+                break
+            found.append(file)
+            base, first = file.next_base, file.last_index + 1
+        return found
+
+    def _look(self, base: int, first: int, settled: int) -> LogFile:
+        """A file behind which another one has begun; remembered once it is sealed."""
+        following = first_at(self._log, first, base + self._size)
+        last = self._log.read(following - 1, 1)
+        sealed = following <= settled
+        file = LogFile(base, self._size, first, last.last_index, last.end_pos, last.term, last.last_chain, last_store_ms(last), sealed)
+        if sealed:
+            self._sealed[base] = file
+        return file
+
+    @property
+    def end_pos(self) -> int:
+        """Where the log ends."""
+        return self._log.end_pos
+
+    def pos_after(self, index: int) -> int:
+        """Where the log begins that somebody needs who has everything up to `index`."""
+        if index < self._machine.begin_index:
+            return self._machine.begin_pos
+        return self._log.pos_of(min(index, self._log.end_index) + 1)
+
+
+    def store_ms(self, index: int) -> int:
+        """When an entry of this log was stored; of one that is gone: the first that is kept."""
+        return last_store_ms(self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1))
+
+
+def observer_pins(
+    book: FileBook, observers: Iterable[str], own: str, peers: Sequence[PeerProgress], patience_ms: int, bytes_max: int
+) -> Iterator[Pin]:
+    """What observers have not on stable storage yet, as long as that is no more than `bytes_max`, and they were heard within `patience_ms`
+    (0: at any time). Who lacks more is brought files; who has not told yet may lack that much."""
+    progress = {peer.node: peer for peer in peers}
+    for node in sorted(set(observers) - {own}):
+        peer = progress.get(node)
+        durable = None if peer is None else peer.durable_index
+        silent_ms = 0 if peer is None or peer.silent_ms is None else peer.silent_ms
+        pos = max(0, book.end_pos - bytes_max) if durable is None else book.pos_after(durable)
+        lacks = book.end_pos - pos
+        waived = ""
+        if patience_ms and silent_ms >= patience_ms:
+            waived = f"it was not heard for {silent_ms // 1000} s"
+        elif lacks > bytes_max:
+            waived = f"it lacks {lacks} bytes, more than the {bytes_max} that are kept for an observer"
+        if durable is None:
+            yield Pin(OBSERVER, pos, f"observer {node} has not told this leader yet how far it is", node, waived)
+        elif lacks:
+            yield Pin(OBSERVER, pos, f"observer {node} has the log up to entry {durable} on stable storage", node, waived)
+
+
+def follower_pins(
+    book: FileBook, members: Iterable[str], own: str, peers: Sequence[PeerProgress], end_index: int, patience_ms: int
+) -> Iterator[Pin]:
+    """What other members, learners too, have not on stable storage yet. One that was silent for `patience_ms` (0: for ever) is not waited
+    for any more: it is brought files when it comes back."""
+    progress = {peer.node: peer for peer in peers}
+    for node in sorted(set(members) - {own}):
+        peer = progress.get(node)
+        durable = None if peer is None else peer.durable_index
+        silent_ms = 0 if peer is None or peer.silent_ms is None else peer.silent_ms
+        waived = f"it was not heard for {silent_ms // 1000} s" if patience_ms and silent_ms >= patience_ms else ""
+        if durable is None:
+            yield Pin(FOLLOWER, 0, f"replica {node} has not told this leader yet how far it is", node, waived)
+        elif durable < end_index:
+            detail = f"replica {node} has the log up to entry {durable} on stable storage"
+            yield Pin(FOLLOWER, book.pos_after(durable), detail, node, waived)
+
+
+def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
+    """Derived state above the snapshot is rebuilt from the log."""
+    return Pin(
+        "snapshot", book.pos_after(snapshot_index), f"the older snapshot of replica {node} covers the log up to entry {snapshot_index}"
+    )
+
+
+def half_pin(machine: Machine) -> Iterator[Pin]:
+    """The first half message that is undecided: its commit would copy it."""
+    halves = machine.transactions.halves
+    offset = next(iter(halves), None)
+    if offset is not None:
+        half = halves[offset]
+        positions, _, _ = machine.units(HALF_TOPIC, HALF_QUEUE, offset, 1)
+        what = f"the transaction of half message {offset} (entry {half.index}) for topic {half.topic} is undecided"
+        yield Pin("transaction", int(positions[0]), f"{what} after {half.checks} checks, as are {len(halves) - 1} more")
+
+
+def timer_pin(machine: Machine) -> Iterator[Pin]:
+    """The first message that a delayed message's minute needs: when its time comes it is copied. Whatever was taken back counts no more."""
+    position = machine.timers.oldest_position()
+    if position is not None:
+        pending = machine.timers.pending
+        yield Pin("timer", position, f"{pending} delayed {'message waits' if pending == 1 else 'messages wait'} for their time")
+
+
+def consumed_queues(machine: Machine) -> list[QueueKey]:
+    """Every queue of every topic that a configured consumer group ever read from: it will come to the others."""
+    used = {(group, topic) for group, topic, _ in machine.delivery.queues} | set(machine.offsets.pairs())
+    pairs = {pair for pair in used if pair[0] in machine.groups}
+    return [(*pair, queue) for pair in sorted(pairs) if pair[1] in machine.topics for queue in range(machine.topics[pair[1]].queues)]
+
+
+def consumer_pins(machine: Machine, keys: Iterable[QueueKey]) -> Iterator[Pin]:
+    """The first message that a consumer group has not finished, for each of these queues."""
+    for key in keys:
+        group, topic, queue = key
+        if group not in machine.groups or topic not in machine.topics:
+            continue
+        state = machine.delivery.queues.get(key)
+        begin = machine.begin(topic, queue)
+        first = None if state is None else state.rows.first()
+        offset = max(machine.cursor(key) if first is None else first, begin)
+        if offset >= machine.end(topic, queue):
+            continue
+        positions, _, _ = machine.units(topic, queue, offset, 1)
+        if len(positions):
+            pin = f"consumer group {group} has not finished message {offset} of queue {queue} of topic {topic}"
+            yield Pin("consumer", int(positions[0]), pin, group)

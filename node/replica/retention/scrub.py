@@ -1,0 +1,196 @@
+"""Bit rot: which log file of a broker group is read again next, whether it still holds what was written, and how far that has come.
+
+One of two loops that must not be confused: whether replicas hold the same is asked by agreement (`node/replica/maintenance/digest_exchange.py`), which reads a file
+once; this one reads everything again, for ever. The file whose last reading lies longest ago is next, so that a pass goes on where it was
+after every start and no file starves, however often a process ends. A sealed file whose digest a majority recorded is held against that
+digest, asked from the medium and not from memory; only if it differs, and for files without a record, entries are read one by one with all
+CRCs, and the blank behind them, to name what is damaged. Every file is read once after every opening, for the process may have been down
+for long, and again when it has rested. Plain functions over the disk port: pace, thread and words are in `node/replica/background/scrubbing.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Iterator, Mapping
+
+from ledgermq.proto.control import SealRecord
+from ledgermq.proto.layout import HEADER_BYTES, STORE_MS_AT
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, LogDamaged, UnknownFormat
+from ledgermq.storage.file_digest import CHUNK_BYTES, read_chunks
+from ledgermq.storage.log_scan import ENTRY_HEAD, Point
+from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.mapped_files import file_name, parse_name
+from ledgermq.storage.placing import make_blank
+
+SCRUB_FILE = "scrub"
+NOTE_VERSION = 1
+READ_BYTES = 256 << 10
+
+
+class Gone(Exception):
+    """The file was trimmed, or made anew, while it was read: nothing is known of it."""
+
+
+class Differs(Exception):
+    """Every entry of a sealed file is right in itself, and yet it is not what a majority sealed."""
+
+
+class Scrubber:
+    """The state of the loop over one group directory. One caller owns it."""
+
+    def __init__(
+        self, disk: Disk, root: str, seals: Callable[[], Mapping[int, SealRecord]], now_ms: Callable[[], int], again_ms: int
+    ) -> None:
+        """`seals`: what is recorded now, by the position of the file; `again_ms`: how long a file rests."""
+        self._disk = disk
+        self._root = root
+        self._source = LogSource(disk, root)
+        self._seals = seals
+        self._now_ms = now_ms
+        self._again_ms = again_ms
+        self._opened_ms = now_ms()
+        self._note = f"{root}/state/{SCRUB_FILE}"
+        self._since: dict[int, int] | None = None
+        """Position of a file → when it was verified as a whole, or, if never, when its first entry was stored. None: not looked yet."""
+        self._urgent: list[int] = []
+        self.oldest_ms: int | None = None
+        """The smallest of these times; None while nothing is known. Read by other threads."""
+
+    def close(self) -> None:
+        self._source.close()
+
+    def soon(self, base: int) -> None:
+        """This file is next. From any thread."""
+        self._urgent.append(base)
+
+    def due(self) -> int | None:
+        """The file to be read next; None: all of them rest. Raises OSError, StorageError."""
+        since = self._look()
+        while self._urgent:
+            base = self._urgent.pop(0)
+            if base in since:
+                return base
+        base = min(since, key=lambda base: (since[base], base), default=-1)
+        if base < 0 or (since[base] >= self._opened_ms and since[base] + self._again_ms > self._now_ms()):
+            return None
+        return base
+
+    def read(self, base: int) -> Iterator[int]:
+        """Read a file as a whole; the bytes of each piece. When this ends, the file is verified. Raises LogDamaged, Differs, Gone, OSError,
+        other StorageErrors."""
+        facts = self._source.facts()
+        seal = self._seals().get(base)
+        differs = seal is not None and (yield from self._digest(base)) != seal.sha256
+        if seal is None or differs:
+            yield from self._entries(facts, base)
+        if self._since is not None and base in self._since:
+            # Also of a file that is not what was sealed: it stays so, and the others must have their turn.
+            self._since[base] = self._now_ms()
+            self.oldest_ms = min(self._since.values())
+        if seal is not None and differs:
+            raise Differs(f"{self._path(base)}: every entry is right in itself, and the file is not what {', '.join(seal.replicas)} sealed")
+
+    def write_note(self) -> None:
+        """So that the next process goes on from here. Raises OSError."""
+        files = [[base, ms] for base, ms in sorted((self._since or {}).items())]
+        sealed_json.write(self._disk, self._note, {"v": NOTE_VERSION, "log_id": self._source.log_id, "files": files})
+
+    # Inside
+
+    def _look(self) -> dict[int, int]:
+        """The files of the log that hold something committed."""
+        facts = self._source.facts()
+        known, now_ms = self._read_note() if self._since is None else self._since, self._now_ms()
+        found = {}
+        for name in self._disk.listdir(self._data):
+            base = parse_name(name)
+            if base is not None and facts.begin.pos <= base < _end_pos(facts):
+                found[base] = min(known.get(base) or self._written_ms(base, now_ms), now_ms)
+        self._since = found
+        self.oldest_ms = min(found.values(), default=None)
+        return found
+
+    @property
+    def _data(self) -> str:
+        identity = self._source.identity()
+        assert identity is not None, f"{self._root} holds no replica"
+        return f"{self._root}/dledger-{identity.replica}/data"
+
+    def _path(self, base: int) -> str:
+        return f"{self._data}/{file_name(base)}"
+
+    def _read_note(self) -> dict[int, int]:
+        try:
+            value = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
+        except (Damaged, UnknownFormat):
+            # Only a hint: everything counts as never read.
+            value = {}
+        self._source.facts()
+        if value.get("v") != NOTE_VERSION or value.get("log_id") != self._source.log_id:
+            return {}
+        return {int(base): int(ms) for base, ms in value["files"]}
+
+    def _written_ms(self, base: int, now_ms: int) -> int:
+        """The store time of the file's first entry, which nobody has verified: it only says whose turn it is."""
+        file = self._disk.open(self._path(base))
+        try:
+            written_ms = int.from_bytes(file.pread(STORE_MS_AT, 8), "big", signed=True)
+        finally:
+            file.close()
+        return written_ms if 0 < written_ms <= now_ms else now_ms
+
+    def _digest(self, base: int) -> Generator[int, None, str]:
+        whole = hashlib.sha256()
+        for chunk in read_chunks(self._disk, self._path(base), from_medium=True):
+            whole.update(hashlib.sha256(chunk).digest())
+            yield len(chunk)
+        return whole.hexdigest()
+
+    def _entries(self, facts: Facts, base: int) -> Iterator[int]:
+        """Every committed entry of a file with its CRCs, as the continuation of the one before the file, and the blank behind the last."""
+        end, file_end = _end_pos(facts), base + facts.data_file_bytes
+        point = self._begin_of(facts, base)
+        while point.pos < end:
+            found = self._source.entries(point, end, READ_BYTES)
+            if isinstance(found, Missing):
+                if found.why is Why.DAMAGED:
+                    raise LogDamaged(f"entry {found.index} at {found.pos}: {found.text}")
+                raise Gone
+            if found.pos >= file_end:
+                self._blank(point.pos, file_end)
+                return
+            yield len(found.data)
+            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+
+    def _begin_of(self, facts: Facts, base: int) -> Point:
+        """The point at the beginning of a file, by the stored words of the entry before it."""
+        if base == facts.begin.pos:
+            return facts.begin
+        file = self._disk.open(self._path(base))
+        try:
+            head = file.pread(0, HEADER_BYTES)
+        finally:
+            file.close()
+        index = ENTRY_HEAD.unpack(head)[2] if len(head) == HEADER_BYTES else -1
+        before = self._source.point_behind(index - 1) if index > facts.begin.index else None
+        if before is None or not base - facts.data_file_bytes < before.pos <= base:
+            raise LogDamaged(f"{self._path(base)} does not begin with the entry behind the last one of the file before it")
+        return Point(base, before.index, before.term, before.chain)
+
+    def _blank(self, start: int, end: int) -> None:
+        base = end - self._source.facts().data_file_bytes
+        file = self._disk.open(self._path(base))
+        try:
+            wanted = make_blank(end - start)
+            for at in range(0, len(wanted), CHUNK_BYTES):
+                if file.pread(start - base + at, min(CHUNK_BYTES, len(wanted) - at)) != wanted[at : at + CHUNK_BYTES]:
+                    raise LogDamaged(f"the blank in {self._path(base)}, from byte {start - base} on, is not as it was written")
+        finally:
+            file.close()
+
+
+def _end_pos(facts: Facts) -> int:
+    """What is committed is never cut off while it is read."""
+    return facts.committed_pos if facts.committed_pos >= 0 else facts.synced.pos

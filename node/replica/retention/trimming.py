@@ -1,0 +1,139 @@
+"""Carrying out a trim on one replica: the record is committed everywhere, the files go here once this replica can do without them.
+
+Here live the order and its conditions; who is told about it is `node/replica/background/trim_reports.py`'s affair, or the simulator's.
+
+What it waits for: both snapshots it keeps cover the trim record (so whatever start follows, derived state is never asked of entries that
+are gone), and no pin on this node's files lies below the new begin. Snapshots are asked for ahead of their time. Work is done in pieces of
+a turn: log files one by one, then the consume queues, while the key index sees to itself. Each piece can be interrupted and is finished by
+the next life. Owned by the engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.replica.retention.pins import PinBook
+from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.retention.retention_facts import Placed, first_at
+
+STEP_BYTES = 256 << 10
+"""So much of consume queues is looked at in one turn."""
+
+
+class TrimmedLog(Placed, Protocol):
+    """What is needed of the entry log."""
+
+    begin_index: int
+    begin_pos: int
+
+    def term_at(self, index: int) -> int: ...
+    def chain_at(self, index: int) -> int: ...
+    def trim(self, begin_index: int) -> list[str]: ...
+
+
+class TrimmedQueues(Protocol):
+    """What is needed of the consume queues."""
+
+    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]: ...
+
+
+class TrimmedIndex(Protocol):
+    """What is needed of the key index, which works on a thread of its own."""
+
+    def trim(self, begin_pos: int) -> None: ...
+
+
+class Trimming:
+    """One replica's outstanding removals."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        trimmed: TrimmedLog,
+        queues: TrimmedQueues,
+        index: TrimmedIndex,
+        pins: PinBook,
+        file_bytes: int,
+    ) -> None:
+        self._machine = machine
+        self._log = trimmed
+        self._queues = queues
+        self._index = index
+        self._pins = pins
+        self._file_bytes = file_bytes
+        self._derived_pos = 0
+        """Where consume queues and key index begin. At first unknown: an earlier life may have ended before it trimmed them."""
+        self._removed: list[str] = []
+        self._steps: Iterator[int] | None = None
+        """The consume queues, half-way."""
+
+    def file_removed(self, paths: list[str]) -> None:
+        """For who hosts the replica: one log file went, and with it these names."""
+
+    def trimmed(self, begin_index: int, begin_pos: int, consume_queue_files: int) -> None:
+        """For who hosts the replica: consume queues begin with the log now."""
+
+    @property
+    def pending(self) -> bool:
+        """Files are on disk that the records have trimmed."""
+        return self._log.begin_index < self._machine.begin_index
+
+    def wants_snapshot(self, snapshot_index: int) -> bool:
+        """A trim waits for the older snapshot, which ends at `snapshot_index`."""
+        return self.pending and snapshot_index < self._machine.retained.trim_index
+
+    def obstacle(self, snapshot_index: int, now_ns: int) -> str | None:
+        """For people: what a pending trim waits for; None when nothing is pending."""
+        if not self.pending:
+            return None
+        if self.wants_snapshot(snapshot_index):
+            return f"two snapshots that cover entry {self._machine.retained.trim_index}; the older one ends at {snapshot_index}"
+        held = [pin for pin in self._pins.pins(now_ns) if pin.pos < self._machine.begin_pos]
+        return held[0].detail if held else "its turn"
+
+    def step(self, snapshot_index: int, now_ns: int) -> None:
+        """Remove at most one log file, or some of what names places in those that went. Raises OSError, StorageError."""
+        if self._steps is not None:
+            self._trim_queues(self._steps)
+        elif self.pending:
+            self._remove_one(snapshot_index, now_ns)
+        elif self._derived_pos < self._machine.begin_pos:
+            self._index.trim(self._machine.begin_pos)
+            self._steps = self._queues.trimming(self._machine.begin_pos, self._removed)
+            self._derived_pos = self._machine.begin_pos
+
+    def _trim_queues(self, steps: Iterator[int]) -> None:
+        looked = 0
+        self._steps = None
+        former, self._derived_pos = self._derived_pos, 0
+        # What fails on the way is begun again from the first queue.
+        for size in steps:
+            looked += size
+            if looked >= STEP_BYTES:
+                self._steps, self._derived_pos = steps, former
+                return
+        self._derived_pos = former
+        removed, self._removed = self._removed, []
+        self.trimmed(self._log.begin_index, self._derived_pos, len(removed))
+
+    def _remove_one(self, snapshot_index: int, now_ns: int) -> None:
+        if self.wants_snapshot(snapshot_index):
+            return
+        base = self._log.begin_pos + self._file_bytes
+        pinned = self._pins.lowest(now_ns)
+        if pinned is not None and pinned < base:
+            return
+        self._require_one_history()
+        last = base >= self._machine.begin_pos
+        begin = self._machine.begin_index if last else first_at(self._log, self._log.begin_index, base)
+        self.file_removed(self._log.trim(begin))
+
+    def _require_one_history(self) -> None:
+        """I2: what goes must be what the leader decided about. Afterwards nothing is left to compare."""
+        retained, before = self._machine.retained, self._machine.begin_index - 1
+        own, recorded = (self._log.term_at(before), self._log.chain_at(before)), (retained.begin_term, retained.begin_chain)
+        if own != recorded:
+            differs = f"entry {before} has term and chain CRC {own} here and {recorded} in the trim record (invariant I2)"
+            raise Fenced(f"{differs}: nothing is removed; audit the replicas")

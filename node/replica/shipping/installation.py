@@ -1,0 +1,295 @@
+"""Installation of a log from peers: for a follower that was left behind a trim, and for a replica that begins with nothing.
+
+The newest snapshot of a peer and its log, from its begin to an entry that is committed, are fetched into files beside the old ones
+(`storage/installing.py`), every entry verified as it comes in, and again what an earlier attempt had fetched; then they are exchanged at
+once. Entries may come from any peer that knows them to be committed: that they continue each other is true of a former leader's tail too.
+Nothing is installed that ends before what this replica may have acknowledged (`floor_pos`): an entry that others counted as stored here is
+in what is installed, or it contradicts what is committed.
+Term, vote, identity and incarnation stay. The group is not open meanwhile; consume queues and key index are made by the next open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, AsksPeers, NEVER_NS
+from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream, WINDOW_BYTES
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.types import Identity
+from ledgermq.storage import identity as identities
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, Unusable
+from ledgermq.storage.installing import Staging
+from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log_source import Facts
+from ledgermq.storage.recovered import as_recovered
+
+TURN_BYTES = 8 << 20
+FURTHER_BYTES = 32 << 20
+"""A peer that committed so much more meanwhile is followed before the files are exchanged."""
+
+
+class _Phase(Enum):
+    FACTS = "looking for a source"
+    SNAPSHOT = "fetching the snapshot"
+    RESUME = "verifying what was fetched before"
+    LOG = "fetching the log"
+    DONE = "done"
+
+
+class Install(AsksPeers):
+    """One installation into one group directory (a `Rebuild`). Made by `begin`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        found: Identity,
+        *,
+        others: Sequence[str],
+        source: str | None,
+        floor_pos: int,
+        session: int,
+        now_ns: int,
+    ) -> None:
+        self.received_bytes = 0
+        self.reused_bytes = 0
+        """Of the log, fetched by an earlier attempt."""
+        super().__init__(found, others, session, now_ns)
+        self._preferred = source
+        self._floor_pos = floor_pos
+        self._staging = Staging(disk, root, found)
+        self._phase = _Phase.FACTS
+        self._tried: dict[str, str] = {}
+        """Peers that were of no use, and why."""
+        self._source = ""
+        self._begin = self._point = Point(0, 0, -1, 0)
+        self._end_index, self._end_pos = -1, 0
+        """The last entry to be installed, and where it ends."""
+        self._snapshot_data: bytes | None = None
+        self._applied: tuple[int, int, int] | None = None
+        """Index, term and chain CRC that the snapshot claims."""
+        self._asked_ns = now_ns
+
+    @classmethod
+    def begin(
+        cls,
+        disk: Disk,
+        root: str,
+        wanted: Identity,
+        *,
+        others: Sequence[str],
+        source: str | None,
+        floor_pos: int,
+        session: int,
+        now_ns: int,
+    ) -> Install:
+        """Begin, or go on where an earlier attempt stopped. The group directory exists and is not open. `source` is asked first; `others`
+        are the group's other members; `session` is a random number of this life. Raises Unusable, Damaged, OSError."""
+        found = identities.read_identity(disk, root)
+        if found is None:
+            raise Unusable(f"{root} holds no replica: nothing can be installed into it")
+        identities.compare(root, found, as_recovered(disk, root, wanted))
+        return cls(disk, root, found, others=others, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
+        """As `Rebuild.turn`."""
+        self._hear(packets, now_ns)
+        busy = self._act(now_ns)
+        wake = now_ns if busy else self._wake_at_ns(now_ns)
+        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, self._progress())
+
+    def close(self) -> None:
+        self._staging.close()
+
+    def _wake_at_ns(self, now_ns: int) -> int:
+        if self._phase is _Phase.DONE:
+            return NEVER_NS
+        return self._ask_again_at_ns(now_ns)
+
+    def _progress(self) -> Progress:
+        facts = self._facts.get(self._source)
+        snapshot_bytes = 0 if facts is None else facts.snapshot_bytes
+        fetched = snapshot_bytes if self._snapshot_data is not None else 0 if self._snapshot is None else self._snapshot.done_bytes
+        source = self._source if self._stream is None else self._stream.source
+        log_bytes = max(0, self._end_pos - self._begin.pos)
+        done = fetched + max(0, self._point.pos - self._begin.pos)
+        what = f"{self._identity.group}: {self._phase.value}, entries {self._begin.index} to {self._end_index}"
+        return Progress(done, snapshot_bytes + log_bytes, source, what)
+
+    # The course of it
+
+    def _act(self, now_ns: int) -> bool:
+        """One step. True: there is more to do without waiting for anybody."""
+        if now_ns >= self._again_ns:
+            self._tried.clear()
+            self._again_ns = NEVER_NS
+        if self._phase is not _Phase.DONE:
+            self._ask_facts(now_ns)
+        if self._phase is _Phase.FACTS:
+            return self._find_source(now_ns)
+        if self._phase is _Phase.SNAPSHOT:
+            return self._fetch_snapshot(now_ns)
+        if self._phase is _Phase.RESUME:
+            return self._resume()
+        if self._phase is _Phase.LOG:
+            return self._fetch_log(now_ns)
+        return False
+
+    def _find_source(self, now_ns: int) -> bool:
+        order = sorted(self._facts, key=lambda peer: (peer != self._preferred, -self._facts[peer].committed_index))
+        waits = self._preferred is not None and self._preferred not in self._facts and now_ns < self._asked_ns + AGAIN_NS
+        for peer in order if not waits else ():
+            if peer in self._tried:
+                continue
+            problem = self._unfit(self._facts[peer])
+            if problem is not None:
+                self._tried[peer] = problem
+                continue
+            self._use(peer, now_ns)
+            return True
+        silent = any(peer not in self._tried for peer in self._others)
+        if self._again_ns == NEVER_NS and not (silent and now_ns < self._asked_ns + 2 * AGAIN_NS):
+            said = "; ".join(f"{peer}: {self._tried.get(peer, 'no answer')}" for peer in self._others)
+            self._refused = f"{self._identity.group}: no replica can give its log ({said})"
+            self._again_ns = now_ns + AGAIN_NS
+        return False
+
+    def _unfit(self, facts: Facts) -> str | None:
+        """Why this peer's log cannot be installed now, if so."""
+        if facts.data_file_bytes != self._identity.data_file_bytes:
+            return f"its log files have {facts.data_file_bytes} bytes, those here {self._identity.data_file_bytes}"
+        if facts.committed_index < facts.begin.index or facts.committed_pos < 0:
+            return "it has nothing noted as committed"
+        if facts.committed_pos < self._floor_pos:
+            return f"it knows entries up to {facts.committed_index} to be committed, and this replica may have acknowledged more"
+        if facts.begin.index > 0 and not facts.begin.index - 1 <= facts.snapshot_index <= facts.committed_index:
+            return f"its log begins with entry {facts.begin.index}, its snapshot is of entry {facts.snapshot_index}"
+        return None
+
+    def _use(self, peer: str, now_ns: int) -> None:
+        facts = self._facts[peer]
+        self._source, self._begin = peer, facts.begin
+        self._point = facts.begin
+        self._end_index, self._end_pos = facts.committed_index, facts.committed_pos
+        self._snapshot_data, self._applied, self._stream = None, None, None
+        wanted = facts.begin.index > 0 or 0 <= facts.snapshot_index <= facts.committed_index
+        self._snapshot = SnapshotStream(self._asker, peer, now_ns) if wanted else None
+        self._phase = _Phase.SNAPSHOT
+        if not wanted:
+            self._stage(-2)
+
+    def _fetch_snapshot(self, now_ns: int) -> bool:
+        stream = self._snapshot
+        assert stream is not None, "no snapshot is being fetched"
+        self._out += stream.ask(now_ns)
+        if stream.missing is not None:
+            return self._drop(f"its snapshot: {stream.missing.text}")
+        if stream.data is None:
+            return False
+        try:
+            value = sealed_json.decode(stream.data, f"the snapshot of {self._source}")
+            applied = int(value["applied_index"]), int(value["applied_term"]), int(value["chain_crc"])
+        except (Damaged, KeyError, TypeError, ValueError) as error:
+            return self._drop(f"its snapshot: {error}")
+        if value.get("log_id") != self._identity.log_id:
+            return self._drop("its snapshot is of another log")
+        if not self._begin.index - 1 <= applied[0] <= self._end_index:
+            # A newer one than the facts spoke of: they are asked for again.
+            self._facts.pop(self._source, None)
+            self._phase, self._snapshot, self._asked_ns, self._facts_due_ns = _Phase.FACTS, None, now_ns, now_ns
+            return True
+        self._snapshot, self._snapshot_data, self._applied = None, stream.data, applied
+        self.received_bytes += len(stream.data)
+        self._stage(applied[0])
+        return True
+
+    def _stage(self, watch: int) -> None:
+        self._point = self._staging.begin(self._begin, watch)
+        self._phase = _Phase.RESUME
+
+    def _resume(self) -> bool:
+        began = self._point.pos
+        for point in self._staging.resume(self._point, self._end_pos):
+            if point.pos > self._end_pos:
+                break
+            self.reused_bytes += point.pos - self._point.pos
+            self._point = point
+            if point.pos - began >= TURN_BYTES:
+                return True
+        self._phase = _Phase.LOG
+        return True
+
+    def _fetch_log(self, now_ns: int) -> bool:
+        if self._point.pos >= self._end_pos:
+            return self._finish(now_ns)
+        if self._stream is None and not self._choose(now_ns):
+            return False
+        stream, took = self._stream, 0
+        assert stream is not None, "a source was chosen"
+        while took < TURN_BYTES and self._stream is stream and (piece := stream.next()) is not None:
+            sent, payload = piece
+            took += len(payload)
+            try:
+                entries = verify_range(payload, self._point.index, sent.term, sent.pos, self._point.chain)
+            except BadEntry as bad:
+                self._drop_stream(f"sent what does not verify ({bad})")
+                continue
+            if entries.end_pos > stream.end_pos or not self._staging.fits(self._point, entries):
+                self._drop_stream("its entries do not lie where they belong")
+                continue
+            self._point = self._staging.put(self._point, entries)
+            self.received_bytes += len(payload)
+            stream.advance(self._point)
+        if self._stream is stream and self._point.pos >= stream.end_pos:
+            # As far as it knows; another one may know more.
+            self._stream = None
+        elif self._stream is stream:
+            self._out += stream.ask(now_ns)
+            if stream.missing is not None:
+                self._drop_stream(stream.missing.text)
+        return took > 0 or self._stream is not stream
+
+    def _choose(self, now_ns: int) -> bool:
+        """Any peer will do, as far as it knows its entries to be committed: no two peers have different ones there."""
+        for peer in sorted(self._facts, key=lambda peer: peer != self._source):
+            facts = self._facts[peer]
+            if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
+                self._refused = None
+                end_pos = min(self._end_pos, facts.committed_pos)
+                self._stream = EntryStream(self._asker, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
+                return True
+        # Trimmed everywhere, or damaged, or out of reach: begin again with whatever there is then. What was verified stays staged.
+        self._phase, self._asked_ns, self._facts_due_ns = _Phase.FACTS, now_ns, now_ns
+        self._facts.clear()
+        return False
+
+    def _drop_stream(self, why: str) -> None:
+        assert self._stream is not None, "nobody is being asked"
+        self._tried[self._stream.source] = why
+        self._stream = None
+
+    def _drop(self, why: str) -> bool:
+        """This source is of no use as a whole."""
+        self._tried[self._source] = why
+        self._phase, self._snapshot, self._stream = _Phase.FACTS, None, None
+        return True
+
+    def _finish(self, now_ns: int) -> bool:
+        """Everything is here up to the chosen end: follow a peer that is far ahead by now, else exchange the files."""
+        self._stream = None
+        if self._point.index != self._end_index + 1:
+            return self._drop(f"it said that entry {self._end_index} ends where entry {self._point.index - 1} does")
+        if self._applied is not None and self._staging.watched != self._applied[1:]:
+            return self._drop("its snapshot does not agree with its log")
+        facts = self._facts.get(self._source)
+        if facts is not None and facts.committed_pos > self._end_pos + FURTHER_BYTES:
+            self._end_index, self._end_pos = facts.committed_index, facts.committed_pos
+            return True
+        self._staging.complete(self._point, self._snapshot_data)
+        self._phase, self._refused = _Phase.DONE, None
+        return False

@@ -1,0 +1,364 @@
+"""Repair of a range of entries while the group runs: what an audit named is fetched from a peer and put back in place.
+
+What proves the bytes is that both ends are proven, the entry in front of the range and its last one, by index, position, term and chain
+CRC. Chain CRCs are functions of the whole history, so the entries between are the right ones, whoever sends them; each is verified as the
+continuation of the one before. No byte is written before the last of them has led to the proven end, so a wrong source changes nothing.
+Nothing outside the range is read but the entry behind it: the time it takes does not depend on the length of the log.
+
+What proves an end: the range was known to be committed here, and the entry behind it here continues the last one (or that is the synced
+mark), always; besides,
+* rule `majority`: a majority of the voters holds the same entry at both ends;
+* where masters are appointed (rules `in-sync` and `all`) fewer may hold what is confirmed, one of five, or the master alone. There this
+  replica's own history is the proof: it knew the range to be confirmed, and exactly one last entry of it is continued by what lies behind.
+  A peer that has this very entry has this very history. A master, or whoever recorded the range as confirmed, that tells of another
+  entry there contradicts it: two confirmed histories are no matter for a repair in place. So everybody is heard first.
+
+Whatever cannot be proven or put back like this is refused with a reason, and then a repair of the whole log (`repair.py`) decides, for
+which the group has to stop. Units derived from the entries are compared and put back as well. Sans-IO, and driven like a `Rebuild`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from ledgermq.node.replica.shipping.peer_fetch import AsksPeers, NEVER_NS
+from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, WINDOW_BYTES
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.proto.entry_checking import BadEntry, verify_range
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.types import Identity, Range
+from ledgermq.raft.config import MS, Rule
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.log_scan import Point, is_place
+from ledgermq.storage.log_source import Facts, LogSource, Missing, Why
+from ledgermq.storage.placing import make_blank
+from ledgermq.storage.repair_log import note
+from ledgermq.storage.stretch import Stretch
+
+BYTES_MAX = 64 << 20
+"""Longer ranges are kept out of memory: a repair of the whole log puts them back."""
+SILENCE_NS = 2_000 * MS
+"""A peer that has not answered for so long is one that cannot help now."""
+GIVE_UP_NS = 10_000 * MS
+"""After so long nobody who does not answer is asked again."""
+READ_BYTES = 4 << 20
+
+
+class _Phase(Enum):
+    PROVE = "asking the other replicas"
+    CHECK = "verifying"
+    FETCH = "fetching"
+    CHECK_AGAIN = "verifying what was put back"
+    DONE = "done"
+    REFUSED = "refused"
+
+
+class RangeRepair(AsksPeers):
+    """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
+    `rule`, `voters`: what is committed in the group, and whose word counts for a majority. `master`: whom this replica followed, if any.
+    `committed_index`: what it knew to be committed when it began. `session`: a random number of this life. `now_ms`: for the repair log."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        found: Identity,
+        first_index: int,
+        last_index: int,
+        *,
+        others: Sequence[str],
+        rule: Rule,
+        voters: Collection[str],
+        master: str | None,
+        committed_index: int,
+        session: int,
+        now_ns: int,
+        now_ms: int,
+    ) -> None:
+        super().__init__(found, others, session, now_ns)
+        self._disk, self._root, self._now_ms = disk, root, now_ms
+        self._name = f"{session:x}"
+        self.repaired: list[str] = []
+        """What was put back, for people."""
+        self.source = ""
+        """The peer the bytes came from."""
+        self._first, self._last = first_index, last_index
+        self._rule, self._voters, self._master = rule, frozenset(voters), master
+        self._committed = committed_index
+        self._files = LogSource(disk, root)
+        self._files.identity()
+        self._stretch = Stretch(disk, root, found)
+        self._since_ns = now_ns
+        self._phase = _Phase.PROVE
+        self._own: Facts | None = None
+        """What is here, once it was looked at."""
+        self._start = self._end = Point(0, 0, -1, 0)
+        """Both ends, once they are proven."""
+        self._asked: set[str] = set()
+        """Peers that need not be asked for the entries again."""
+        self._order = [*self._others]
+        """Who is asked next: the one that was silent goes last."""
+        self._pieces: list[Range] = []
+        """Verified, from the start on without a gap."""
+
+    @property
+    def written_bytes(self) -> int:
+        return self._stretch.written_bytes
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
+        """As `Rebuild.turn`. Raises OSError: a write or a sync that failed ends the process (I9)."""
+        self._hear(packets, now_ns)
+        busy = True
+        while busy:
+            busy = self._act(now_ns)
+        ended = self._phase in (_Phase.DONE, _Phase.REFUSED)
+        wake = NEVER_NS if ended else self._wake_at_ns(now_ns)
+        done = self._at.pos - self._start.pos if self._phase is _Phase.FETCH else 0
+        what = f"{self._identity.group}: entries {self._first} to {self._last}, {self._phase.value}"
+        progress = Progress(done, self._end.pos - self._start.pos, self.source, what)
+        return RebuildOutput(self._sent(), wake, self._phase is _Phase.DONE, self._refused, progress)
+
+    def close(self) -> None:
+        self._files.close()
+        self._stretch.close()
+
+    def _wake_at_ns(self, now_ns: int) -> int:
+        if self._stream is not None:
+            return max(now_ns, self._stream.wake_at_ns)
+        return max(now_ns, min(self._facts_due_ns, self._since_ns + SILENCE_NS))
+
+    def _act(self, now_ns: int) -> bool:
+        """One step. True: there is more to do without waiting for anybody."""
+        try:
+            if self._phase is _Phase.PROVE:
+                return self._proved(now_ns)
+            if self._phase is _Phase.CHECK:
+                damage = self._check()
+                if damage is not None:
+                    self._phase = _Phase.FETCH
+                else:
+                    self._finish()
+                return True
+            if self._phase is _Phase.FETCH:
+                return self._fetch(now_ns)
+            if self._phase is _Phase.CHECK_AGAIN:
+                damage = self._check()
+                if damage is not None:
+                    return self._refuse(f"what was put back does not read as it was written ({damage})")
+                self._finish()
+        except StorageError as error:
+            return self._refuse(str(error))
+        return False
+
+    def _refuse(self, reason: str) -> bool:
+        self._refused = f"{self._identity.group}: entries {self._first} to {self._last} cannot be put back alone: {reason}"
+        self._phase, self._stream = _Phase.REFUSED, None
+        return False
+
+    # Both ends
+
+    def _proved(self, now_ns: int) -> bool:
+        try:
+            return self._prove(now_ns)
+        except OSError as error:
+            # Nothing was written so far: what the disk does not give is damage, and no end of the process (I9).
+            return self._refuse(str(error))
+
+    def _prove(self, now_ns: int) -> bool:
+        if self._own is None:
+            self._own = own = self._files.facts(self._places)
+            self._first = max(self._first, own.begin.index)
+            if self._last > self._committed:
+                # A leader may still have what is not committed replaced, and its owner would do that while it is written here.
+                return self._refuse(f"the log is known to be committed here up to entry {self._committed}")
+            if self._last >= own.synced.index:
+                return self._refuse(f"the log is synced here up to entry {own.synced.index - 1}")
+            if self._first > self._last:
+                # It was trimmed.
+                self._phase = _Phase.DONE
+                return False
+        self._ask_facts(now_ns, self._places)
+        majority, waits = self._rule is Rule.MAJORITY, self._waits(now_ns)
+        if waits and not majority:
+            return False
+        ends = self._by_majority() if majority else self._by_own_history()
+        if isinstance(ends, str):
+            return False if waits else self._refuse(ends)
+        start, end = ends
+        if end.pos - start.pos > BYTES_MAX:
+            return self._refuse(f"{end.pos - start.pos} bytes are more than {BYTES_MAX}")
+        self._start, self._end = start, end
+        reason = self._stretch.missing(start.pos, end.pos) or self._contradiction(end)
+        if reason is not None:
+            return self._refuse(reason)
+        self._phase = _Phase.CHECK
+        return True
+
+    @property
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        """The last entry in front of the range, where there is one, and the last one of it."""
+        return ((self._first - 1, -1), (self._last, -1)) if self._first > 0 else ((self._last, -1),)
+
+    def _waits(self, now_ns: int) -> bool:
+        """Whether somebody may still answer who did not so far."""
+        return now_ns < self._since_ns + SILENCE_NS and any(peer not in self._facts for peer in self._others)
+
+    def _unheard(self) -> str:
+        silent = [peer for peer in self._others if peer in self._voters and peer not in self._facts]
+        return f"; no answer from {', '.join(silent)}" if silent else ""
+
+    def _by_majority(self) -> tuple[Point, Point] | str:
+        """Both ends as a majority of the voters has them; or which one it has not, for people."""
+        assert self._own is not None, "nobody looked at what is here"
+        start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
+        end = self._agreed(self._last + 1)
+        if start is not None and end is not None:
+            return start, end
+        where = f"in front of entry {self._first}" if start is None else f"of entry {self._last}"
+        return f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{self._unheard()}"
+
+    def _by_own_history(self) -> tuple[Point, Point] | str:
+        """Both ends as peers have them whose last entry is the one that this replica goes on from; or why there is none, for people."""
+        assert self._own is not None, "nobody looked at what is here"
+        told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
+        if not told:
+            return f"no other replica that answers holds entry {self._last}{self._unheard()}"
+        ends = dict.fromkeys(told.values())
+        end = next((point for point in ends if self._contradiction(point) is None), next(iter(ends)))
+        others = sorted(peer for peer, point in told.items() if point != end and self._is_confirmed_at(peer))
+        if others:
+            return f"{', '.join(others)} tells of another entry {self._last} as confirmed"
+        if self._first == self._own.begin.index:
+            return self._own.begin, end
+        holders = [facts for peer, facts in self._facts.items() if told.get(peer) == end]
+        starts = Counter(point for facts in (*holders, self._own) for point in facts.points if point.index == self._first)
+        if not starts:
+            return f"no replica that holds entry {self._last} tells where entry {self._first} begins"
+        return starts.most_common(1)[0][0], end
+
+    def _is_confirmed_at(self, peer: str) -> bool:
+        """Whether a peer's last entry of the range is a confirmed one: the master has them all, others say what they recorded."""
+        return peer == self._master or self._facts[peer].committed_index >= self._last
+
+    def _agreed(self, index: int) -> Point | None:
+        """The point before entry `index` that a majority of the voters has."""
+        told = {peer: facts.points for peer, facts in self._facts.items()}
+        if self._own is not None:
+            told[self._identity.replica] = self._own.points
+        votes = Counter(point for node, points in told.items() if node in self._voters for point in points if point.index == index)
+        found = votes.most_common(1)
+        return found[0][0] if found and found[0][1] > len(self._voters) // 2 else None
+
+    def _serves(self, facts: Facts) -> bool:
+        """Whether a peer holds the proven range, and all of it still."""
+        return self._end in facts.points and facts.begin.pos <= self._start.pos
+
+    def _contradiction(self, end: Point) -> str | None:
+        """What lies behind the range here has to continue it: else this is another history, and not for a repair in place."""
+        assert self._own is not None, "nobody looked at what is here"
+        synced = self._own.synced
+        if end.index == synced.index:
+            same = (synced.pos, synced.term, synced.chain) == (end.pos, end.term, end.chain)
+            return None if same else f"the synced mark here speaks of another entry {self._last}"
+        found = self._files.entries(end, synced.pos, HEADER_BYTES)
+        return f"the entry behind it: {found.text}" if isinstance(found, Missing) else None
+
+    # What is here
+
+    def _check(self) -> str | None:
+        """Read the range: what is wrong with the entries; their units are put right on the way."""
+        assert self._own is not None, "nobody looked at what is here"
+        point, changed = self._start, dict[str, None]()
+        while point.index < self._end.index:
+            try:
+                found = self._files.entries(point, self._end.pos, READ_BYTES)
+            except OSError as error:
+                return str(error)
+            if isinstance(found, Missing):
+                return found.text
+            if found.end_pos > self._end.pos:
+                return f"entry {found.first_index} and those behind it end at {found.end_pos}"
+            changed.update(dict.fromkeys(self._stretch.put_units(found, committed_index=self._own.committed_index)))
+            point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+        if point != self._end:
+            return f"entry {self._last} has another chain CRC"
+        self.repaired += [f"units in {path}" for path in changed]
+        return None
+
+    def _finish(self) -> None:
+        self._stretch.sync()
+        self._phase = _Phase.DONE
+
+    # Fetching
+
+    @property
+    def _at(self) -> Point:
+        if not self._pieces:
+            return self._start
+        last = self._pieces[-1]
+        return Point(last.end_pos, last.last_index + 1, last.term, last.last_chain)
+
+    def _fetch(self, now_ns: int) -> bool:
+        if self._stream is None:
+            able = [peer for peer in self._order if peer in self._facts and peer not in self._asked and self._serves(self._facts[peer])]
+            if not able and self._waits(now_ns):
+                self._ask_facts(now_ns, self._places)
+                return False
+            if not able:
+                return self._refuse("every replica that holds it was asked, and none could give all of it")
+            self.source = able[0]
+            self._asked.add(self.source)
+            self._stream = EntryStream(self._asker, self.source, self._at, self._end.pos, now_ns, window=WINDOW_BYTES)
+        stream = self._stream
+        while (piece := stream.next()) is not None:
+            sent, payload = piece
+            at = self._at
+            try:
+                entries = verify_range(bytes(payload), at.index, sent.term, sent.pos, at.chain)
+            except BadEntry:
+                return self._drop_source()
+            if not is_place(at, entries, self._identity.data_file_bytes) or entries.end_pos > self._end.pos:
+                return self._drop_source()
+            self._pieces.append(entries)
+            stream.advance(self._at)
+        if self._at.pos >= self._end.pos:
+            if self._at != self._end:
+                return self._drop_source()
+            self._write()
+            return True
+        self._out += stream.ask(now_ns)
+        if stream.missing is not None:
+            # What it gave stays: it continues what is proven, and the next one goes on there.
+            if stream.missing.why is Why.UNKNOWN and now_ns < self._since_ns + GIVE_UP_NS:
+                self._asked.discard(self.source)
+                self._order = [*(peer for peer in self._order if peer != self.source), self.source]
+            self._stream = None
+            return True
+        return False
+
+    def _drop_source(self) -> bool:
+        """This peer's entries lead elsewhere, or do not verify: the next one begins anew."""
+        self._pieces.clear()
+        self._stream = None
+        return True
+
+    def _write(self) -> None:
+        at = self._start
+        for entries in self._pieces:
+            if entries.pos != at.pos:
+                self._stretch.put(at.pos, make_blank(entries.pos - at.pos))
+            self._stretch.put(entries.pos, entries.data)
+            at = Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
+        self._stretch.sync()
+        facts = {"first": self._first, "last": self._last, "bytes": self._end.pos - self._start.pos, "source": self.source}
+        chains = {"start_chain": self._start.chain, "end_chain": self._end.chain}
+        note(self._disk, self._root, self._name, self._now_ms, "range", **facts, **chains)
+        what = f"entries {self._first} to {self._last} ({self._end.pos - self._start.pos} bytes) from {self.source}"
+        self.repaired.append(what)
+        self._pieces.clear()
+        self._stream = None
+        self._phase = _Phase.CHECK_AGAIN

@@ -1,0 +1,178 @@
+"""Serving a replica's files to peers that lack bytes: what is here, entries of the log, the snapshot.
+
+Works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged serves what is whole; knows nothing of
+roles and decides nothing. Every peer has at most one stream at a time, as many bytes of it are sent as the peer allowed and a turn's budget
+gives: nothing here grows with the number of requests. Lost packets are the asker's affair, who begins a new session where it stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import crc32c
+
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.consensus.replica_wire import BadPacket
+from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, FactsWanted, Parcel, SnapshotSent, SnapshotWanted, decode, encode, is_shipping
+from ledgermq.proto.types import Range
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import StorageError
+from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log_source import LogSource, Missing, Why
+
+PACKET_BYTES = 1 << 20
+"""Payloads have at most this many bytes, but for a single entry that is larger."""
+TURN_BYTES = 4 << 20
+"""At least this much is read and verified before a turn ends with work left."""
+ALLOWED_BYTES = 16 << 20
+"""No peer gets more than this beyond what was sent, whatever it allows: what nobody takes would wait in memory."""
+PEERS_MAX = 16
+"""Streams kept at once; of more, the one that was used longest ago ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShipperOutput:
+    """Packets to send, and when to call again without anything new: now, while somebody's stream could go on; else never (−1)."""
+
+    packets: tuple[tuple[str, PeerPacket], ...]
+    wake_at_ns: int
+
+
+@dataclass(slots=True)
+class _Stream:
+    """What one peer gets: entries from `point` on, or the bytes of a snapshot from `offset` on."""
+
+    session: int
+    end: int
+    allowed: int
+    point: Point | None = None
+    offset: int = 0
+    snapshot: bytes = b""
+    checksum: int = 0
+    applied_index: int = -1
+    stopped: bool = False
+    """The stream's end, or what does not verify, was reached and said."""
+
+    @property
+    def at(self) -> int:
+        return self.offset if self.point is None else self.point.pos
+
+    @property
+    def due(self) -> bool:
+        return not self.stopped and self.at < min(self.end, self.allowed)
+
+
+class Shipper:
+    """Serves the files of one group's directory `root` (`<data>/<group>`) for the node `node`. One caller owns it."""
+
+    def __init__(self, group: str, node: str, disk: Disk, root: str) -> None:
+        self.group = group
+        self.node = node
+        self.refused: Counter[str] = Counter()
+        """Packets dropped, by reason."""
+        self.sent_bytes = 0
+        self._source = LogSource(disk, root)
+        self._streams: OrderedDict[str, _Stream] = OrderedDict()
+        self._out: list[tuple[str, PeerPacket]] = []
+
+    def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
+        """Take in requests and send what may be sent. Answers and packets of raft are ignored, misshapen ones counted. Errors of the disk
+        become refusals: what cannot be read is not here."""
+        for sender, packet in packets:
+            if is_shipping(packet):
+                try:
+                    self._take(decode(packet, sender))
+                except BadPacket as bad:
+                    self.refused[bad.kind] += 1
+        budget = TURN_BYTES
+        while budget > 0 and (due := [peer for peer, stream in self._streams.items() if stream.due]):
+            for peer in due:
+                budget -= self._send(peer, self._streams[peer])
+        out, self._out = tuple(self._out), []
+        more = any(stream.due for stream in self._streams.values())
+        if not more:
+            # A repair of this very replica may make the file anew.
+            self._source.close()
+        return ShipperOutput(out, now_ns if more else -1)
+
+    def close(self) -> None:
+        self._streams.clear()
+        self._source.close()
+
+    # Requests
+
+    def _take(self, parcel: Parcel) -> None:
+        wanted = parcel.content
+        if not isinstance(wanted, FactsWanted | EntriesWanted | SnapshotWanted):
+            return
+        try:
+            identity = self._source.identity()
+            if identity is None or identity.log_id != parcel.log_id:
+                raise _Refusal(Missing(Why.OTHER_LOG, 0, 0, f"this replica's log is {identity.log_id if identity else 'not there'}"))
+            if isinstance(wanted, FactsWanted):
+                self._answer(parcel, self._source.facts(wanted.places))
+            else:
+                self._open(parcel, wanted)
+        except _Refusal as refusal:
+            self._answer(parcel, refusal.missing)
+        except (OSError, StorageError) as error:
+            self._answer(parcel, Missing(Why.DAMAGED, 0, 0, str(error)))
+
+    def _open(self, parcel: Parcel, wanted: EntriesWanted | SnapshotWanted) -> None:
+        """Begin a stream, or move what is allowed of the one under way."""
+        allowed = wanted.allowed_pos if isinstance(wanted, EntriesWanted) else wanted.allowed_offset
+        stream = self._streams.get(parcel.sender)
+        if stream is not None and stream.session == parcel.session:
+            stream.allowed = max(stream.allowed, min(allowed, stream.at + ALLOWED_BYTES))
+            self._streams.move_to_end(parcel.sender)
+            return
+        if isinstance(wanted, EntriesWanted):
+            fresh = _Stream(parcel.session, wanted.end_pos, min(allowed, wanted.point.pos + ALLOWED_BYTES), wanted.point)
+        else:
+            found = self._source.snapshot()
+            if found is None:
+                raise _Refusal(Missing(Why.NO_SNAPSHOT, 0, 0, "there is no snapshot here"))
+            applied_index, data = found
+            allowed = min(allowed, wanted.offset + ALLOWED_BYTES)
+            fresh = _Stream(parcel.session, len(data), allowed, None, wanted.offset, data, crc32c.crc32c(data), applied_index)
+        self._streams[parcel.sender] = fresh
+        self._streams.move_to_end(parcel.sender)
+        while len(self._streams) > PEERS_MAX:
+            self._streams.popitem(last=False)
+
+    # Answers
+
+    def _send(self, peer: str, stream: _Stream) -> int:
+        """One packet of a stream. Returns how many bytes were read for it; at least 1, so that a turn ends."""
+        log_id = self._source.log_id
+        if stream.point is None:
+            piece = memoryview(stream.snapshot)[stream.offset : stream.offset + PACKET_BYTES]
+            sent = SnapshotSent(stream.offset, len(stream.snapshot), stream.checksum, stream.applied_index)
+            self._out.append((peer, encode(self.node, peer, log_id, stream.session, sent, piece)))
+            stream.offset += len(piece)
+            self.sent_bytes += len(piece)
+            return max(1, len(piece))
+        try:
+            found: Range | Missing = self._source.entries(stream.point, stream.end, PACKET_BYTES)
+        except (OSError, StorageError) as error:
+            found = Missing(Why.DAMAGED, stream.point.index, stream.point.pos, str(error))
+        if isinstance(found, Missing):
+            stream.stopped = True
+            self._out.append((peer, encode(self.node, peer, log_id, stream.session, found)))
+            return 1
+        header = EntriesSent(found.first_index, found.last_index, found.term, found.pos)
+        self._out.append((peer, encode(self.node, peer, log_id, stream.session, header, found.data)))
+        stream.point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
+        self.sent_bytes += len(found.data)
+        return len(found.data)
+
+    def _answer(self, parcel: Parcel, content: Missing | object) -> None:
+        self._out.append((parcel.sender, encode(self.node, parcel.sender, parcel.log_id, parcel.session, content)))  # type: ignore[arg-type]
+
+
+class _Refusal(Exception):
+    def __init__(self, missing: Missing) -> None:
+        super().__init__(missing.text)
+        self.missing = missing

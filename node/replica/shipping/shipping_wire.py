@@ -1,0 +1,239 @@
+"""File shipping as packets: the values that are asked for and answered, and their form as headers of `proto/raft.proto`.
+
+Everything that arrives is checked here for shape: checksum, sender, numbers in bounds. Payloads are only attached or handed on; whoever
+asked for them verifies them. Raft never sees these packets: their header has another outer field, so `is_shipping` needs one byte to tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import crc32c
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.consensus.replica_wire import BadPacket, TERM_MAX
+from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket, ShippingMessage
+from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log_source import Facts, Missing, Why
+
+PAYLOAD_BYTES_MAX = 64 << 20
+"""No honest answer carries more: an entry is never larger than a log file's limit, and several are cut at 1 MiB."""
+PLACES_MAX = 64
+POS_MAX = 1 << 62
+_REASONS = {
+    Why.UNKNOWN: FetchRefused.UNKNOWN,
+    Why.DAMAGED: FetchRefused.DAMAGED,
+    Why.DIFFERS: FetchRefused.DIFFERS,
+    Why.TRIMMED: FetchRefused.TRIMMED,
+    Why.BEYOND: FetchRefused.BEYOND,
+    Why.OTHER_LOG: FetchRefused.OTHER_LOG,
+    Why.NO_SNAPSHOT: FetchRefused.NO_SNAPSHOT,
+}
+_OUTER = (b"\x15", b"\x1a")
+"""A packet of shipping begins with the field `checksum`, or, when that is 0, with `shipping`; one of raft with `message`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactsWanted:
+    """What do you have? `places`: (index, position or −1) of entries whose term and chain CRC are wanted."""
+
+    places: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesWanted:
+    """Entries from `point` on that begin before `end_pos`; none that begins at or behind `allowed_pos` may be sent yet."""
+
+    point: Point
+    end_pos: int
+    allowed_pos: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotWanted:
+    """Bytes of the newest snapshot from `offset` on; none at or behind `allowed_offset` may be sent yet."""
+
+    offset: int
+    allowed_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesSent:
+    """The payload is the entries `index` … `last_index`, all of `term`, which lie at `pos`."""
+
+    index: int
+    last_index: int
+    term: int
+    pos: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSent:
+    """The payload is a piece of a snapshot of `total_bytes` with this CRC-32C, from `offset` on."""
+
+    offset: int
+    total_bytes: int
+    checksum: int
+    applied_index: int
+
+
+Wanted = FactsWanted | EntriesWanted | SnapshotWanted
+Sent = Facts | EntriesSent | SnapshotSent | Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One decoded packet of shipping."""
+
+    sender: str
+    log_id: str
+    session: int
+    content: Wanted | Sent
+    payload: bytes | memoryview = b""
+
+
+def is_shipping(packet: PeerPacket) -> bool:
+    """Whether this packet of a group belongs to file shipping and not to raft."""
+    return packet.header[:1] in _OUTER
+
+
+def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Sent, payload: bytes | memoryview = b"") -> PeerPacket:
+    """One packet. `payload` belongs to `EntriesSent` and `SnapshotSent` only."""
+    message = ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
+    if isinstance(content, FactsWanted):
+        message.fetch.facts.places.extend(EntryPlace(index=index, pos=pos) for index, pos in content.places)
+        message.fetch.facts.SetInParent()
+    elif isinstance(content, EntriesWanted):
+        wanted, point = message.fetch.entries, content.point
+        wanted.index, wanted.pos, wanted.prev_term, wanted.prev_chain = point.index, point.pos, point.term, point.chain
+        wanted.end_pos, wanted.allowed_pos = content.end_pos, content.allowed_pos
+    elif isinstance(content, SnapshotWanted):
+        message.fetch.snapshot.offset, message.fetch.snapshot.allowed_offset = content.offset, content.allowed_offset
+        message.fetch.snapshot.SetInParent()
+    else:
+        _put_answer(message.fetched, content)
+    data = message.SerializeToString()
+    return PeerPacket(RaftPacket(shipping=data, checksum=crc32c.crc32c(data)).SerializeToString(), payload)
+
+
+def _put_answer(fetched: Fetched, content: Sent) -> None:
+    if isinstance(content, Facts):
+        facts = fetched.facts
+        facts.data_file_bytes, facts.index_file_bytes = content.data_file_bytes, content.index_file_bytes
+        facts.begin.CopyFrom(_log_point(content.begin))
+        facts.synced.CopyFrom(_log_point(content.synced))
+        facts.committed_index, facts.committed_pos = content.committed_index, content.committed_pos
+        facts.committed_term = content.committed_term
+        facts.snapshot_index, facts.snapshot_bytes = content.snapshot_index, content.snapshot_bytes
+        facts.points.extend(_log_point(point) for point in content.points)
+    elif isinstance(content, EntriesSent):
+        sent = fetched.entries
+        sent.index, sent.last_index, sent.term, sent.pos = content.index, content.last_index, content.term, content.pos
+        sent.SetInParent()
+    elif isinstance(content, SnapshotSent):
+        piece = fetched.snapshot
+        piece.offset, piece.total_bytes, piece.checksum = content.offset, content.total_bytes, content.checksum
+        piece.applied_index = content.applied_index
+        piece.SetInParent()
+    else:
+        refused = fetched.refused
+        refused.reason = _REASONS[content.why]
+        refused.index, refused.pos, refused.text = content.index, content.pos, content.text
+
+
+def decode(packet: PeerPacket, sender: str) -> Parcel:
+    """Raises BadPacket. `sender` is who the transport says it is."""
+    try:
+        outer = RaftPacket.FromString(packet.header)
+        if crc32c.crc32c(outer.shipping) != outer.checksum or outer.message:
+            raise BadPacket("checksum", "header of shipping was changed on the way")
+        message = ShippingMessage.FromString(outer.shipping)
+    except DecodeError as error:
+        raise BadPacket("shape", str(error)) from error
+    if message.sender != sender:
+        raise BadPacket("stranger", f"{sender} sent a packet in the name of {message.sender!r}")
+    kind = message.WhichOneof("content")
+    content = _wanted(message) if kind == "fetch" else _sent(message, len(packet.payload)) if kind == "fetched" else None
+    if content is None:
+        raise BadPacket("shape", "a packet of shipping without content")
+    carries = isinstance(content, EntriesSent | SnapshotSent)
+    if len(packet.payload) and not carries:
+        raise BadPacket("shape", f"{kind} with a payload")
+    if len(packet.payload) > PAYLOAD_BYTES_MAX:
+        raise BadPacket("shape", f"a payload of {len(packet.payload)} bytes")
+    return Parcel(sender, message.log_id, message.session, content, packet.payload)
+
+
+def _wanted(message: ShippingMessage) -> Wanted | None:
+    fetch = message.fetch
+    kind = fetch.WhichOneof("wanted")
+    if kind == "facts":
+        _demand(len(fetch.facts.places) <= PLACES_MAX, "too many places")
+        for place in fetch.facts.places:
+            _demand(place.index >= 0 and -1 <= place.pos <= POS_MAX, "a place that is none")
+        return FactsWanted(tuple((place.index, place.pos) for place in fetch.facts.places))
+    if kind == "entries":
+        wanted = fetch.entries
+        _demand(0 <= wanted.index <= POS_MAX and 0 <= wanted.pos <= POS_MAX and -1 <= wanted.prev_term <= TERM_MAX, "no place in a log")
+        _demand(wanted.pos <= wanted.end_pos <= POS_MAX and 0 <= wanted.allowed_pos <= POS_MAX, "a range that ends before it begins")
+        point = Point(wanted.pos, wanted.index, wanted.prev_term, wanted.prev_chain)
+        return EntriesWanted(point, wanted.end_pos, wanted.allowed_pos)
+    if kind == "snapshot":
+        _demand(0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX, "a piece of a snapshot that is none")
+        return SnapshotWanted(fetch.snapshot.offset, fetch.snapshot.allowed_offset)
+    return None
+
+
+def _sent(message: ShippingMessage, size: int) -> Sent | None:
+    fetched = message.fetched
+    kind = fetched.WhichOneof("content")
+    if kind == "facts":
+        facts = fetched.facts
+        _demand(0 < facts.data_file_bytes <= POS_MAX and 0 < facts.index_file_bytes <= POS_MAX, "files without a length")
+        _demand(-1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX, "a commit index that is none")
+        _demand(0 <= facts.committed_term <= TERM_MAX, "a term out of bounds")
+        _demand(-1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX, "a snapshot that is none")
+        _demand(len(facts.points) <= PLACES_MAX, "too many points")
+        return Facts(
+            facts.data_file_bytes,
+            facts.index_file_bytes,
+            _point(facts.begin),
+            _point(facts.synced),
+            facts.committed_index,
+            facts.committed_pos,
+            facts.committed_term,
+            facts.snapshot_index,
+            facts.snapshot_bytes,
+            tuple(_point(point) for point in facts.points),
+        )
+    if kind == "entries":
+        sent = fetched.entries
+        _demand(0 <= sent.index <= sent.last_index <= POS_MAX and 0 <= sent.pos <= POS_MAX and size > 0, "entries that are none")
+        _demand(0 <= sent.term <= TERM_MAX, "a term out of bounds")
+        return EntriesSent(sent.index, sent.last_index, sent.term, sent.pos)
+    if kind == "snapshot":
+        piece = fetched.snapshot
+        fits = 0 <= piece.offset < piece.offset + size <= piece.total_bytes <= POS_MAX
+        _demand(fits, "a piece of a snapshot that is none")
+        _demand(-1 <= piece.applied_index <= POS_MAX, "a snapshot of nothing")
+        return SnapshotSent(piece.offset, piece.total_bytes, piece.checksum, piece.applied_index)
+    if kind == "refused":
+        refused = fetched.refused
+        why = next((why for why, reason in _REASONS.items() if reason == refused.reason), Why.UNKNOWN)
+        return Missing(why, refused.index, refused.pos, refused.text)
+    return None
+
+
+def _log_point(point: Point) -> LogPoint:
+    return LogPoint(index=point.index, pos=point.pos, term=point.term, chain=point.chain)
+
+
+def _point(point: LogPoint) -> Point:
+    _demand(0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX, "a point outside of any log")
+    return Point(point.pos, point.index, point.term, point.chain)
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise BadPacket("shape", what)

@@ -1,0 +1,190 @@
+"""Asking a peer for the bytes of a stream, in order, over a transport that loses and reorders: go-back-N with a window.
+
+A stream is one attempt at one peer. It holds a bounded number of packets that came too early; what is missing for a while is asked for
+again under a new session, from the place reached; a peer that stays silent ends it. Nothing is verified here: what comes out is in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import crc32c
+
+from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, Parcel, SnapshotSent, SnapshotWanted, encode
+from ledgermq.raft.config import MS
+from ledgermq.storage.log_scan import Point
+from ledgermq.storage.log_source import Missing, Why
+
+WINDOW_BYTES = 8 << 20
+"""So many bytes may be under way."""
+FIRST_BYTES = 64 << 10
+"""… and so many in the beginning: most damage is small."""
+EARLY_MAX = 64
+"""Packets that are kept until those before them arrive."""
+PATIENCE_NS = 300 * MS
+TRIES = 4
+
+Number = Callable[[], int]
+"""Gives a session number that was not used before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks: its name, its log, and where session numbers come from."""
+
+    node: str
+    log_id: str
+    number: Number
+
+    def packet(self, to: str, session: int, content: object) -> tuple[str, PeerPacket]:
+        return to, encode(self.node, to, self.log_id, session, content)  # type: ignore[arg-type]
+
+
+def serial(first: int) -> Number:
+    """Numbers from `first` on, which is random."""
+    return partial(next, count(first))
+
+
+class EntryStream:
+    """Entries from one peer. `point` is moved by the owner (`advance`) once a piece was verified."""
+
+    def __init__(self, asker: Asker, source: str, point: Point, end_pos: int, now_ns: int, *, window: int = FIRST_BYTES) -> None:
+        self.source = source
+        self.point = point
+        self.end_pos = end_pos
+        self.missing: Missing | None = None
+        """What the peer says it cannot give, once everything before it was taken."""
+        self._asker = asker
+        self._window = window
+        self._early: dict[int, tuple[EntriesSent, bytes | memoryview]] = {}
+        self._said: Missing | None = None
+        self._tries = 0
+        self._session = 0
+        self._allowed = 0
+        self._due_ns = now_ns
+
+    def take(self, parcel: Parcel, now_ns: int) -> None:
+        """A packet of the present session; any other is ignored."""
+        if parcel.sender != self.source or parcel.session != self._session:
+            return
+        sent = parcel.content
+        if isinstance(sent, EntriesSent) and sent.index >= self.point.index and len(self._early) < EARLY_MAX:
+            self._early[sent.index] = sent, parcel.payload
+            self._due_ns = now_ns + PATIENCE_NS
+        elif isinstance(sent, Missing):
+            self._said = sent
+            self._due_ns = now_ns + PATIENCE_NS
+        self._look()
+
+    def next(self) -> tuple[EntriesSent, bytes | memoryview] | None:
+        """The piece that comes next, if it is here."""
+        return self._early.pop(self.point.index, None)
+
+    def advance(self, point: Point) -> None:
+        """The owner verified everything up to `point`."""
+        self.point = point
+        self._tries = 0
+        self._window = min(WINDOW_BYTES, self._window * 2)
+        for index in [index for index in self._early if index < point.index]:
+            del self._early[index]
+        self._look()
+
+    def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
+        """What to send now: the first request, more allowance, or the request again. A silent peer becomes `missing`."""
+        if self.missing is not None:
+            return []
+        if now_ns >= self._due_ns:
+            if self._tries >= TRIES:
+                self.missing = Missing(Why.UNKNOWN, self.point.index, self.point.pos, "no answer")
+                return []
+            self._tries += 1
+            self._session = self._asker.number()
+            self._early.clear()
+            self._said = None
+            self._due_ns = now_ns + PATIENCE_NS
+        elif self.point.pos + self._window - self._allowed < self._window // 4 or self._allowed >= self.end_pos:
+            return []
+        self._allowed = self.point.pos + self._window
+        wanted = EntriesWanted(self.point, self.end_pos, self._allowed)
+        return [self._asker.packet(self.source, self._session, wanted)]
+
+    @property
+    def wake_at_ns(self) -> int:
+        return self._due_ns
+
+    def _look(self) -> None:
+        if self._said is not None and not self._early and self._said.index <= self.point.index:
+            self.missing = self._said
+
+
+class SnapshotStream:
+    """The newest snapshot of one peer. `data` is it, once it is whole; its checksum is compared here."""
+
+    def __init__(self, asker: Asker, source: str, now_ns: int) -> None:
+        self.source = source
+        self.data: bytes | None = None
+        self.missing: Missing | None = None
+        self.total_bytes = 0
+        self._asker = asker
+        self._pieces = bytearray()
+        self._checksum: int | None = None
+        self._early: dict[int, bytes] = {}
+        self._session = 0
+        self._allowed = 0
+        self._tries = 0
+        self._due_ns = now_ns
+
+    @property
+    def done_bytes(self) -> int:
+        return len(self._pieces)
+
+    @property
+    def wake_at_ns(self) -> int:
+        return self._due_ns
+
+    def take(self, parcel: Parcel, now_ns: int) -> None:
+        if parcel.sender != self.source or parcel.session != self._session or self.data is not None:
+            return
+        sent = parcel.content
+        if isinstance(sent, Missing):
+            self.missing = sent
+        if not isinstance(sent, SnapshotSent):
+            return
+        if self._checksum != sent.checksum:
+            # The peer has another one by now.
+            self._pieces.clear()
+            self._early.clear()
+            self._checksum, self.total_bytes = sent.checksum, sent.total_bytes
+        if sent.offset >= len(self._pieces) and len(self._early) < EARLY_MAX:
+            self._early[sent.offset] = bytes(parcel.payload)
+            self._due_ns = now_ns + PATIENCE_NS
+        while (piece := self._early.pop(len(self._pieces), None)) is not None:
+            self._pieces += piece
+            self._tries = 0
+        if len(self._pieces) == self.total_bytes:
+            whole = bytes(self._pieces)
+            if crc32c.crc32c(whole) == self._checksum:
+                self.data = whole
+            else:
+                self._pieces.clear()
+                self._due_ns = now_ns
+
+    def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
+        if self.missing is not None or self.data is not None:
+            return []
+        if now_ns >= self._due_ns:
+            if self._tries >= TRIES:
+                self.missing = Missing(Why.UNKNOWN, 0, 0, "no answer")
+                return []
+            self._tries += 1
+            self._session = self._asker.number()
+            self._early.clear()
+            self._due_ns = now_ns + PATIENCE_NS
+        elif len(self._pieces) + WINDOW_BYTES - self._allowed < WINDOW_BYTES // 4:
+            return []
+        self._allowed = len(self._pieces) + WINDOW_BYTES
+        return [self._asker.packet(self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed))]
