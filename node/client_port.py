@@ -9,8 +9,8 @@ import grpc.aio
 
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime import certificates
-from ledgermq.node.security.front import Front
-from ledgermq.node.service.messaging import SERVER_OPTIONS
+from ledgermq.node.frontend.security.front import Front
+from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS
 
 REUSE_PORT = "grpc.so_reuseport"
 

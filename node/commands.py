@@ -24,8 +24,8 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.local import LocalCluster
 from ledgermq.node.runtime import certificates
 from ledgermq.node.replica.peers import peer_wire
-from ledgermq.node.security import minting
-from ledgermq.node.siblings import siblings_of
+from ledgermq.node.frontend.security import minting
+from ledgermq.node.frontend.routing.worker_registry import siblings_of
 from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")

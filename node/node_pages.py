@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from ledgermq.node.siblings import Siblings
+from ledgermq.node.frontend.routing.worker_registry import Siblings
 
 SIBLING_ANSWERS_WITHIN_S = 5.0
 _FAMILY = re.compile(r"# (?:HELP|TYPE) (\S+)")

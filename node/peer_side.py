@@ -8,8 +8,8 @@ from ledgermq.node.replica.hosting.assignment_watcher import Arrivals, GREET_MET
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.forward import Forwarder
-from ledgermq.node.overview import Overview
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.proto import peer_pb2
 
 

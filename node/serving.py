@@ -25,7 +25,7 @@ from ledgermq.node.runtime.limits import raise_descriptor_limit
 from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.server import Node
-from ledgermq.node.siblings import Siblings, siblings_of
+from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
 from ledgermq.node.stop_watch import watch_stop
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.errors import StorageError, concerns_files, explain

@@ -22,7 +22,7 @@ from ledgermq.node.runtime.config_loading import ENV_PREFIX
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.port_hold import PortHold
 from ledgermq.node.process import check_platform, end_with_parent
-from ledgermq.node.siblings import VARIABLE
+from ledgermq.node.frontend.routing.worker_registry import VARIABLE
 from ledgermq.proto.workers import is_first
 
 log = logs.get_logger()

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.node.service import acknowledging, receiving, sending
+from ledgermq.node.frontend.rocketmq import acknowledging, receiving, sending
 from ledgermq.proto import messaging_pb2 as pb
 
 if TYPE_CHECKING:

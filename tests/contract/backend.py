@@ -28,16 +28,16 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
-from ledgermq.node.forward import Forwarder
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.peers.links import NotSent
 from ledgermq.node.controller.reconcile import unknown_letters
-from ledgermq.node.security.authority import Authority
-from ledgermq.node.security.quotas import Quotas
-from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.frontend.security.authority import Authority
+from ledgermq.node.frontend.security.quotas import Quotas
+from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
-from ledgermq.node.service.gate import Gate
-from ledgermq.node.service.messaging import SERVER_OPTIONS, MessagingService
-from ledgermq.node.service.ports import ServiceConfig
+from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.messaging import MessagingService, SERVER_OPTIONS
+from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.signature import Credentials, operator_of, sign

@@ -17,7 +17,7 @@ KINDS = {"T": "normal", "D": "delay", "M": "mixed", "P": "priority"}
 @pytest.fixture(autouse=True)
 def _virtual_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service's wall clock stands at the beginning of the backend's; only differences of days matter to it."""
-    monkeypatch.setattr("ledgermq.node.service.sending.time.time_ns", lambda: (EPOCH_MS + 10_000) * MS)
+    monkeypatch.setattr("ledgermq.node.frontend.rocketmq.sending.time.time_ns", lambda: (EPOCH_MS + 10_000) * MS)
 
 
 def now_ms(server: Backend) -> int:

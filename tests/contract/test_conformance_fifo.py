@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.service.topics import slot_of
+from ledgermq.node.frontend.rocketmq.topic_lookup import slot_of
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, Raw, contract, message, receive_request
 

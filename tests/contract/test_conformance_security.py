@@ -7,7 +7,7 @@ import re
 import threading
 
 from ledgermq.node.runtime.security_sections import Quota, Quotas
-from ledgermq.node.service import needs
+from ledgermq.node.frontend.rocketmq.wire import needs
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SERVICE, Backend, Metadata, ack_request, contract, message, receive_request, signed
 

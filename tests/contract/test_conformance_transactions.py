@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.client_list import ClientList
+from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb

@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.service.messaging import REQUEST_BYTES
+from ledgermq.node.frontend.rocketmq.messaging import REQUEST_BYTES
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import UNLIMITED, Backend, Raw, contract, message, receive_request
 from tests.contract.test_contract_route import UNARY, route_request

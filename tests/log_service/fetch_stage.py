@@ -14,7 +14,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.log_service.answers import Answer
+from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.log_service.answers import Batch, entries_answer
+from ledgermq.node.frontend.native.answers import Batch, entries_answer
 from ledgermq.proto import log_pb2 as pb
 
 NUMBERS = st.one_of(st.just(0), st.integers(0, 300), st.integers(0, (1 << 63) - 1))

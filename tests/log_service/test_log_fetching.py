@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from ledgermq.node.log_service.answers import Answer
+from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from ledgermq.node.log_service.committing import OWNED
+from ledgermq.node.frontend.native.committing import OWNED
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
 from tests.log_service.fetch_stage import DrivenStage, Group

@@ -11,8 +11,8 @@ import pytest
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.receipt_keys import MAX_KEYS
 from ledgermq.node.controller.state import export, restore
-from ledgermq.node.log_service.keys import ROTATE_AFTER_MS, ReceiptKeys
-from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.frontend.native.keys import ROTATE_AFTER_MS, ReceiptKeys
+from ledgermq.node.frontend.security.sealing import Sealer
 from tests.log_service.log_stage import CLUSTER, SECRET, FakeQuorum
 
 

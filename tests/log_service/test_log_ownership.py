@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.log_service.ownership import Ownership, shares
+from ledgermq.node.frontend.native.ownership import Ownership, shares
 
 LIVENESS = 100
 

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledgermq.node.log_service.requests import FrameRequest, read
+from ledgermq.node.frontend.native.requests import FrameRequest, read
 from ledgermq.proto import log_pb2 as pb
 
 FRAMES = st.builds(

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.state import recent
 from ledgermq.node.broker.ports import Unreadable
-from ledgermq.node.log_service.log_tail import LogTail
-from ledgermq.node.log_service.reading import look
-from ledgermq.node.log_service.sources import GroupSource, Sources, Waiter
-from ledgermq.node.log_service.tailing import Gone, QueueTail
+from ledgermq.node.frontend.native.log_tail import LogTail
+from ledgermq.node.frontend.native.reading import look
+from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
+from ledgermq.node.frontend.native.tailing import Gone, QueueTail
 from ledgermq.storage import entry_reader
 from ledgermq.storage.log_reader import LogReader
 from tests.log_service.fetch_stage import Got, Group, got

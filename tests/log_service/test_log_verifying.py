@@ -14,8 +14,8 @@ import pytest
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirmed
 from ledgermq.node.broker.ranges import tail_of
-from ledgermq.node.log_service.proofs import Proof
-from ledgermq.node.log_service.service import LOG_PREFIX
+from ledgermq.node.frontend.native.proofs import Proof
+from ledgermq.node.frontend.native.service import LOG_PREFIX
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.entry_sealing import chain_crc_at, make_range, seal
 from ledgermq.proto.frames import FrameBuilder, read_frame

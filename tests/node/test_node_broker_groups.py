@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.broker_groups import BrokerGroups
+from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.broker_groups import GroupSpec, Move
 from ledgermq.proto import admin_pb2 as pb

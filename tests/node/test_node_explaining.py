@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import explaining
+from ledgermq.node.frontend.admin import explaining
 from ledgermq.node.broker.calls.consumer_calls import Change, Handle, Receive, Received
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ledgermq.node import forward
+from ledgermq.node.frontend.routing import forwarder
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.forward import Forwarder
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.proto import peer_pb2
 
@@ -377,7 +377,7 @@ def test_signs_from_a_peer_reach_the_groups_led_here_only() -> None:
 
 def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay runs by itself."""
-    monkeypatch.setattr(forward, "SIGNS_EVERY_S", 0.001)
+    monkeypatch.setattr(forwarder, "SIGNS_EVERY_S", 0.001)
 
     async def main() -> None:
         bench = Bench("n1")

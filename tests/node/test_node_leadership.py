@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import leadership
+from ledgermq.node.frontend.admin import leadership_admin
 from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent
-from ledgermq.node.leadership import Leadership
+from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.proto import admin_pb2
 from ledgermq.raft.transfer import Cause
 
@@ -43,7 +43,7 @@ class FakeForwarder:
     """n2 answers with one event; n3 with a cause of a newer version; nobody else is reached."""
 
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
-        event = leadership._packed(WON)
+        event = leadership_admin._packed(WON)
         if node == "n3":
             event.cause = 77
         elif node != "n2":
@@ -66,7 +66,7 @@ def test_leaving_asks_every_group_once() -> None:
 @pytest.mark.parametrize("outcome", [None, HandedOver("n2"), HandingOver("n2", 4), Refused("transfer-refused", "n1", "nobody is there")])
 def test_leaving_never_holds_a_stop_up(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever becomes of it, an engine that does not answer included, the stop goes on."""
-    monkeypatch.setattr(leadership, "ENGINE_WITHIN_S", 0.01)
+    monkeypatch.setattr(leadership_admin, "ENGINE_WITHIN_S", 0.01)
     asyncio.run(service(FakeEngine(outcome)).leave())
 
 
@@ -85,7 +85,7 @@ def test_an_event_survives_the_way_between_nodes() -> None:
     lost = LeadershipEvent(1, 2, "n1", None, Cause.NO_MAJORITY, "", 900)
     first = LeadershipEvent(1, 1, None, "n1", Cause.STARTED, "", 0)
     for event in (WON, lost, first):
-        assert leadership._unpacked(leadership._packed(event)) == event
+        assert leadership_admin._unpacked(leadership_admin._packed(event)) == event
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.http import Health
-from ledgermq.node.overview import Overview, queue_ends, topic_info
+from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Permission, RebuildStatus, ReplicaStatus, Role, TopicDurability, TopicKind
 

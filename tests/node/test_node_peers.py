@@ -33,7 +33,7 @@ from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
 from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream, packet_head
 from ledgermq.node.replica.peers.peers import Peers
-from ledgermq.node.security import minting
+from ledgermq.node.frontend.security import minting
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.proto import peer_pb2

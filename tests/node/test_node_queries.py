@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node import group_queries, peeks, queries
-from ledgermq.node.copies import copy_of
+from ledgermq.node.frontend.admin import group_queries, peeks, queries
+from ledgermq.node.frontend.admin.copies import copy_of
 from ledgermq.node.broker.calls.consumer_calls import Receive, Received
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
 from ledgermq.node.broker.calls.operator_calls import Configure, Reset

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.errors import ConfigError, FatalError
 from ledgermq.node.runtime import certificates
-from ledgermq.node.security import front, minting
+from ledgermq.node.frontend.security import front, minting
 from ledgermq.node.runtime.certificates import CertificateFiles
-from ledgermq.node.security.front import PREFACE, Front
+from ledgermq.node.frontend.security.front import Front, PREFACE
 from ledgermq.node.replica.peers.peer_wire import PeerWire
-from ledgermq.node.service.gate import common_name_of
+from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from tests.contract.backend import run
 
 LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))

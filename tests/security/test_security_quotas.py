@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.security import quotas as module
-from ledgermq.node.security.quotas import Quotas, TooMuch
+from ledgermq.node.frontend.security import quotas as module
+from ledgermq.node.frontend.security.quotas import Quotas, TooMuch
 from ledgermq.node.runtime.security_sections import Quota
 from ledgermq.node.runtime.security_sections import Quotas as Settings
 

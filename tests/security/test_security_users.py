@@ -12,10 +12,10 @@ import pytest
 
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.state import Outcome, State, export, restore
-from ledgermq.node.security import admin_guard
-from ledgermq.node.security.authority import Authority
+from ledgermq.node.frontend.security import admin_guard
+from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.controller.grants import Action, Kind, Need, User, effective, grant_of
-from ledgermq.node.security.sealing import Sealer
+from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.signature import OPERATOR, Credentials, operator_of, sign
 from ledgermq.proto.status import Code, LedgerError

@@ -1,0 +1,101 @@
+"""Who is connected where: the clients that each node knows, gathered from all of them for an operator.
+
+A node tells of every client that it heard lately, with what the client's last Settings say. Whether the Telemetry stream is open matters
+most: without it neither settings nor transaction checks reach the client. A native stream is a line of its own for as long as it is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.frontend.native.open_streams import OpenStream
+from ledgermq.node.frontend.rocketmq.clients import Clients
+from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.node.frontend.rocketmq.streams import Streams
+from ledgermq.proto import admin_pb2
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.names import stored_name
+
+METHOD = "ledgermq.v1.Admin/ListClients"
+PEER_WITHIN_S = 3.0
+
+
+class Service(Protocol):
+    """What is needed of the client service."""
+
+    clients: Clients
+    streams: Streams
+
+
+class ClientList:
+    """Answers for one node, and for the cluster."""
+
+    def __init__(self, node: str, service: Service, native: Iterable[OpenStream], forwarder: Forwarder, others: Iterable[str]) -> None:
+        """`native`: the open streams of the Log service; `others`: the names of the other nodes. Both as they are at the time."""
+        self._node = node
+        self._service = service
+        self._native = native
+        self._forwarder = forwarder
+        self._others = others
+
+    def here(self) -> admin_pb2.ListClientsResponse:
+        """The clients that this node knows."""
+        streams = self._service.streams
+        found = admin_pb2.ListClientsResponse()
+        for client_id, settings, silent_s in self._service.clients.known():
+            info = found.clients.add(client_id=client_id, node=self._node, silent_ms=round(silent_s * 1000))
+            info.connected = streams.get(client_id) is not None
+            if settings is not None:
+                _describe(info, settings)
+        for stream in self._native:
+            who = stream.client_id or "-"
+            found.clients.add(
+                client_id=who, node=self._node, connected=True, type=stream.type, group=stream.group, topics=sorted(stream.topics)
+            )
+        return found
+
+    async def everywhere(self) -> admin_pb2.ListClientsResponse:
+        """Of all nodes; those that do not answer are named."""
+        found = self.here()
+        others = sorted(self._others)
+        for node, answer in zip(others, await asyncio.gather(*(self._ask(node) for node in others)), strict=True):
+            if answer is None:
+                found.unreachable.append(node)
+            else:
+                found.clients.extend(answer.clients)
+        return found
+
+    async def _ask(self, node: str) -> admin_pb2.ListClientsResponse | None:
+        deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
+        try:
+            responses = await self._forwarder.ask(node, METHOD, b"", deadline)
+            return admin_pb2.ListClientsResponse.FromString(responses[0])
+        except (CallRefused, DecodeError, IndexError):
+            # Not reachable, or a version that does not know the question.
+            return None
+
+
+def _describe(info: admin_pb2.ClientInfo, settings: pb.Settings) -> None:
+    """What a client says about itself."""
+    info.type = pb.ClientType.Name(settings.client_type).lower().replace("_", "-") if settings.client_type in _TYPES else ""
+    agent = settings.user_agent
+    info.language = pb.Language.Name(agent.language).lower() if agent.language in _LANGUAGES else ""
+    info.version, info.hostname = agent.version, agent.hostname
+    if settings.WhichOneof("pub_sub") == "publishing":
+        info.topics.extend(_named(topic) for topic in settings.publishing.topics)
+    else:
+        info.group = _named(settings.subscription.group)
+        info.topics.extend(_named(entry.topic) for entry in settings.subscription.subscriptions)
+
+
+def _named(resource: pb.Resource) -> str:
+    return stored_name(resource.resource_namespace, resource.name)
+
+
+_TYPES = frozenset(pb.ClientType.values())
+_LANGUAGES = frozenset(pb.Language.values())

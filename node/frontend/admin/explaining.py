@@ -1,0 +1,191 @@
+"""What a replica answers about one message: its trace, and why a consumer group has not got it.
+
+Reads the key index and the log on a thread of its own, never on the engine or the loop, a bounded piece for each question; state is read in
+`Engine.run`, between two turns. Which broker groups are asked, and how their answers become one, is `queries.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from ledgermq.node.broker.calls.consumer_calls import Handle, client_of
+from ledgermq.node.broker.group.trace import Event, Subject, events_of
+from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.broker.group.why_delivery import Facts, WIRE_MAX, absent, why
+from ledgermq.node.frontend.rocketmq.wire import delivering
+from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
+from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.names import HALF_TOPIC, TIMER_TOPIC, parse_stored
+from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, REAL_TOPIC, parse
+from ledgermq.proto.status import Code, fail
+from ledgermq.proto.types import Range
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.lookup import TIME_MAX
+
+SCAN_BYTES = 32 << 20
+"""So much of the log one answer looks at."""
+READ_BYTES = 1 << 20
+SCAN_S = 1.0
+T = TypeVar("T")
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine."""
+
+    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
+
+
+class Explainer:
+    """Answers for the replicas of one node. `indexed(group)` waits for the key index; None once it holds everything applied."""
+
+    def __init__(self, engine: EngineLike, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
+        self._engine = engine
+        self._indexed = indexed
+        self._now_ns = now_ns
+
+    async def trace(self, group: str, question: peer_pb2.GroupTrace) -> peer_pb2.GroupTraceReply:
+        """One piece of a message's history."""
+        await self._indexed(group)
+        lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
+        subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
+        if not copies:
+            return peer_pb2.GroupTraceReply()
+        first = question.from_index or min(subject.places.values())
+        events, next_index = await self._thread(_scanned, reader, subject, first)
+        reply = peer_pb2.GroupTraceReply(next_index=next_index, found=True)
+        reply.events.extend(_event(group, event) for event in events)
+        return reply
+
+    async def why(self, group: str, question: peer_pb2.GroupWhy) -> peer_pb2.GroupWhyReply:
+        """Why the consumer group has not got the message, as far as this broker group knows."""
+        lagging = await self._indexed(group)
+        lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
+        subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
+        if not copies:
+            begins_ms = await self._thread(_begins_ms, reader)
+            found = absent(question.message_id, [question.topic], begins_ms, lagging is not None)
+            return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
+        events, next_index = await self._thread(_scanned, reader, subject, min(subject.places.values()))
+        visible = next((copy for copy in copies if copy.topic == question.topic), None)
+        now_ns = self._now_ns()
+        facts = await self._engine.run(group, lambda hosted: _facts(hosted, question, visible, copies[0], events, now_ns))
+        size = 0 if visible is None else await self._thread(_wire_bytes, group, question, visible)
+        found = why(replace(facts, complete=next_index == 0, too_large=size if size > WIRE_MAX else 0))
+        return peer_pb2.GroupWhyReply(answer=found.answer, reason=found.reason, evidence=found.evidence)
+
+    async def _thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except (OSError, Damaged) as error:
+            raise fail(Code.INTERNAL_SERVER_ERROR, f"the log cannot be read here ({error}); audit this node") from error
+
+
+def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
+    """Every entry of the message, the newest first, and where they are."""
+    subject, copies = Subject(topic, message_id), []
+    for name in (topic, TIMER_TOPIC, HALF_TOPIC):
+        for found in lookup.each_by_key(name, message_id, 0, TIME_MAX):
+            record = decode_record(found.record)
+            properties = parse(record.properties)
+            dead = properties.get(ORIGIN, "").startswith("dlq:")
+            if properties.get(MESSAGE_ID) != message_id or dead or (name != topic and properties.get(REAL_TOPIC) != topic):
+                continue
+            subject.places[name, record.queue, record.queue_offset] = found.index
+            copies.append(record)
+    return subject, sorted(copies, key=lambda record: record.physical_offset, reverse=True)
+
+
+def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int:
+    """How long the message is that a consumer is sent, to a few bytes: the length of a handle does not depend on the secret."""
+    message = delivering.undecided(question.topic, visible)
+    system = message.system_properties
+    system.queue_id, system.queue_offset, system.delivery_attempt = visible.queue, visible.queue_offset, 1
+    handle = Handle(question.group, question.topic, visible.queue, visible.queue_offset, 1 << 32, 1)
+    system.receipt_handle = Handles(b"").make(group, handle)
+    return len(messaging_pb2.ReceiveMessageResponse(message=message).SerializeToString())
+
+
+def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], int]:
+    """Events from an entry on, and the entry to go on from; 0 at the end of what is there."""
+    events: list[Event] = []
+    limit, size = time.monotonic() + SCAN_S, 0
+    limits = reader.limits
+    index = max(first, limits.begin_index)
+    while index < limits.end_index:
+        if size >= SCAN_BYTES or time.monotonic() > limit:
+            return events, index
+        piece = reader.read(index, READ_BYTES)
+        if piece is None:
+            # Trimmed a moment ago.
+            index = max(index + 1, reader.limits.begin_index)
+            continue
+        entries = Range(piece.first_index, piece.last_index, 0, piece.pos, piece.data, piece.starts, piece.sizes, 0, 0)
+        events += events_of(entries, subject)
+        size += len(piece.data)
+        index = piece.last_index + 1
+    return events, 0
+
+
+def _begins_ms(reader: Any) -> int | None:
+    """When the first entry that retention left was stored; None if it removed nothing."""
+    limits = reader.limits
+    piece = reader.read(limits.begin_index, 1) if 0 < limits.begin_index < limits.end_index else None
+    return None if piece is None else decode_record(piece.data[48 : int(piece.sizes[0])]).store_ms
+
+
+def _facts(
+    hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, newest: Record, events: list[Event], now_ns: int
+) -> Facts:
+    """The state of one moment."""
+    machine, leader = hosted.machine, hosted.group.leader
+    names: dict[str, Any] = {"message_id": question.message_id, "group": question.group, "topic": question.topic, "events": events}
+    if visible is None:
+        return Facts(**names, **_waiting(machine, newest))
+    key = (question.group, question.topic, visible.queue)
+    offset = visible.queue_offset
+    row = machine.delivery.row(key, offset)
+    lease_ms = next((event.store_ms for event in reversed(events) if row is not None and event.index == row.lease), None)
+    used = key in machine.delivery.queues or (question.group, question.topic) in set(machine.offsets.pairs())
+    polls = sum(poll.call.group == question.group and poll.call.topic == question.topic for poll in leader.polls.all())
+    return Facts(
+        **names,
+        queue=visible.queue,
+        offset=offset,
+        begin=machine.begin(question.topic, visible.queue),
+        cursor=machine.cursor(key) if used else None,
+        row=None if row is None else (row.attempt, client_of(row.client), row.duration_ms),
+        expired=row is not None and leader.clock.expired(now_ns, key, offset),
+        lease_ms=lease_ms,
+        polls=polls,
+    )
+
+
+def _waiting(machine: Any, copy: Record) -> dict[str, Any]:
+    """What becomes of a copy that waits."""
+    if copy.topic == HALF_TOPIC:
+        assert copy.queue == HALF_QUEUE, copy
+        return {"waiting": "half" if copy.queue_offset in machine.transactions.halves else ""}
+    state, deliver_ms = machine.timers.state_of(copy.queue_offset, copy.properties)
+    return {"waiting": state, "deliver_ms": deliver_ms}
+
+
+def _event(broker_group: str, event: Event) -> admin_pb2.TraceEvent:
+    out = admin_pb2.TraceEvent(
+        broker_group=broker_group,
+        index=event.index,
+        store_ms=event.store_ms,
+        kind=event.kind,
+        attempt=event.attempt,
+        client=event.client,
+        duration_ms=event.duration_ms,
+        detail=event.detail,
+    )
+    if event.group is not None:
+        out.group.namespace, out.group.name = parse_stored(event.group)
+    return out
+

@@ -1,0 +1,450 @@
+"""What the leader of a broker group answers to queries: messages by key, id or time, what became of one, progress and resets.
+
+The part of a query that concerns one broker group lives here, and every replica's answer where its copy of an entry lies. Which groups are
+asked, and how their answers become one, is `queries.py`. Everything that reads derived state does so in `Engine.run`, between two turns;
+the key index is read on a thread of its own, never on the engine or the loop.
+
+Answers miss nothing that was acknowledged before the question: the leader makes sure that it leads before it reads, and once more when it
+has read; else the question goes to the next leader. Where an entry lies, every replica says for itself.
+
+A message that is committed may not be in the key index yet. Nobody is told that a message is absent before the index has reached
+what was applied when the question came; if it does not get there soon, the answer says how far it is. An index that lost keys while it
+was asked is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush, merge
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
+from ledgermq.node.frontend.admin.copies import copy_of, judged
+from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
+from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
+from ledgermq.node.frontend.admin.explaining import Explainer
+from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.message_record import Record, decode_record
+from ledgermq.proto.names import TIMER_TOPIC, parse_member
+from ledgermq.proto.properties import DELIVER_MS, REAL_QUEUE, REAL_TOPIC, Fields, parse
+from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.lookup import TIME_MAX
+
+ANSWER_MAX = 1000
+ANSWER_BYTES = 8 << 20
+PAGE = 64
+PAGE_BYTES = 1 << 20
+BUFFER_BYTES = 16 << 20
+INDEXED_WITHIN_S = 2.0
+LOOK_AGAIN_S = 0.01
+_HEADER = 48
+_INDEX = slice(8, 16)
+_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy"})
+"""Questions whose answers are read from derived state. A reset goes through the log, and is decided there."""
+T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine. `run` hands the hosted group (`hosting.HostedGroup`) to its work."""
+
+    @property
+    def groups(self) -> Iterable[str]: ...
+    def new_token(self) -> int: ...
+    def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
+    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
+
+
+class GroupQueries:
+    """Answers for the replicas of this node."""
+
+    def __init__(
+        self,
+        node: str,
+        engine: EngineLike,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._node = node
+        self._engine = engine
+        self._now_ns = now_ns
+        self._now_ms = now_ms
+        self._explainer = Explainer(engine, self._until_indexed, now_ns)
+
+    async def execute(self, method: str, group: str, request: bytes) -> bytes:
+        """One question of `queries.py`, from this node or another; the answer tells of refusals in its status. Raises CallRefused when the
+        question is for the leader, and this node is none."""
+        answers: Mapping[str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]] = {
+            "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
+            "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
+            "GroupProgress": (peer_pb2.GroupProgress, self.progress, peer_pb2.GroupProgressReply),
+            "GroupReset": (peer_pb2.GroupReset, self.reset, peer_pb2.GroupResetReply),
+            "GroupTrace": (peer_pb2.GroupTrace, self._explainer.trace, peer_pb2.GroupTraceReply),
+            "GroupWhy": (peer_pb2.GroupWhy, self._explainer.why, peer_pb2.GroupWhyReply),
+            "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
+        }
+        if method not in answers:
+            raise refused("internal", f"this node does not know the question {method}: are all nodes of one version?")
+        question, work, reply = answers[method]
+        led = method in _AT_THE_LEADER
+        try:
+            if led:
+                await confirm(self._engine, group)
+            answer = await work(group, question.FromString(request))
+            if led:
+                await confirm(self._engine, group)
+            answer.status.code = Code.OK
+        except LedgerError as error:
+            answer = reply(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        found: bytes = answer.SerializeToString()
+        return found
+
+    # -- messages
+
+    async def query(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        """This broker group's part of a Query, at most `ANSWER_BYTES` and one message more."""
+        query.max = max(1, min(query.max, ANSWER_MAX))
+        if query.HasField("key") or query.HasField("message_id"):
+            return await self._by_key(group, query)
+        return await self._by_time(group, query)
+
+    async def _by_key(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        reply = peer_pb2.GroupQueryReply()
+        index = await self._engine.run(group, lambda hosted: hosted.key_index)
+        while True:
+            setbacks = index.setbacks
+            lagging = await self._until_indexed(group)
+            begins, lookup, timers = await self._engine.run(
+                group, lambda hosted: (_begins(hosted.machine, query.topic), hosted.lookup, hosted.machine.timers)
+            )
+            try:
+                rows, complete = await asyncio.to_thread(_look_up, lookup, query, begins, timers)
+            except (OSError, Damaged) as error:
+                what = f"a message of broker group {group} cannot be read on node {self._node} ({error}); audit this node"
+                raise fail(Code.INTERNAL_SERVER_ERROR, what) from error
+            if lagging is not None or index.setbacks == setbacks:
+                break
+        if lagging is not None:
+            reply.lagging.CopyFrom(lagging)
+        reply.more = not complete
+        size = 0
+        for found, record in rows:
+            if size >= ANSWER_BYTES:
+                # Compressed bodies: what is left comes with the next page.
+                reply.more = True
+                break
+            if record.topic != TIMER_TOPIC:
+                reply.messages.append(message_of(found.record, "", query.topic, 0, group, record.queue, record.queue_offset))
+                size += len(reply.messages[-1].body)
+                continue
+            stored = parse(record.properties)
+            delayed = message_of(found.record, "", query.topic, 0, group, int(stored[REAL_QUEUE]), 0)
+            delayed.delayed_until_ms = int(stored[DELIVER_MS])
+            reply.messages.append(delayed)
+        return reply
+
+    async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
+        """Wait until the key index holds what is applied now. None once it does, else how far it came."""
+        applied, indexed = await self._engine.run(group, lambda hosted: (hosted.machine.applied_index, _indexed_to(hosted)))
+        limit = asyncio.get_running_loop().time() + INDEXED_WITHIN_S
+        while indexed < applied:
+            if asyncio.get_running_loop().time() >= limit:
+                return admin_pb2.IndexProgress(broker_group=group, indexed_to=indexed, applied_to=applied)
+            await asyncio.sleep(LOOK_AGAIN_S)
+            indexed = await self._engine.run(group, _indexed_to)
+        return None
+
+    async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
+        begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, query.topic))
+        if len(query.offsets) > len(begins):
+            raise fail(Code.BAD_REQUEST, "the place to go on from names a queue that does not exist; begin again without it")
+        # A queue may have been trimmed since the page before.
+        offsets = [max(offset, begin) for offset, begin in zip(query.offsets, begins, strict=False)]
+        for queue in range(len(offsets), len(begins)):
+            # One search a turn: each reads as many records as the queue's length has bits.
+            offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
+        scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
+        for queue, offset in enumerate(offsets):
+            await scan.add(queue, *await self._engine.run(group, _head(query.topic, queue, offset)))
+        reply = peer_pb2.GroupQueryReply(offsets=offsets)
+        size = 0
+        while scan.heads and len(reply.messages) < query.max and size < ANSWER_BYTES:
+            taken = await scan.take()
+            if taken is None:
+                continue
+            queue, offset, record = taken
+            message = message_of(record, "", query.topic, 0, group, queue, offset)
+            reply.messages.append(message)
+            size += max(len(record), len(message.body))
+        reply.more = bool(scan.heads)
+        return reply
+
+    async def _look(self, group: str, topic: str, queue: int, first: int) -> Peeked:
+        return await peek(self._engine, group, Peek(self._engine.new_token(), topic, queue, first, PAGE, PAGE_BYTES))
+
+    # -- one message
+
+    async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
+        """The entry of a message, and what became of the message in every consumer group that uses its topic."""
+        now_ns = self._now_ns()
+
+        def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
+            machine = hosted.machine
+            begins = _begins(machine, wanted.topic)
+            if not 0 <= wanted.queue < len(begins) or not begins[wanted.queue] <= wanted.offset < machine.end(wanted.topic, wanted.queue):
+                raise fail(Code.MESSAGE_NOT_FOUND, f"queue {wanted.queue} of topic {wanted.topic} in {group} has no offset {wanted.offset}")
+            positions, _, _ = machine.units(wanted.topic, wanted.queue, wanted.offset, 1)
+            header = hosted.store.log.record_at(int(positions[0]) - _HEADER, _HEADER)
+            return int.from_bytes(header[_INDEX], "big"), _consumption(hosted, wanted, now_ns)
+
+        index, consumption = await self._engine.run(group, look)
+        copy = await self._copy(group, index)
+        return peer_pb2.GroupMessageReply(index=index, sha256=copy.sha256, consumption=consumption)
+
+    async def locate(self, _: str, wanted: peer_pb2.Locate) -> peer_pb2.LocateReply:
+        """This node's copy of an entry."""
+        if wanted.broker_group not in self._engine.groups:
+            raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {wanted.broker_group}")
+        return peer_pb2.LocateReply(copy=await self._copy(wanted.broker_group, wanted.index))
+
+    async def _copy(self, group: str, index: int) -> admin_pb2.ReplicaCopy:
+        copy, entries = await self._engine.run(group, lambda hosted: copy_of(hosted.store, self._node, group, index))
+        if entries is not None:
+            await asyncio.to_thread(judged, copy, entries)
+        return copy
+
+    # -- consumer groups
+
+    async def progress(self, group: str, wanted: peer_pb2.GroupProgress) -> peer_pb2.GroupProgressReply:
+        """How far a consumer group is in the topics it has used, or in those named; one applied state for all of them."""
+        now_ms = self._now_ms()
+        lags = await self._engine.run(group, lambda hosted: progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
+        return peer_pb2.GroupProgressReply(topics=lags)
+
+    async def reset(self, group: str, wanted: peer_pb2.GroupReset) -> peer_pb2.GroupResetReply:
+        """Move the consumer group's cursors in the queues of this broker group, those of all its members, and those in lite topics."""
+        which = wanted.WhichOneof("to")
+        begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, wanted.topic))
+        lite = await self._engine.run(group, lambda hosted: lite_topics_of(hosted.machine, wanted.group, wanted.topic))
+        for topic in lite if which != "offset" else ():
+            of_lite = peer_pb2.GroupReset()
+            of_lite.CopyFrom(wanted)
+            of_lite.topic = topic
+            await self._reset(group, wanted.group, topic, [(0, await self._engine.run(group, _target(of_lite, 0)))])
+        queues = list(wanted.queues) or list(range(len(begins)))
+        targets = []
+        for queue in queues:
+            targets.append((queue, wanted.offset if which == "offset" else await self._engine.run(group, _target(wanted, queue))))
+        readers = await self._engine.run(group, lambda hosted: readers_of(hosted.machine, wanted.group))
+        for reader in readers:
+            done = await self._reset(group, reader, wanted.topic, targets)
+        cursors = [admin_pb2.QueueCursor(broker_group=group, group_queue=queue, cursor=cursor) for queue, cursor in done.queues]
+        return peer_pb2.GroupResetReply(queues=cursors)
+
+    async def _reset(self, group: str, reader: str, topic: str, targets: Sequence[tuple[int, int]]) -> ResetDone:
+        outcome = await self._engine.call(group, Reset(self._engine.new_token(), reader, topic, tuple(targets)))
+        if isinstance(outcome, Refused):
+            raise refused(outcome.reason, outcome.detail)
+        assert isinstance(outcome, ResetDone)
+        return outcome
+
+
+class _Scan:
+    """Messages of several queues of one topic, merged by store time. Holds about `BUFFER_BYTES`, however many and long they are."""
+
+    def __init__(self, look: Callable[[str, str, int, int], Awaitable[Peeked]], group: str, topic: str, end_ms: int | None) -> None:
+        self._look = look
+        self._group = group
+        self._topic = topic
+        self._end_ms = end_ms
+        self.heads: list[tuple[int, int, int]] = []
+        """(store time, queue, offset) of the next message of each queue, as a heap."""
+        self._pages: dict[int, deque[bytes]] = {}
+        self._size = 0
+
+    async def add(self, queue: int, offset: int, store_ms: int | None) -> None:
+        """A queue; `store_ms` is that of the message at `offset`, None at the end of the queue."""
+        if store_ms is not None and (self._end_ms is None or store_ms < self._end_ms):
+            heappush(self.heads, (store_ms, queue, offset))
+
+    async def take(self) -> tuple[int, int, bytes] | None:
+        """The oldest message: queue, offset, record. None when it went meanwhile: the queue then goes on behind what was trimmed."""
+        _, queue, offset = heappop(self.heads)
+        first = offset if self._pages.get(queue) else await self._load(queue, offset)
+        page = self._pages[queue]
+        if first != offset or not page:
+            await self._go_on(queue, first)
+            return None
+        record = page.popleft()
+        self._size -= len(record)
+        await self._go_on(queue, offset + 1 if page else await self._load(queue, offset + 1))
+        return queue, offset, record
+
+    async def _go_on(self, queue: int, offset: int) -> None:
+        """The page of a queue begins at `offset` now; an empty one means its end."""
+        page = self._pages[queue]
+        await self.add(queue, offset, decode_record(page[0]).store_ms if page else None)
+
+    async def _load(self, queue: int, offset: int) -> int:
+        """Read on in a queue; the offset of the first record, behind `offset` where messages were trimmed meanwhile. Pages of other queues
+        give way and are read again."""
+        if self._size > BUFFER_BYTES:
+            self._pages.clear()
+            self._size = 0
+        peeked = await self._look(self._group, self._topic, queue, offset)
+        page = self._pages[queue] = deque(peeked.records)
+        self._size += sum(map(len, page))
+        return peeked.next_offset - len(page)
+
+
+async def confirm(engine: EngineLike, group: str) -> None:
+    """This node leads the group and has applied everything that was acknowledged before. Raises CallRefused, LedgerError."""
+    outcome = await engine.call(group, Confirm(engine.new_token()))
+    _raise_refused(outcome)
+    assert isinstance(outcome, Confirmed)
+
+
+def _raise_refused(outcome: Any) -> None:
+    if isinstance(outcome, Refused):
+        raise CallRefused(outcome) if outcome.reason == "not-leader" else refused(outcome.reason, outcome.detail)
+
+
+async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
+    """Committed messages of one queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
+    outcome = await engine.call(group, call)
+    _raise_refused(outcome)
+    assert isinstance(outcome, Peeked)
+    return outcome
+
+
+def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
+    """A message record as the admin service shows it. `number` is the queue's over all broker groups."""
+    found = plain(decode_record(record))
+    fields = decode_properties(found.properties)
+    return admin_pb2.PeekedMessage(
+        message_id=fields.message_id,
+        topic=admin_pb2.Name(namespace=namespace, name=topic),
+        queue=number,
+        offset=offset,
+        tag=fields.tag,
+        keys=fields.keys,
+        message_group=fields.message_group,
+        properties=fields.user,
+        body=bytes(found.body),
+        born_ms=found.born_ms,
+        store_ms=found.store_ms,
+        broker_group=group,
+        group_queue=queue,
+        body_encoding="gzip" if fields.gzip else None,
+    )
+
+
+def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any) -> tuple[list[tuple[Any, Any]], bool]:
+    """On a thread: (found, decoded record) of what matches exactly, newest first, as far as one answer goes; and whether that is all.
+
+    One index serves keys and ids, and messages of an older incarnation of the topic are still in it. What waits on the timer topic belongs
+    to the answer as long as it waits.
+    """
+    begin = query.begin_ms if query.HasField("begin_ms") else 0
+    end = query.end_ms if query.HasField("end_ms") else TIME_MAX
+    wanted = query.key if query.HasField("key") else query.message_id
+    rows: list[tuple[Any, Any]] = []
+    skipped = size = 0
+    places = [lookup.each_by_key(topic, wanted, begin, end) for topic in (query.topic, TIMER_TOPIC)]
+    for found in merge(*places, key=lambda found: -found.index):
+        record = decode_record(found.record)
+        if record.topic == TIMER_TOPIC:
+            known = _waits(record, query.topic, timers)
+        else:
+            known = record.queue < len(begins) and record.queue_offset >= begins[record.queue]
+        if not known or not begin <= record.store_ms < end or not _is_wanted(query, decode_properties(record.properties)):
+            continue
+        if not rows and skipped < query.skip and record.store_ms == end - 1:
+            skipped += 1
+            continue
+        if len(rows) >= query.max or size >= ANSWER_BYTES:
+            return rows, False
+        rows.append((found, record))
+        size += len(found.record)
+    return rows, True
+
+
+def _waits(record: Record, topic: str, timers: Any) -> bool:
+    """Is it still to be delivered to this topic? What of the timers is read here is replaced, not changed, by the engine's thread."""
+    return parse(record.properties).get(REAL_TOPIC) == topic and timers.state_of(record.queue_offset, record.properties)[0] == "delayed"
+
+
+def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:
+    return query.key in fields.keys if query.HasField("key") else fields.message_id == query.message_id
+
+
+def _begins(machine: Any, topic: str) -> list[int]:
+    """The first offset of every queue of a topic in force."""
+    config = machine.topics.get(topic)
+    if config is None:
+        raise refused("unknown-topic", f"topic {topic} is not in force in this broker group")
+    return [machine.begin(topic, queue) for queue in range(config.queues)]
+
+
+def _indexed_to(hosted: Any) -> int:
+    """The last entry whose keys are found."""
+    return int(hosted.key_index.next_index) - 1
+
+
+def _finder(query: peer_pb2.GroupQuery, queue: int) -> Callable[[Any], int]:
+    return lambda hosted: int(hosted.machine.offset_at(query.topic, queue, query.begin_ms))
+
+
+def _head(topic: str, queue: int, offset: int) -> Callable[[Any], tuple[int, int | None]]:
+    """The first message from an offset on and its store time, None at the end of the queue."""
+
+    def head(hosted: Any) -> tuple[int, int | None]:
+        machine = hosted.machine
+        first = max(offset, machine.begin(topic, queue))
+        return first, machine.stored_ms(topic, queue, first) if first < machine.end(topic, queue) else None
+
+    return head
+
+
+def _target(wanted: peer_pb2.GroupReset, queue: int) -> Callable[[Any], int]:
+    def target(hosted: Any) -> int:
+        machine, which = hosted.machine, wanted.WhichOneof("to")
+        if which == "store_ms":
+            return int(machine.offset_at(wanted.topic, queue, wanted.store_ms))
+        return int(machine.end(wanted.topic, queue) if which == "latest" else machine.begin(wanted.topic, queue))
+
+    return target
+
+
+def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> list[admin_pb2.ConsumptionState]:
+    delivery, clock = hosted.machine.delivery, hosted.group.leader.clock
+    states = []
+    leasing = {group for group, topic, _ in delivery.queues if topic == wanted.topic}
+    for name in sorted(leasing | {group for group, topic in hosted.machine.offsets.pairs() if topic == wanted.topic}):
+        key = (name, wanted.topic, wanted.queue)
+        row = delivery.row(key, wanted.offset)
+        base, member = parse_member(name)
+        state = admin_pb2.ConsumptionState(group=name_of(base), client=member or None)
+        if row is not None:
+            state.state = "waiting" if not row.lease else "visible again" if clock.expired(now_ns, key, wanted.offset) else "leased"
+            state.attempt, state.client = row.attempt, client_of(row.client)
+        else:
+            state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
+        states.append(state)
+    return states
+
+
+def name_of(stored: str) -> admin_pb2.Name:
+    """A stored name in its two parts."""
+    namespace, _, name = stored.rpartition("@")
+    return admin_pb2.Name(namespace=namespace, name=name)

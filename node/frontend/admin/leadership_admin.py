@@ -1,0 +1,161 @@
+"""Leadership as operators see it, on any node: hand a broker group over, say why leadership moved, and leave in good order.
+
+A transfer is put to the node that leads, as every call is, and answered there; the history is asked of every replica and put together
+here. What a handover is and when it may happen is decided in `raft/` and `node/broker/group/handovers.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.runtime.deadlines import within
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.raft.transfer import Cause
+
+TRANSFER_METHOD = "ledgermq.v1.Admin/TransferLeadership"
+HISTORY_METHOD = "ledgermq.v1.Admin/LeadershipHistory"
+LEADER_WITHIN_S = 5.0
+PEER_WITHIN_S = 1.5
+ANSWER_NS = 500_000_000
+PATIENCE_NS = 2_000_000_000
+"""How long a handover goes on after whoever asked for it asked last."""
+LEAVE_WITHIN_NS = 1_000_000_000
+ENGINE_WITHIN_S = 1.5
+LAST = 10
+LAST_MAX = 64
+
+log = get_logger()
+
+
+class Leadership:
+    """`replicas`: broker group → its nodes."""
+
+    def __init__(
+        self,
+        node: str,
+        engine: Engine,
+        forwarder: Forwarder,
+        replicas: Mapping[str, Sequence[str]],
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._node = node
+        self._engine = engine
+        self._forwarder = forwarder
+        self._replicas = replicas
+        self._now_ns = now_ns
+
+    # -- handing over
+
+    async def transfer(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
+        """From any node: what the one that leads answers. Raises LedgerError."""
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
+        try:
+            responses = await self._forwarder.submit(request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = admin_pb2.TransferLeadershipResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
+
+    async def transfer_here(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
+        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is told in the status."""
+        outcome = await self._hand_over(request.broker_group, request.to, Cause.OPERATOR, PATIENCE_NS, ANSWER_NS)
+        if isinstance(outcome, Refused) and outcome.reason != "transfer-refused":
+            raise CallRefused(outcome)
+        if isinstance(outcome, Refused):
+            error = refused(outcome.reason, outcome.detail)
+            return admin_pb2.TransferLeadershipResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        response = admin_pb2.TransferLeadershipResponse(status=admin_pb2.Status(code=int(Code.OK)), done=isinstance(outcome, HandedOver))
+        if isinstance(outcome, HandingOver):
+            response.lag_entries = outcome.lag_entries
+        return response
+
+    async def leave(self) -> None:
+        """The node is about to stop: give away what it leads, for a second at most, and take nothing over any more."""
+        groups = self._engine.groups
+        asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in groups)
+        try:
+            async with asyncio.timeout(ENGINE_WITHIN_S):
+                outcomes = await asyncio.gather(*asked)
+        except TimeoutError:
+            log.warning("stopping as it is", reason="the engine does not answer, its disk may be slow")
+            return
+        for group, outcome in zip(groups, outcomes, strict=True):
+            if isinstance(outcome, HandedOver):
+                log.info("leadership handed over", group=group, leader=outcome.leader)
+            elif isinstance(outcome, HandingOver) or outcome.reason != "not-leader":
+                reason = "not in time" if isinstance(outcome, HandingOver) else outcome.detail
+                log.warning("stopping as leader", group=group, reason=reason)
+
+    async def _hand_over(
+        self, group: str, to: str | None, cause: Cause, patience_ns: int, answer_ns: int
+    ) -> HandedOver | HandingOver | Refused:
+        call = HandOver(self._engine.new_token(), to, cause, patience_ns, self._now_ns() + answer_ns)
+        outcome = await self._engine.call(group, call)
+        assert isinstance(outcome, HandedOver | HandingOver | Refused), outcome
+        return outcome
+
+    # -- the history
+
+    async def history(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
+        """What all replicas that answer recorded, as one answer."""
+        group = request.broker_group
+        nodes = sorted(self._replicas.get(group, ()))
+        answers = await asyncio.gather(*(self._ask(node, request) for node in nodes))
+        told = {node: answer for node, answer in zip(nodes, answers, strict=True) if answer is not None}
+        silent = [node for node in nodes if node not in told]
+        found = merged(group, told, silent, max(1, min(request.last or LAST, LAST_MAX)))
+        return admin_pb2.LeadershipHistoryResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
+
+    async def history_here(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
+        """What the replica of this node recorded."""
+        response = admin_pb2.LeadershipHistoryResponse()
+        if request.broker_group in self._engine.groups:
+            response.events.extend(_packed(event) for event in await self._engine.run(request.broker_group, _leaders_of))
+        return response
+
+    async def _ask(self, node: str, request: admin_pb2.LeadershipHistoryRequest) -> list[LeadershipEvent] | None:
+        deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
+        try:
+            responses = await self._forwarder.ask(node, HISTORY_METHOD, request.SerializeToString(), deadline)
+            return [_unpacked(event) for event in admin_pb2.LeadershipHistoryResponse.FromString(responses[0]).events]
+        except (CallRefused, LedgerError, DecodeError, ValueError, IndexError):
+            # Not reachable, or another version.
+            return None
+
+
+def _leaders_of(hosted: Any) -> tuple[LeadershipEvent, ...]:
+    found: tuple[LeadershipEvent, ...] = hosted.leaders()
+    return found
+
+
+def _packed(event: LeadershipEvent) -> admin_pb2.LeadershipEvent:
+    return admin_pb2.LeadershipEvent(
+        at_ms=event.at_ms,
+        term=event.term,
+        former=event.former,
+        leader=event.leader,
+        cause=int(event.cause),
+        peer=event.peer,
+        silent_ms=event.silent_ms,
+    )
+
+
+def _unpacked(event: admin_pb2.LeadershipEvent) -> LeadershipEvent:
+    """Raises ValueError for a cause that this version does not know."""
+    former = event.former if event.HasField("former") else None
+    leader = event.leader if event.HasField("leader") else None
+    return LeadershipEvent(event.at_ms, event.term, former, leader, Cause(event.cause), event.peer, event.silent_ms)

@@ -1,0 +1,128 @@
+"""Peek: committed messages of a topic without a consumer group and without a lease, from any node.
+
+Every queue is read at the leader of its broker group, which misses nothing that was acknowledged before the question; while a group has no
+leader, its queues cannot be read. The answer is bounded in messages and bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.admin.group_queries import confirm, message_of, peek
+from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.names import stored_name
+from ledgermq.proto.status import Code, fail, refused
+
+PEEK_METHOD = "ledgermq.v1.Admin/Peek"
+PEEK_MAX = 1000
+PEEK_BYTES = 16 << 20
+LOOK_BYTES = 16 << 20
+"""Read from one queue at once."""
+CALL_TIMEOUT_S = 5.0
+
+
+class Peeks:
+    """Reads for Peek."""
+
+    def __init__(self, engine: Engine, forwarder: Forwarder) -> None:
+        self._engine = engine
+        self._forwarder = forwarder
+
+    async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        """Messages queue by queue; with `latest` the last ones of the whole topic, whichever queues hold them."""
+        wanted = max(1, min(request.max or 10, PEEK_MAX))
+        queues = _asked_for(topic, request)
+        found: list[admin_pb2.PeekedMessage] = []
+        latest = request.WhichOneof("from") == "latest"
+        for number, (group, _) in queues:
+            if not latest and (len(found) >= wanted or _bytes(found) >= PEEK_BYTES):
+                break
+            found += await self._at_leader(request, number, group, wanted if latest else wanted - len(found))
+            if latest:
+                found = _newest(found, wanted)
+        return admin_pb2.PeekResponse(messages=found)
+
+    async def _at_leader(self, request: admin_pb2.PeekRequest, number: int, group: str, count: int) -> list[admin_pb2.PeekedMessage]:
+        """The node that leads a queue's broker group, this one or another, answers the same question for that queue."""
+        one = admin_pb2.PeekRequest()
+        one.CopyFrom(request)
+        one.queue, one.max = number, count
+        deadline = asyncio.get_running_loop().time() + CALL_TIMEOUT_S
+        try:
+            responses = await self._forwarder.submit(group, PEEK_METHOD, {}, one.SerializeToString(), deadline, repeatable=True)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = admin_pb2.PeekResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return list(answer.messages)
+
+    async def peek_here(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        """One queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
+        [(number, (group, queue))] = _asked_for(topic, request)
+        count = max(1, min(request.max or 10, PEEK_MAX))
+        stored = stored_name(topic.namespace, topic.name)
+        which = request.WhichOneof("from")
+        if which == "latest":
+            end = (await self._look(group, stored, queue, 0, 0)).end_offset
+            first = max(0, end - count)
+        elif which == "store_ms":
+            await confirm(self._engine, group)
+            first = await self._engine.run(group, lambda hosted: hosted.machine.offset_at(stored, queue, request.store_ms))
+        else:
+            first = request.offset if which == "offset" else 0
+        messages: list[admin_pb2.PeekedMessage] = []
+        size = 0
+        stop = first + count
+        while True:
+            found = await self._look(group, stored, queue, first, stop - first)
+            begin = found.next_offset - len(found.records)
+            for offset, record in enumerate(found.records, begin):
+                messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset))
+                size += len(messages[-1].body)
+                if size >= PEEK_BYTES:
+                    # Compressed bodies are longer than what was read.
+                    if which != "latest":
+                        return admin_pb2.PeekResponse(messages=messages)
+                    messages = _newest(messages, count)
+                    size = _bytes(messages)
+            first = found.next_offset
+            if which != "latest" or not found.records or first >= stop:
+                return admin_pb2.PeekResponse(messages=messages)
+            # Long messages: the last ones are still to come, and the first ones give way.
+            messages = _newest(messages, count)
+
+    async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
+        return await peek(self._engine, group, Peek(self._engine.new_token(), stored, queue, first, count, LOOK_BYTES))
+
+
+def _asked_for(topic: Any, request: admin_pb2.PeekRequest) -> list[tuple[int, tuple[str, int]]]:
+    """The queues in question: number over all broker groups, then broker group and queue there."""
+    queues = list(enumerate(queues_of(topic)))
+    if not request.HasField("queue"):
+        return queues
+    if not 0 <= request.queue < len(queues):
+        raise fail(Code.BAD_REQUEST, f"topic {request.topic.name} has the queues 0 to {len(queues) - 1}")
+    return [queues[request.queue]]
+
+
+def _bytes(messages: list[admin_pb2.PeekedMessage]) -> int:
+    return sum(len(message.body) for message in messages)
+
+
+def _newest(messages: list[admin_pb2.PeekedMessage], count: int) -> list[admin_pb2.PeekedMessage]:
+    """The last `count` messages by store time, no more than `PEEK_BYTES` of them and one, queue by queue."""
+    kept: list[admin_pb2.PeekedMessage] = []
+    size = 0
+    for message in sorted(messages, key=lambda m: (m.store_ms, m.queue, m.offset), reverse=True)[:count]:
+        if size >= PEEK_BYTES:
+            break
+        kept.append(message)
+        size += len(message.body)
+    return sorted(kept, key=lambda m: (m.queue, m.offset))

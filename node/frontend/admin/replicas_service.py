@@ -1,0 +1,419 @@
+"""`ledgermq.v1.Replicas` on the clients' port: what an audit of the running cluster asks of a node, bytes in and bytes out.
+
+Thin: a marker goes through the log of the group's leader, facts are read between two turns, bytes by `replica_files.py` on threads of their
+own, at the pace of `audit_budget.py`. Every method needs an administrator. Nothing but `Mark` is forwarded: whoever asks wants this node's
+disk. Nothing here judges what the bytes say.
+
+A marker is a control record of a kind that older builds stop at, so a leader appends one only when no member that can be asked is such a
+build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.frontend.admin.audit_budget import Budget
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.broker.calls import Token
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.operator_calls import Mark, Marked
+from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.hosting.replica_files import Entry, NODE_FILE, ReplicaFile, ReplicaFiles
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.proto import admin_pb2, audit_pb2
+from ledgermq.proto.control import AuditRecord
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.types import ReplicaStatus
+from ledgermq.storage.errors import StorageError
+
+SERVICE = "ledgermq.v1.Replicas"
+PREFIX = f"{SERVICE}/"
+"""Begins the name of every forwarded call that `Replicas.execute` answers."""
+MARK_METHOD = f"{PREFIX}Mark"
+KNOWN_METHOD = f"{PREFIX}Known"
+"""Put to every member before a marker is appended: a build that knows the method knows the record."""
+WITHIN_MS, WITHIN_MS_MAX = 5_000, 60_000
+KNOWN_WITHIN_S = 1.0
+LOOK_AGAIN_S = 0.01
+ID_MAX = 64
+PIECE_BYTES = 1 << 20
+READERS = 2
+"""Threads that read for audits: a slow disk keeps no other work of the node waiting."""
+BASES_MAX = 1024
+_MS = 1000
+_ZEROS = bytes(PIECE_BYTES)
+
+log = get_logger()
+T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+
+
+class EngineLike(Protocol):
+    """What is needed of the engine. `run` hands the open group to its work."""
+
+    @property
+    def groups(self) -> Sequence[str]: ...
+    def run(self, group: str, work: Callable[[RunningGroup], T]) -> Awaitable[T]: ...
+    def status(self, group: str) -> Awaitable[ReplicaStatus]: ...
+    def new_token(self) -> Token: ...
+    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
+
+
+class ForwarderLike(Protocol):
+    """What is needed of the forwarder."""
+
+    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
+    async def submit(
+        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
+    ) -> Sequence[bytes]: ...
+
+
+class StorageLike(Protocol):
+    """What is needed of retention."""
+
+    async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]: ...
+
+
+class Lives(Protocol):
+    """What is needed of a hosted group: how often it was opened in this process."""
+
+    @property
+    def boots(self) -> int: ...
+
+
+class Replicas:
+    """One node's service. Methods belong to the loop's thread."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        boot_id: str,
+        hosted: Mapping[str, Lives],
+        engine: EngineLike,
+        forwarder: ForwarderLike,
+        storage: StorageLike,
+        callers: Callers,
+    ) -> None:
+        self._node = config.node
+        self._cluster_id = config.cluster_id
+        self._boot_id = boot_id
+        self._hosted = hosted
+        self._engine = engine
+        self._forwarder = forwarder
+        self._storage = storage
+        self._callers = callers
+        self._files = ReplicaFiles(str(config.data.absolute()))
+        self._budget = Budget(config.audit.bytes_per_s, time.monotonic)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="audit-read")
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """To be added to a `grpc.aio` server."""
+        methods: dict[str, Any] = {
+            "Mark": self._unary(audit_pb2.MarkRequest, audit_pb2.MarkResponse, self.mark),
+            "Describe": self._unary(audit_pb2.DescribeReplicaRequest, audit_pb2.DescribeReplicaResponse, self.describe),
+            "List": self._unary(audit_pb2.ListFilesRequest, audit_pb2.ListFilesResponse, self.list),
+            "Digests": self._unary(audit_pb2.FileDigestsRequest, audit_pb2.FileDigestsResponse, self.digests),
+            "Read": grpc.unary_stream_rpc_method_handler(self._serve_read),
+        }
+        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def stop(self) -> None:
+        """After the last call has ended."""
+        self._readers.shutdown()
+
+    # -- the marker
+
+    async def mark(self, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
+        """From any node: what the leader answers."""
+        if not 0 < len(request.id) <= ID_MAX or not request.id.isprintable():
+            raise fail(Code.BAD_REQUEST, f"a marker has an id of 1 to {ID_MAX} printable characters")
+        deadline = asyncio.get_running_loop().time() + _within_s(request.within_ms)
+        group, data = request.broker_group, request.SerializeToString()
+        try:
+            responses = await self._forwarder.submit(group, MARK_METHOD, {}, data, deadline, repeatable=True)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = audit_pb2.MarkResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
+
+    async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
+        """A call of this service that was forwarded here. Raises CallRefused."""
+        if method == KNOWN_METHOD:
+            return [b""]
+        if method == MARK_METHOD:
+            return [(await self._mark_here(group, audit_pb2.MarkRequest.FromString(request))).SerializeToString()]
+        raise CallRefused(Refused("internal", detail=f"node {self._node} does not know the call {method}"))
+
+    async def _mark_here(self, group: str, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
+        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is told in the status."""
+        try:
+            await self._require_known(group)
+            outcome = await self._engine.call(group, Mark(self._engine.new_token(), AuditRecord(request.id)))
+            if isinstance(outcome, Refused):
+                raise CallRefused(outcome)
+            assert isinstance(outcome, Marked), outcome
+            point = await self._engine.run(group, lambda hosted: _point(hosted, outcome.index))
+        except LedgerError as error:
+            return audit_pb2.MarkResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        return audit_pb2.MarkResponse(status=admin_pb2.Status(code=int(Code.OK)), point=point)
+
+    async def _require_known(self, group: str) -> None:
+        """Every member that answers knows markers. Raises LedgerError."""
+        members = await self._engine.run(group, lambda hosted: hosted.machine.members)
+        others = [node for node in (() if members is None else members.nodes) if node != self._node]
+        known = await asyncio.gather(*(self._knows(node) for node in others))
+        for node, knows in zip(others, known, strict=True):
+            if not knows:
+                what = f"node {node} runs a build that does not know audit markers and would stop at one; upgrade it first"
+                raise fail(Code.PRECONDITION_FAILED, what)
+
+    async def _knows(self, node: str) -> bool:
+        deadline = asyncio.get_running_loop().time() + KNOWN_WITHIN_S
+        try:
+            await self._forwarder.ask(node, KNOWN_METHOD, b"", deadline)
+        except CallRefused as refusal:
+            # Nobody can be asked who does not run: an audit while one node is down is what it is for.
+            return refusal.refused.reason == "unknown-outcome"
+        return True
+
+    # -- facts
+
+    async def describe(self, request: audit_pb2.DescribeReplicaRequest) -> audit_pb2.DescribeReplicaResponse:
+        """What this node's replica is at a marker."""
+        group = self._hosted_group(request.broker_group)
+        status = await self._engine.status(group)
+        answer = audit_pb2.DescribeReplicaResponse(
+            node=self._node, cluster_id=self._cluster_id, broker_group=group, life=self._life(group), state=status.state
+        )
+        if status.state != "running":
+            answer.reason = "" if status.rebuild is None else status.rebuild.reason
+            return answer
+        index = request.index if request.HasField("index") else None
+        end = await self._settled(group, index, _within_s(request.within_ms))
+        answer.MergeFrom(await self._engine.run(group, lambda hosted: _facts(hosted, end)))
+        answer.sealed.extend(_sealed(file) for file in await self._storage.sealed_files(group, None) if file[0].last_index <= end.index)
+        if answer.life != self._life(group):
+            raise fail(Code.HA_NOT_AVAILABLE, f"the replica of {group} on node {self._node} was opened again meanwhile; ask again")
+        return answer
+
+    async def _settled(self, group: str, index: int | None, within_s: float) -> audit_pb2.EntryPoint:
+        """Wait until the log is applied up to an entry, and have everything derived from it written. Raises LedgerError."""
+        limit = asyncio.get_running_loop().time() + within_s
+        if index is None:
+            index = await self._engine.run(group, lambda hosted: hosted.machine.applied_index)
+        while (applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)) < index:
+            if asyncio.get_running_loop().time() >= limit:
+                what = f"node {self._node} has applied {group} up to entry {applied} only, entry {index} was asked for"
+                raise fail(Code.PROXY_TIMEOUT, f"{what}; it lags behind or has no leader")
+            await asyncio.sleep(LOOK_AGAIN_S)
+        wanted = index
+        point = await self._engine.run(group, lambda hosted: _point(hosted, wanted))
+        try:
+            while not await self._engine.run(group, lambda hosted: hosted.write_units(point.end_pos)):
+                continue
+        except (OSError, StorageError) as error:
+            raise fail(Code.INTERNAL_SERVER_ERROR, f"node {self._node} cannot write consume queues ({error}); free disk space") from error
+        return point
+
+    def _life(self, group: str) -> str:
+        return f"{self._boot_id[:12]}-{self._hosted[group].boots}"
+
+    async def digests(self, request: audit_pb2.FileDigestsRequest) -> audit_pb2.FileDigestsResponse:
+        """Digests of sealed files, as far as they are known."""
+        if len(request.bases) > BASES_MAX:
+            raise fail(Code.BAD_REQUEST, f"digests of at most {BASES_MAX:,} files can be asked for at once")
+        files = await self._storage.sealed_files(self._hosted_group(request.broker_group), list(request.bases))
+        return audit_pb2.FileDigestsResponse(files=[_sealed(file) for file in files if file[1] is not None])
+
+    # -- files
+
+    async def list(self, request: audit_pb2.ListFilesRequest) -> audit_pb2.ListFilesResponse:
+        """Names, on a thread: there may be many."""
+        if not (request.broker_group or request.directory):
+            own = audit_pb2.FileEntry(path=NODE_FILE)
+            return audit_pb2.ListFilesResponse(
+                entries=[*(audit_pb2.FileEntry(path=group, directory=True) for group in sorted(self._engine.groups)), own]
+            )
+        group = self._group_of(request.broker_group, request.directory)
+        path = request.directory or group
+
+        def look() -> Sequence[Entry]:
+            if request.itself:
+                found = self._files.entry(group, path)
+                return [] if found is None else [found]
+            return self._files.entries(group, path, recursive=request.recursive)
+
+        entries = await self._on_reader(look)
+        return audit_pb2.ListFilesResponse(
+            entries=[
+                audit_pb2.FileEntry(path=e.path, directory=e.directory, size=e.size, mtime_ns=e.mtime_ns, inode=e.inode) for e in entries
+            ]
+        )
+
+    async def read(self, request: audit_pb2.ReadFileRequest) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
+        """The pieces of a file. Raises LedgerError."""
+        group = self._group_of(request.broker_group, request.path)
+        file = await self._opened(group, request.path)
+        if file is None:
+            raise fail(Code.NOT_FOUND, f"there is no file {request.path} on node {self._node}")
+        try:
+            start = max(request.offset, 0)
+            end = min(start + max(request.length, 0), file.size) if request.HasField("length") else file.size
+            yield audit_pb2.ReadFileResponse(status=admin_pb2.Status(code=int(Code.OK)), size=file.size)
+            stretches = await self._on_reader(lambda: list(file.stretches(start, end)))
+            if request.places_only:
+                for begin, stop in stretches:
+                    yield audit_pb2.ReadFileResponse(offset=begin, length=stop - begin)
+                return
+            async with contextlib.aclosing(self._pieces(group, file, stretches)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            # Not before a read under way has ended, whatever became of the caller.
+            self._readers.submit(file.close)
+
+    async def _opened(self, group: str, path: str) -> ReplicaFile | None:
+        """Raises LedgerError."""
+        opening = asyncio.ensure_future(self._on_reader(lambda: self._files.open(group, path)))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The caller has gone, and the thread opens it all the same.
+            opening.add_done_callback(_close_opened)
+            raise
+
+    async def _pieces(
+        self, group: str, file: ReplicaFile, stretches: Sequence[tuple[int, int]]
+    ) -> AsyncGenerator[audit_pb2.ReadFileResponse, None]:
+        counter, late_s = metrics.AUDIT_READ_BYTES.labels(group), 0.0
+        for begin, stop in stretches:
+            for offset in range(begin, stop, PIECE_BYTES):
+                length = min(PIECE_BYTES, stop - offset)
+                wait_s = self._budget.wait_s(length, late_s)
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
+                data, done_s = await self._on_reader(lambda offset=offset, length=length: (file.pread(offset, length), time.monotonic()))  # type: ignore[misc]
+                late_s = time.monotonic() - done_s
+                counter.inc(len(data))
+                if data != _ZEROS[: len(data)]:
+                    yield audit_pb2.ReadFileResponse(offset=offset, data=data)
+
+    async def _on_reader(self, work: Callable[[], T]) -> T:
+        """Raises LedgerError, also for what the disk says."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+        except OSError as error:
+            where = f" {error.filename}" if error.filename else ""
+            raise fail(Code.INTERNAL_SERVER_ERROR, f"node {self._node} cannot read{where}: {error.strerror or error}") from error
+
+    # -- the port
+
+    def _hosted_group(self, group: str) -> str:
+        if group not in self._engine.groups:
+            raise fail(Code.NOT_FOUND, f"node {self._node} has no replica of broker group {group!r}; ask a node that has one")
+        return group
+
+    def _group_of(self, group: str, path: str) -> str:
+        """The group that a path has to belong to; the node's own file belongs to none."""
+        return "" if path == NODE_FILE else self._hosted_group(group)
+
+    async def _allow(self, context: Any) -> None:
+        self._callers.allow(await self._callers.of(context), ADMINISTRATOR)
+
+    def _unary(self, request: type[Q], response: Any, work: Callable[[Q], Awaitable[Any]]) -> Any:
+        async def serve(data: bytes, context: Any) -> bytes:
+            try:
+                await self._allow(context)
+                answer = await work(request.FromString(data))
+                answer.status.code = int(Code.OK)
+            except Exception as error:  # the caller gets a status, never an exception
+                answer = response(status=_status(error, response))
+            found: bytes = answer.SerializeToString()
+            return found
+
+        return grpc.unary_unary_rpc_method_handler(serve)
+
+    async def _serve_read(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            await self._allow(context)
+            async with contextlib.aclosing(self.read(audit_pb2.ReadFileRequest.FromString(data))) as pieces:
+                async for piece in pieces:
+                    yield piece.SerializeToString()
+        except Exception as error:  # as above; behind the first message too: whoever reads looks at every status
+            yield audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse)).SerializeToString()
+
+
+def _close_opened(opening: asyncio.Future[ReplicaFile | None]) -> None:
+    if not opening.cancelled() and opening.exception() is None and (file := opening.result()) is not None:
+        file.close()
+
+
+def _status(error: Exception, response: Any) -> admin_pb2.Status:
+    if isinstance(error, LedgerError):
+        return admin_pb2.Status(code=int(error.code), message=error.message)
+    if isinstance(error, DecodeError):
+        return admin_pb2.Status(code=int(Code.BAD_REQUEST), message="the request cannot be read")
+    log.error("replica call failed", response=response.__name__, exc_info=error)
+    text = f"internal error, {type(error).__name__}; the node's log says more"
+    return admin_pb2.Status(code=int(Code.INTERNAL_SERVER_ERROR), message=text)
+
+
+def _within_s(within_ms: int) -> float:
+    return min(within_ms, WITHIN_MS_MAX) / _MS if within_ms > 0 else WITHIN_MS / _MS
+
+
+def _point(hosted: RunningGroup, index: int) -> audit_pb2.EntryPoint:
+    """An entry that is applied. Raises LedgerError when it was trimmed."""
+    entries = hosted.store.log
+    if index == entries.begin_index - 1:
+        return _begin(hosted)
+    if index < entries.begin_index:
+        raise fail(Code.NOT_FOUND, f"the log begins with entry {entries.begin_index} here, entry {index} was asked for")
+    found = entries.read(index, 1)
+    return audit_pb2.EntryPoint(index=index, end_pos=found.pos + len(found.data), term=found.term, chain=found.last_chain)
+
+
+def _begin(hosted: RunningGroup) -> audit_pb2.EntryPoint:
+    """The place before the first entry kept."""
+    entries = hosted.store.log
+    before = entries.begin_index - 1
+    return audit_pb2.EntryPoint(index=before, end_pos=entries.begin_pos, term=entries.term_at(before), chain=entries.chain_at(before))
+
+
+def _facts(hosted: RunningGroup, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
+    identity, machine = hosted.store.identity, hosted.machine
+    members = machine.members
+    return audit_pb2.DescribeReplicaResponse(
+        log_id=identity.log_id,
+        incarnation=identity.incarnation,
+        format_version=identity.format_version,
+        data_file_bytes=identity.data_file_bytes,
+        index_file_bytes=identity.index_file_bytes,
+        consume_queue_file_bytes=identity.consume_queue_file_bytes,
+        begin=_begin(hosted),
+        end=end,
+        commit_index=hosted.replicator.commit_index,
+        applied_index=machine.applied_index,
+        voters=() if members is None else members.voters,
+        learners=() if members is None else sorted(members.learners),
+    )
+
+
+def _sealed(file: tuple[LogFile, str | None, str | None]) -> audit_pb2.SealedFile:
+    found, own, sealed = file
+    return audit_pb2.SealedFile(
+        base=found.base, first_index=found.first_index, last_index=found.last_index, end_pos=found.end_pos, sha256=own, sealed_sha256=sealed
+    )

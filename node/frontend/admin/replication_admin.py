@@ -1,0 +1,194 @@
+"""The replication of a broker group as operators change it, on any node: `ledgermq elect` and `ledgermq replication`.
+
+An election by an operator's word is put to the controller quorum, as a replica's wish is; what is special about it is what it may cost,
+which is found out first, from every replica that answers. Another kind of replication is a membership change, put to the group's leader.
+What each may do is decided in `raft/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.frontend.admin.overview import Overview, replication_of
+from ledgermq.node.runtime.deadlines import within
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto import peer_pb2
+from ledgermq.proto.status import Code, fail, refused
+from ledgermq.proto.types import Role
+from ledgermq.raft.appointments import NO_EPOCH, Elect
+from ledgermq.raft.config import Rule
+from ledgermq.raft.transfer import Cause
+
+METHOD = "ledgermq.v1.Admin/ChangeReplication"
+QUORUM_WITHIN_S = 2.0
+"""Shorter than whoever asks waits for an answer: he is to read why there is none."""
+LEADER_WITHIN_S = 5.0
+COMMIT_WITHIN_S = 3.0
+_RULES = {"raft": Rule.MAJORITY, "ha": Rule.IN_SYNC}
+
+log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What would be lost with a master that lacks what others have. `entries`, `ms`: None where nobody who answers knows of any."""
+
+    words: str
+    entries: int | None = None
+    ms: int | None = None
+
+
+class Replication:
+    """`controller` is `ledgermq.node.controller.controller.Controller`."""
+
+    def __init__(self, node: str, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview) -> None:
+        self._node = node
+        self._engine = engine
+        self._forwarder = forwarder
+        self._controller = controller
+        self._overview = overview
+
+    # -- an election by an operator's word
+
+    async def elect(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
+        """Raises LedgerError, with the reason and what to do instead."""
+        await self._controller.barrier(QUORUM_WITHIN_S)
+        group, node = request.broker_group, request.node
+        told = reports_of(group, await self._overview.gather())
+        if node not in self._controller.state.nodes:
+            names = ", ".join(sorted(self._controller.state.nodes))
+            raise fail(Code.PRECONDITION_FAILED, f"node {node} is not part of this cluster; its nodes are {names}")
+        if node not in told:
+            raise fail(Code.PRECONDITION_FAILED, f"node {node} does not answer with a replica of broker group {group}; start it first")
+        own = told[node]
+        if not own.HasField("ha"):
+            what = f"broker group {group} goes by elections among its replicas (replication raft)"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}; hand leadership over with: ledgermq transfer {group} --to {node}")
+        agreed = self._controller.state.appointments.get(group)
+        in_sync = None if agreed is None or agreed.generation < own.ha.generation else agreed.in_sync
+        if not request.unclean and (objection := why_not(group, node, told, in_sync)):
+            raise fail(Code.PRECONDITION_FAILED, objection)
+        # With nothing agreed on, nobody knows who was in sync.
+        unclean = request.unclean and (in_sync is None or in_sync.get(node) != own.ha.incarnation)
+        loss = loss_of(node, told, unclean=unclean)
+        response = pb.ElectMasterResponse(loss=loss.words, lost_entries=loss.entries, lost_ms=loss.ms)
+        if request.preview:
+            return response
+        epoch = NO_EPOCH if agreed is None else agreed.epoch
+        cause = Cause.FORCED if request.unclean else Cause.OPERATOR
+        voters = {voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters}
+        wish = Elect(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
+        granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
+        facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}
+        log.warning("a master was made by an operator", **facts, loss=loss.words)
+        response.epoch = granted.epoch
+        return response
+
+    # -- another kind of replication
+
+    async def change(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
+        """One step of a change, asked of any node. Raises LedgerError."""
+        if request.to not in _RULES:
+            raise fail(Code.BAD_REQUEST, f"replication is raft or ha, not {request.to!r}")
+        if _RULES[request.to] is Rule.IN_SYNC:
+            # Without a quorum nobody could appoint the group's master, and it would stand still until there is one.
+            await self._controller.barrier(QUORUM_WITHIN_S)
+        deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
+        try:
+            responses = await self._forwarder.submit(request.broker_group, METHOD, {}, request.SerializeToString(), deadline)
+        except CallRefused as refusal:
+            raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
+        answer = pb.ChangeReplicationResponse.FromString(responses[0])
+        if answer.status.code != Code.OK:
+            raise fail(answer.status.code, answer.status.message)
+        return answer
+
+    async def change_here(self, group: str, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
+        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is in the status. Raises CallRefused."""
+        members, rule = self._engine.views[group].members, _RULES[request.to]
+        if members is not None and rule.value not in (members.rule, members.towards):
+            reason = f"asked for by an operator: replication {request.to}"
+            call = ChangeMembers(self._engine.new_token(), "rule", "", None, reason, rule=rule.value)
+            try:
+                async with asyncio.timeout(COMMIT_WITHIN_S):
+                    outcome = await self._engine.call(group, call)
+            except TimeoutError:
+                return _ok(pb.ChangeReplicationResponse(waits_for="not every voter has confirmed the change yet"))
+            if isinstance(outcome, Refused):
+                if outcome.reason == "members-not-yet":
+                    return _ok(pb.ChangeReplicationResponse(waits_for=f"the group can take the change ({outcome.detail})"))
+                if outcome.reason != "members-refused":
+                    raise CallRefused(outcome)
+                error = refused(outcome.reason, f"broker group {group}: {outcome.detail}")
+                return pb.ChangeReplicationResponse(status=pb.Status(code=int(error.code), message=error.message))
+            assert isinstance(outcome, MembersChanged), outcome
+            members = outcome.members
+        if members is None:
+            return _ok(pb.ChangeReplicationResponse(waits_for="the group's first record is not applied yet"))
+        done = members.rule == rule.value and members.towards is None
+        waits = "" if done else f"every voter ({', '.join(members.voters)}) confirms the change, entry {members.index}"
+        return _ok(pb.ChangeReplicationResponse(done=done, waits_for=waits, replication=replication_of(members)))
+
+
+Report = pb.BrokerGroupInfo
+"""What one replica says; it stands first in it."""
+
+
+def reports_of(group: str, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[str, Report]:
+    """Node → what its replica of the group says, of those that run."""
+    found = (info for reply in replies.values() if reply is not None for info in reply.groups if info.group == group and info.replicas)
+    return {info.replicas[0].node: info for info in found if info.replicas[0].HasField("role")}
+
+
+def why_not(group: str, node: str, told: Mapping[str, Report], in_sync: Mapping[str, str] | None) -> str:
+    """Why a master is not to be made by an operator; empty: nothing speaks against it."""
+    for name, report in sorted(told.items()):
+        if report.replicas[0].role == Role.LEADER.value:
+            return f"{name} is master of {group} (epoch {report.term}); hand over with: ledgermq transfer {group} --to {node}"
+    hearing = sorted(name for name, report in told.items() if report.HasField("leader"))
+    if hearing:
+        master = told[hearing[0]].leader
+        return f"{', '.join(hearing)} heard the master {master} of {group} within the last second; look again (ledgermq status)"
+    if in_sync is None:
+        what = f"the controller quorum knows of no in-sync set of {group}; its replicas elect a first master by themselves"
+        return f"{what}, and if the quorum lost its metadata, say which node has everything with --unclean"
+    if in_sync.get(node) == told[node].ha.incarnation:
+        return ""
+    there = sorted(name for name in in_sync if name in told and told[name].ha.incarnation == in_sync[name])
+    if there:
+        return f"{', '.join(there)} of the in-sync set of {group} answers and is elected by itself, with nothing lost; wait a moment"
+    missing = ", ".join(sorted(in_sync))
+    what = f"{node} is not in the in-sync set of {group} ({missing}), and what only its members hold would be lost"
+    return f"{what}; start one of them, or, if none can come back, add --unclean"
+
+
+def loss_of(node: str, told: Mapping[str, Report], *, unclean: bool) -> Loss:
+    """What others are known to have and the node has not. What nobody who answers knows of cannot be counted."""
+    if not unclean:
+        return Loss(f"nothing that was committed is lost: {node} is in sync")
+    own = told[node]
+    last = own.replicas[0].end_index
+    known = max(max(report.replicas[0].end_index, report.commit_index) for report in told.values())
+    newest_ms = max(report.ha.last_store_ms for report in told.values())
+    stored = datetime.fromtimestamp(own.ha.last_store_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    kept = f"{node} has entries up to {last}, the last one applied there stored at {stored}"
+    silent = sorted(set(own.voters) - set(told))
+    unknown = f"; what only {', '.join(silent)} had cannot be counted, because no answer comes from there" if silent else ""
+    if known <= last:
+        return Loss(f"{kept}; no replica that answers knows of a later one{unknown}")
+    ms = max(0, newest_ms - own.ha.last_store_ms)
+    return Loss(f"{kept}; {known - last} later ones, of {ms} ms, are known to exist and would be lost{unknown}", known - last, ms)
+
+
+def _ok(response: pb.ChangeReplicationResponse) -> pb.ChangeReplicationResponse:
+    response.status.code = int(Code.OK)
+    return response

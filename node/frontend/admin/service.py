@@ -1,0 +1,503 @@
+"""`ledgermq.v1.Admin`: what `ledgermq status`, `topic`, `group`, `peek` and `query` ask of any node.
+
+Thin: intent goes to the controller, questions about messages and progress to `peeks.py` and `queries.py`, others about broker groups to the
+engine or to a peer that hosts them, and every failure becomes a `Status` through the one error table. Creating and updating returns when
+the intent is in force in every broker group this node can see, so that the next call of the same client finds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+import grpc
+
+from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
+from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
+from ledgermq.node.frontend.admin.client_list import METHOD as CLIENTS_METHOD
+from ledgermq.node.frontend.admin.client_list import ClientList
+from ledgermq.node.replica.retention.pins import TooManyPins
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.frontend.admin.group_queries import name_of
+from ledgermq.node.frontend.admin.group_settings import given_of, group_info, settings_of
+from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, Leadership, TRANSFER_METHOD
+from ledgermq.node.frontend.native.keys import ReceiptKeys
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
+from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
+from ledgermq.node.runtime.deadlines import bounded, within
+from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
+from ledgermq.node.frontend.admin.queries import Queries
+from ledgermq.node.frontend.admin.repair_admin import RepairAdmin
+from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
+from ledgermq.node.frontend.admin.replication_admin import Replication
+from ledgermq.node.replica.maintenance.retention_loop import Retainer, WHY_METHOD
+from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto.names import base_group, stored_name
+from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
+
+IN_FORCE_WITHIN_S = 5.0
+ADMIN_PREFIX = "ledgermq.v1.Admin/"
+"""Begins the name of every forwarded call that `AdminService.execute` answers."""
+
+log = get_logger()
+M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
+
+
+def _answered(method: M) -> M:
+    """A method of the service: its answer with status OK, or an empty answer whose status tells the failure."""
+    response = getattr(admin_pb2, f"{method.__name__}Response")
+
+    @wraps(method)
+    async def answer(self: AdminService, request: Any, context: Any) -> Any:
+        try:
+            found = await method(self, request, context)
+            found.status.code = Code.OK
+            return found
+        except LedgerError as error:
+            return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        except TimeoutError:
+            return response(status=admin_pb2.Status(code=int(Code.PROXY_TIMEOUT), message="no answer in time; try again"))
+        except (grpc.RpcError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # a bug must not reach a client as a traceback
+            log.exception("admin call failed")
+            text = f"internal error, {type(error).__name__}; the node's log says more"
+            return response(status=admin_pb2.Status(code=int(Code.INTERNAL_SERVER_ERROR), message=text))
+
+    return answer  # type: ignore[return-value]
+
+
+@bounded
+class AdminService(admin_pb2_grpc.AdminServicer):
+    """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        controller: Any,
+        overview: Overview,
+        peeks: Peeks,
+        queries: Queries,
+        storage: Retainer,
+        leadership: Leadership,
+        members: Members,
+        users: UserAdmin,
+        clients: ClientList,
+        receipt_keys: ReceiptKeys,
+        replication: Replication,
+        broker_groups: BrokerGroups,
+    ) -> None:
+        self._engine = engine
+        self._controller = controller
+        self._overview = overview
+        self._peeks = peeks
+        self._queries = queries
+        self._storage = storage
+        self._leadership = leadership
+        self._members = members
+        self._users = users
+        self._clients = clients
+        self._receipt_keys = receipt_keys
+        self._replication = replication
+        self._broker_groups = broker_groups
+        self._repairs = RepairAdmin(engine)
+
+    # -- status
+
+    @_answered
+    async def ClusterStatus(self, request: Any, context: Any) -> admin_pb2.ClusterStatusResponse:
+        replies = await self._overview.gather()
+        response = self._overview.merge(replies)
+        for group in response.groups:
+            agreed = self._controller.state.appointments.get(group.group)
+            if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
+                group.ha.epoch, group.ha.in_sync[:] = agreed.epoch, sorted(agreed.in_sync)
+        ends = queue_ends(replies)
+        for key in sorted(self._controller.state.topics):
+            response.topics.append(topic_info(self._controller.state.topics[key], ends))
+        return response
+
+    # -- topics
+
+    @_answered
+    async def CreateTopic(self, request: Any, context: Any) -> admin_pb2.CreateTopicResponse:
+        name = request.topic
+        kind = _choice(TopicKind, request.kind or "normal", "kind")
+        permission = _choice(Permission, request.permission or "rw", "permission")
+        durability = _choice(TopicDurability, request.durability, "durability")
+        topic, created = await self._controller.create_topic(
+            *(name.namespace, name.name, kind, request.queues or 8, permission), durability=durability, dedup_ms=request.dedup_ms
+        )
+        await self._topic_in_force(topic)
+        return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
+
+    @_answered
+    async def UpdateTopic(self, request: Any, context: Any) -> admin_pb2.UpdateTopicResponse:
+        name = request.topic
+        queues = request.queues if request.HasField("queues") else None
+        permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
+        durability = _choice(TopicDurability, request.durability, "durability") if request.HasField("durability") else None
+        dedup_ms = request.dedup_ms if request.HasField("dedup_ms") else None
+        topic = await self._controller.update_topic(
+            *(name.namespace, name.name),
+            queues=queues,
+            permission=permission,
+            durability=durability,
+            dedup_ms=dedup_ms,
+            add_group=request.add_group or None,
+            grow=request.grow,
+        )
+        await self._topic_in_force(topic)
+        return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
+
+    @_answered
+    async def ListTopics(self, request: Any, context: Any) -> admin_pb2.ListTopicsResponse:
+        await self._controller.barrier()
+        ends = await self._ends()
+        topics = self._controller.state.topics
+        return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
+
+    @_answered
+    async def DescribeTopic(self, request: Any, context: Any) -> admin_pb2.DescribeTopicResponse:
+        topic = await self._topic(request.topic)
+        info = topic_info(topic, await self._ends())
+        stored = stored_name(topic.namespace, topic.name)
+        for queue in info.queue_list:
+            if queue.broker_group in self._engine.groups:
+                queue.min_offset = await self._engine.run(queue.broker_group, _reader(stored, queue.group_queue))
+        return admin_pb2.DescribeTopicResponse(topic=info)
+
+    @_answered
+    async def DeleteTopic(self, request: Any, context: Any) -> admin_pb2.DeleteTopicResponse:
+        deleted = await self._controller.delete_topic(request.topic.namespace, request.topic.name)
+        stored = stored_name(deleted.namespace, deleted.name)
+        await self._until(lambda: all(stored not in view.topics for view in self._engine.views.values()))
+        return admin_pb2.DeleteTopicResponse()
+
+    # -- consumer groups
+
+    @_answered
+    async def CreateGroup(self, request: Any, context: Any) -> admin_pb2.CreateGroupResponse:
+        name = request.group
+        attempts = request.max_attempts or GroupConfig("", "").max_attempts
+        group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
+        await self._group_in_force(group)
+        return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
+
+    @_answered
+    async def UpdateGroup(self, request: Any, context: Any) -> admin_pb2.UpdateGroupResponse:
+        name = request.group
+        attempts = request.max_attempts if request.HasField("max_attempts") else None
+        settings = given_of(request)
+        group = await self._controller.update_group(name.namespace, name.name, max_attempts=attempts, **settings)
+        await self._group_in_force(group)
+        return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
+
+    @_answered
+    async def ListGroups(self, request: Any, context: Any) -> admin_pb2.ListGroupsResponse:
+        await self._controller.barrier()
+        configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
+        used = await self._consumers()
+        infos = [group_info(configured[name], True) for name in sorted(configured)]
+        infos += [group_info(GroupConfig(*_split(name)), False) for name in sorted(used - configured.keys())]
+        return admin_pb2.ListGroupsResponse(groups=infos)
+
+    @_answered
+    async def DescribeGroup(self, request: Any, context: Any) -> admin_pb2.DescribeGroupResponse:
+        await self._controller.barrier()
+        key = (request.group.namespace, request.group.name)
+        stored = stored_name(*key)
+        configured = self._controller.state.groups.get(key)
+        rows = await self._queries.cursors(request.group)
+        if configured is None and not rows:
+            raise fail(Code.CONSUMER_GROUP_NOT_FOUND, f"consumer group {stored} does not exist and was never used")
+        info = group_info(configured or GroupConfig(*key), configured is not None)
+        for topic, queue in rows:
+            one = info.queues.add(
+                topic=name_of(topic),
+                broker_group=queue.broker_group,
+                group_queue=queue.group_queue,
+                leased=queue.leased,
+                lag=queue.lag,
+            )
+            if queue.HasField("cursor"):
+                one.cursor, one.max_offset = queue.cursor, queue.end
+        return admin_pb2.DescribeGroupResponse(group=info)
+
+    @_answered
+    async def DeleteGroup(self, request: Any, context: Any) -> admin_pb2.DeleteGroupResponse:
+        deleted = await self._controller.delete_group(request.group.namespace, request.group.name)
+        stored = stored_name(deleted.namespace, deleted.name)
+        await self._until(lambda: all(stored not in view.groups for view in self._engine.views.values()))
+        return admin_pb2.DeleteGroupResponse()
+
+    # -- messages and progress
+
+    @_answered
+    async def Peek(self, request: Any, context: Any) -> admin_pb2.PeekResponse:
+        return await self._peeks.peek(await self._topic(request.topic), request)
+
+    @_answered
+    async def Query(self, request: Any, context: Any) -> admin_pb2.QueryResponse:
+        return await self._queries.query(await self._topic(request.topic), request)
+
+    @_answered
+    async def MessageDetail(self, request: Any, context: Any) -> admin_pb2.MessageDetailResponse:
+        return await self._queries.detail(await self._topic(request.topic), request)
+
+    @_answered
+    async def TraceMessage(self, request: Any, context: Any) -> admin_pb2.TraceMessageResponse:
+        return await self._queries.trace(await self._topic(request.topic), request)
+
+    @_answered
+    async def WhyNotDelivered(self, request: Any, context: Any) -> admin_pb2.WhyNotDeliveredResponse:
+        if request.HasField("topic"):
+            return await self._queries.why_not_delivered([await self._topic(request.topic)], request)
+        return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
+
+    async def _topics_for(self, group: Any) -> list[Any]:
+        """Where a message of a consumer group may be: the topics it has used, then the others of its namespace."""
+        await self._controller.barrier()
+        used = {stored for stored, _ in await self._queries.cursors(group)}
+        topics = [topic for _, topic in sorted(self._controller.state.topics.items()) if topic.namespace == group.namespace]
+        return sorted(topics, key=lambda topic: stored_name(topic.namespace, topic.name) not in used)
+
+    @_answered
+    async def GroupLag(self, request: Any, context: Any) -> admin_pb2.GroupLagResponse:
+        topic = await self._topic(request.topic) if request.HasField("topic") else None
+        return await self._queries.lag(request.group, topic)
+
+    @_answered
+    async def ResetGroup(self, request: Any, context: Any) -> admin_pb2.ResetGroupResponse:
+        return await self._queries.reset(await self._topic(request.topic), request)
+
+    # -- log files
+
+    @_answered
+    async def WhyKept(self, request: Any, context: Any) -> admin_pb2.WhyKeptResponse:
+        self._require_broker_group(request.broker_group)
+        return await self._storage.ask_leader(request)
+
+    @_answered
+    async def TakePin(self, request: Any, context: Any) -> admin_pb2.TakePinResponse:
+        self._require_hosted(request.broker_group)
+        try:
+            return await self._storage.take_pin(request)
+        except TooManyPins as error:
+            raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
+
+    @_answered
+    async def RenewPin(self, request: Any, context: Any) -> admin_pb2.RenewPinResponse:
+        self._require_hosted(request.broker_group)
+        return await self._storage.renew_pin(request)
+
+    @_answered
+    async def DropPin(self, request: Any, context: Any) -> admin_pb2.DropPinResponse:
+        self._require_hosted(request.broker_group)
+        return await self._storage.drop_pin(request)
+
+    @_answered
+    async def RepairRange(self, request: Any, context: Any) -> admin_pb2.RepairRangeResponse:
+        return await self._repairs.repair_range(request)
+
+    # -- leadership
+
+    @_answered
+    async def TransferLeadership(self, request: Any, context: Any) -> admin_pb2.TransferLeadershipResponse:
+        self._require_broker_group(request.broker_group)
+        return await self._leadership.transfer(request)
+
+    @_answered
+    async def LeadershipHistory(self, request: Any, context: Any) -> admin_pb2.LeadershipHistoryResponse:
+        self._require_broker_group(request.broker_group)
+        return await self._leadership.history(request)
+
+    @_answered
+    async def ElectMaster(self, request: Any, context: Any) -> admin_pb2.ElectMasterResponse:
+        self._require_broker_group(request.broker_group)
+        return await self._replication.elect(request)
+
+    @_answered
+    async def ChangeReplication(self, request: Any, context: Any) -> admin_pb2.ChangeReplicationResponse:
+        self._require_broker_group(request.broker_group)
+        return await self._replication.change(request)
+
+    # -- members
+
+    @_answered
+    async def ChangeMember(self, request: Any, context: Any) -> admin_pb2.ChangeMemberResponse:
+        return await self._members.change(request)
+
+    @_answered
+    async def ListMembers(self, request: Any, context: Any) -> admin_pb2.ListMembersResponse:
+        return await self._members.listed()
+
+    # -- broker groups
+
+    @_answered
+    async def AddBrokerGroup(self, request: Any, context: Any) -> admin_pb2.AddBrokerGroupResponse:
+        return await self._broker_groups.add(request)
+
+    @_answered
+    async def ListBrokerGroups(self, request: Any, context: Any) -> admin_pb2.ListBrokerGroupsResponse:
+        return await self._broker_groups.listed()
+
+    @_answered
+    async def MoveReplica(self, request: Any, context: Any) -> admin_pb2.MoveReplicaResponse:
+        return await self._broker_groups.move(request)
+
+    @_answered
+    async def PreferLeader(self, request: Any, context: Any) -> admin_pb2.PreferLeaderResponse:
+        return await self._broker_groups.prefer(request)
+
+    @_answered
+    async def PlanRebalance(self, request: Any, context: Any) -> admin_pb2.PlanRebalanceResponse:
+        return await self._broker_groups.planned()
+
+    @_answered
+    async def ListClients(self, request: Any, context: Any) -> admin_pb2.ListClientsResponse:
+        return await self._clients.everywhere()
+
+    # -- users
+
+    @_answered
+    async def CreateUser(self, request: Any, context: Any) -> admin_pb2.CreateUserResponse:
+        return await self._users.create(request, self._until)
+
+    @_answered
+    async def ChangeUser(self, request: Any, context: Any) -> admin_pb2.ChangeUserResponse:
+        return await self._users.change(request)
+
+    @_answered
+    async def DeleteUser(self, request: Any, context: Any) -> admin_pb2.DeleteUserResponse:
+        return await self._users.delete(request)
+
+    @_answered
+    async def ListUsers(self, request: Any, context: Any) -> admin_pb2.ListUsersResponse:
+        return await self._users.list(request)
+
+    # -- receipts
+
+    @_answered
+    async def RotateReceiptKey(self, request: Any, context: Any) -> admin_pb2.RotateReceiptKeyResponse:
+        key_id, keys = await self._receipt_keys.rotate()
+        return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
+
+    def _require_broker_group(self, group: str) -> None:
+        known = self._controller.state.broker_groups
+        if group not in known:
+            raise fail(Code.BAD_REQUEST, f"broker group {group!r} does not exist; known: {', '.join(sorted(known))}")
+
+    def _require_hosted(self, group: str) -> None:
+        if group not in self._engine.groups:
+            raise fail(Code.BAD_REQUEST, f"this node has no replica of broker group {group!r}; ask a node that has one")
+
+    async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
+        """A call of this service that was forwarded here."""
+        if method == CLIENTS_METHOD:
+            return [self._clients.here().SerializeToString()]
+        if method == STORAGE_METHOD:
+            return [await self._storage.answer(request)]
+        if method == WHY_METHOD:
+            return [(await self._storage.why_kept(admin_pb2.WhyKeptRequest.FromString(request))).SerializeToString()]
+        if method == TRANSFER_METHOD:
+            transfer = admin_pb2.TransferLeadershipRequest.FromString(request)
+            return [(await self._leadership.transfer_here(transfer)).SerializeToString()]
+        if method == CHANGE_METHOD:
+            change = admin_pb2.ChangeMemberRequest.FromString(request)
+            # Without a group it is the whole request of a node that is to be removed itself.
+            done = await (self._members.change_here(group, change) if group else self.ChangeMember(change, None))
+            return [done.SerializeToString()]
+        if method == REPLICATION_METHOD:
+            to = admin_pb2.ChangeReplicationRequest.FromString(request)
+            return [(await self._replication.change_here(group, to)).SerializeToString()]
+        if method == HISTORY_METHOD:
+            history = admin_pb2.LeadershipHistoryRequest.FromString(request)
+            return [(await self._leadership.history_here(history)).SerializeToString()]
+        if method == PEEK_METHOD:
+            return [(await self._peek_here(admin_pb2.PeekRequest.FromString(request))).SerializeToString()]
+        return await self._queries.execute(method, group, request)
+
+    async def _peek_here(self, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
+        """The part of a Peek that the leader answers; a refusal that trying elsewhere can change is not in its status."""
+        try:
+            answer = await self._peeks.peek_here(await self._topic(request.topic), request)
+            answer.status.code = Code.OK
+            return answer
+        except LedgerError as error:
+            return admin_pb2.PeekResponse(status=admin_pb2.Status(code=int(error.code), message=error.message))
+
+    # -- helpers
+
+    async def _topic(self, name: Any) -> Any:
+        """The topic; a barrier read before it is called unknown (design §6)."""
+        key = (name.namespace, name.name)
+        if key not in self._controller.state.topics:
+            await self._controller.barrier()
+        topic = self._controller.state.topics.get(key)
+        if topic is None:
+            raise fail(Code.TOPIC_NOT_FOUND, f"topic {stored_name(*key)} does not exist; create it with: ledgermq topic create {name.name}")
+        return topic
+
+    async def _topic_in_force(self, topic: Any) -> None:
+        stored = stored_name(topic.namespace, topic.name)
+        views = self._engine.views
+        await self._until(lambda: all(view.topics.get(stored) == topic.in_group(group) for group, view in views.items()))
+
+    async def _group_in_force(self, group: GroupConfig) -> None:
+        stored = stored_name(group.namespace, group.name)
+        await self._until(lambda: all(view.groups.get(stored) == group for view in self._engine.views.values()))
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the intent is in force here; without it the answer would come too early. Time running out is a failure to report."""
+        limit = asyncio.get_running_loop().time() + within(IN_FORCE_WITHIN_S)
+        while not condition():
+            if asyncio.get_running_loop().time() > limit:
+                text = "agreed on, but not yet in force in every broker group; check `ledgermq status`, then try again"
+                raise fail(Code.PROXY_TIMEOUT, text)
+            await asyncio.sleep(0.01)
+
+    def _local_ends(self) -> dict[tuple[str, str, int], int]:
+        return {
+            (stored, group, queue): end
+            for group, view in self._engine.views.items()
+            for stored, ends in view.queue_ends.items()
+            for queue, end in enumerate(ends)
+        }
+
+    async def _ends(self) -> Mapping[tuple[str, str, int], int]:
+        """Next offsets of all queues; peers are asked only when some broker group has no replica here."""
+        if set(self._controller.state.broker_groups) <= set(self._engine.groups):
+            return self._local_ends()
+        return queue_ends(await self._overview.gather())
+
+    async def _consumers(self) -> set[str]:
+        """Stored names of the consumer groups that ever used a queue of a broker group here."""
+        found = await asyncio.gather(*(self._engine.run(group, _consumers_of) for group in self._engine.groups))
+        return {name for names in found for name in names}
+
+
+def _consumers_of(group: Any) -> set[str]:
+    return {base_group(name) for name, _, _ in group.machine.delivery.queues} | {name for name, _ in group.machine.offsets.pairs()}
+
+
+def _reader(stored: str, queue: int) -> Callable[[Any], int]:
+    return lambda group: int(group.machine.begin(stored, queue))
+
+
+def _choice(kind: Any, value: str, what: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(item.value for item in kind if item.value)
+        raise fail(Code.BAD_REQUEST, f"{what} {value!r} is not supported; use one of {known}") from None
+
+
+def _split(stored: str) -> tuple[str, str]:
+    namespace, _, name = stored.rpartition("@")
+    return namespace, name

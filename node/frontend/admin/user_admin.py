@@ -1,0 +1,87 @@
+"""What the admin service does about users: seals their secrets, and hands the rest to the controller quorum.
+
+A secret passes through here once, in plain, on its way in. It is never logged and never answered; what comes out of the quorum is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from ledgermq.node.controller import users as user_commands
+from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.controller.grants import User, effective
+from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.proto import admin_pb2
+from ledgermq.proto.status import Code, fail
+
+TIMEOUT_S = 5.0
+SECRET_LEAST = 16
+SECRET_MOST = 256
+
+
+class Quorum(Protocol):
+    """What is needed of the controller."""
+
+    @property
+    def state(self) -> State: ...
+    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
+    async def barrier(self) -> Any: ...
+
+
+class UserAdmin:
+    """The calls. `until` waits for something to be in force on this node."""
+
+    def __init__(self, controller: Quorum, sealer: Sealer) -> None:
+        self._controller = controller
+        self._sealer = sealer
+
+    async def create(
+        self, request: admin_pb2.CreateUserRequest, until: Callable[[Callable[[], bool]], Awaitable[None]]
+    ) -> admin_pb2.CreateUserResponse:
+        settings = {"name": request.name, "grants": list(request.grants), "roles": list(request.roles)}
+        if request.secret_key:
+            settings["secret"] = self._sealed(request.name, request.secret_key)
+        outcome = await self._controller.submit("create-user", settings, TIMEOUT_S)
+        await until(lambda: request.name in self._users)
+        return admin_pb2.CreateUserResponse(user=self._info(outcome), created=outcome.changed)
+
+    async def change(self, request: admin_pb2.ChangeUserRequest) -> admin_pb2.ChangeUserResponse:
+        settings: dict[str, Any] = {"name": request.name, "grant": list(request.grant), "revoke": list(request.revoke)}
+        settings.update(give_roles=list(request.give_roles), take_roles=list(request.take_roles), end_former=request.end_former_secret)
+        if request.secret_key:
+            settings["secret"] = self._sealed(request.name, request.secret_key)
+        return admin_pb2.ChangeUserResponse(user=self._info(await self._controller.submit("change-user", settings, TIMEOUT_S)))
+
+    async def delete(self, request: admin_pb2.DeleteUserRequest) -> admin_pb2.DeleteUserResponse:
+        await self._controller.submit("delete-user", {"name": request.name}, TIMEOUT_S)
+        return admin_pb2.DeleteUserResponse()
+
+    async def list(self, request: admin_pb2.ListUsersRequest) -> admin_pb2.ListUsersResponse:
+        await self._controller.barrier()
+        users = self._users
+        if request.name and request.name not in users:
+            raise fail(Code.NOT_FOUND, f"there is no user {request.name}; see: ledgermq user list")
+        wanted = [request.name] if request.name else sorted(users)
+        return admin_pb2.ListUsersResponse(users=[_info(user_commands.shown(users[name]), users) for name in wanted])
+
+    @property
+    def _users(self) -> Mapping[str, User]:
+        return self._controller.state.users
+
+    def _sealed(self, name: str, secret: str) -> str:
+        if not SECRET_LEAST <= len(secret.encode()) <= SECRET_MOST or not secret.isprintable():
+            raise fail(Code.BAD_REQUEST, f"a secret has {SECRET_LEAST} to {SECRET_MOST} bytes of printable text")
+        return self._sealer.seal(name, secret)
+
+    def _info(self, outcome: Outcome) -> admin_pb2.UserInfo:
+        assert outcome.value is not None, "a successful command on a user names the result"
+        return _info(outcome.value, self._users)
+
+
+def _info(shown: Mapping[str, Any], users: Mapping[str, User]) -> admin_pb2.UserInfo:
+    info = admin_pb2.UserInfo(**shown)
+    user = users.get(info.name)
+    if user is not None:
+        info.grants_of_roles.extend(sorted(map(str, effective(user, users) - user.grants)))
+    return info

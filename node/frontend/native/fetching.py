@@ -1,0 +1,492 @@
+"""Fetch: a stream of committed entries for one reader, as fast as it gives credit.
+
+Here live the opening, permissions, credit, quotas and the end of a stream; what comes next is the business of `tailing.py`. A stream is
+served by the leader of its broker group and ends with a Redirect when that is another node: the reader goes on there behind the last entry
+it got. Everything handed out is applied here, so it is committed and stays true whoever leads.
+
+A reader may allow that any replica serves it (`local_reads.py`); then its stream ends with a Redirect when what this one knows becomes too
+old, or when the reader knows more than it, so that no place of a reader ever goes back.
+
+A response is no larger than the credit that is left, except for a single entry that is: then the credit falls below zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import Unreadable
+from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
+from ledgermq.node.frontend.native.answers import Answer
+from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Caller, Callers, as_group, read
+from ledgermq.node.frontend.native.leaders import Leaders
+from ledgermq.node.frontend.native.log_tail import LogTail
+from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
+from ledgermq.node.frontend.native.problems import Moved, as_error, problem
+from ledgermq.node.frontend.native.reading import Ends, look
+from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
+from ledgermq.node.frontend.native.tailing import Gone, QueueTail
+from ledgermq.node.controller.grants import Kind, Need
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.frontend.rocketmq.wire.meters import Meter
+from ledgermq.node.frontend.rocketmq.streams import GONE
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.status import Code, LedgerError, fail, refused
+
+METHOD = "Fetch"
+CLIENT_TYPE = "native-consumer"
+RESPONSE_BYTES = 1 << 20
+"""Of entries, where the reader does not say."""
+RESPONSE_BYTES_MAX = 3 << 20
+"""A message of gRPC is at most 4 MiB where a client sets nothing else."""
+TOPIC_WITHIN_S = 5.0
+"""A topic that is agreed comes into force soon."""
+OPEN_WITHIN_S = 30.0
+LAST_WORDS_S = 1.0
+"""So long a reader that was sent away may take to end its stream."""
+FAREWELL_S = 5.0
+"""So long a reader that got everything it wanted may take to end its stream."""
+SIGN_OF_LIFE_S = 1.0
+"""A replica that does not lead says so often that it is still there, and looks whether it may go on."""
+_OWES_S = 1.0
+"""A reader that is over its quota is looked at again after this time at the latest."""
+
+Context = Any
+
+
+class Fetcher:
+    """The Fetch of one node. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        node: str,
+        topics: Topics,
+        sources: Sources,
+        leaders: Leaders,
+        callers: Callers,
+        streams: OpenStreams,
+        meter: Meter,
+        local: LocalReads,
+    ) -> None:
+        self.node = node
+        self._local = local
+        self._topics = topics
+        self._sources = sources
+        self._leaders = leaders
+        self._callers = callers
+        self._streams = streams
+        self._meter = meter
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
+        """One stream, from its first request to its last answer."""
+        began = perf_counter()
+        listening: set[asyncio.Task[None]] = set()
+        try:
+            last = await self._ended(requests, context, listening)
+            self._meter.count_code(_code_of(last), perf_counter() - began)
+            if last is None:
+                return
+            with contextlib.suppress(*GONE):
+                await context.write(last.SerializeToString())
+                if listening:
+                    # Who is writing credit just now would lose this answer.
+                    await asyncio.wait(listening, timeout=LAST_WORDS_S)
+        finally:
+            for task in listening:
+                task.cancel()
+
+    async def _ended(
+        self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]
+    ) -> pb.FetchResponse | None:
+        """Serve a stream; what is to be said in the end."""
+        try:
+            await self._serve(requests, context, listening)
+            return None
+        except Moved as moved:
+            return pb.FetchResponse(redirect=await self._leaders.settled(moved.broker_group))
+        except GONE:
+            # The reader went in the middle of an answer.
+            return None
+        except Exception as error:  # the client gets a problem, never an exception
+            return pb.FetchResponse(problem=problem(_told(error, self.node)))
+
+    async def _serve(self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]) -> None:
+        try:
+            async with asyncio.timeout(OPEN_WITHIN_S):
+                data = await anext(aiter(requests))
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise fail(Code.REQUEST_TIMEOUT, "a Fetch begins with its opening, which did not come") from None
+        # Now and not before: whoever is refused while he says his first word hears of a broken stream instead of the reason.
+        caller = await self._callers.of(context)
+        first = pb.FetchRequest.FromString(data)
+        if first.WhichOneof("request") != "open":
+            raise fail(Code.BAD_REQUEST, "the first request of a Fetch is its opening")
+        stream = _Stream(self, caller, first.open, context)
+        with self._hold(caller, stream.consumer_group) or _NOTHING as hold, self._streams.held(stream.listed()):
+            listening.add(asyncio.create_task(stream.listen(requests)))
+            try:
+                await stream.run(hold)
+            finally:
+                stream.close()
+
+    def _hold(self, caller: Caller, consumer_group: str) -> Hold | None:
+        names = [consumer_group] if consumer_group else []
+        return self._callers.enter(caller, Kind.GROUP, names, receive=True, messages=0, size=0)
+
+    # -- what a stream needs of its node
+
+    def allow(self, caller: Caller, needs: tuple[Need, ...]) -> None:
+        """All of them. Raises FORBIDDEN."""
+        for need in needs:
+            self._callers.allow(caller, need)
+
+    @property
+    def views(self) -> Mapping[str, GroupView]:
+        return self._sources.engine.views
+
+    def view(self, broker_group: str) -> GroupView:
+        """Of a group that this node leads. Raises Moved."""
+        view = self.views.get(broker_group)
+        if view is None or not view.serving:
+            raise Moved(broker_group)
+        return view
+
+    def bound_ms(self, opening: pb.OpenFetch) -> int | None:
+        """How old what this replica knows may be for a reader that allows any; None: only the leader serves it."""
+        return self._local.bound_ms(opening.broker_group, opening.max_age_ms) if opening.any_replica else None
+
+    def standing(self, broker_group: str, bound_ms: int) -> Standing:
+        """Raises Moved when the replica here may not serve now."""
+        found = self._local.standing(broker_group, bound_ms)
+        if found is None:
+            raise Moved(broker_group)
+        return found
+
+    async def confirm(self, broker_group: str) -> None:
+        """This node leads, and has applied everything that was acknowledged before. Raises Moved, LedgerError."""
+        if broker_group not in self._topics.broker_groups:
+            raise fail(Code.NOT_FOUND, f"there is no broker group {broker_group!r}; ask Locate")
+        engine = self._sources.engine
+        outcome = await engine.call(broker_group, Confirm(engine.new_token()))
+        if isinstance(outcome, Refused):
+            if outcome.reason == "not-leader":
+                raise Moved(broker_group)
+            raise refused(outcome.reason, outcome.detail)
+
+    async def find(self, stored: str, broker_group: str) -> None:
+        """That a topic may be read here. Raises TOPIC_NOT_FOUND, FORBIDDEN, BAD_REQUEST."""
+        topic = await self._topics.find(stored)
+        if not topic.permission.readable:
+            raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
+        if broker_group not in topic.placement:
+            raise fail(Code.BAD_REQUEST, f"topic {stored} has no queues in broker group {broker_group}; ask Locate")
+
+    async def open(self, broker_group: str, waiter: Waiter) -> GroupSource:
+        return await self._sources.open(broker_group, waiter)
+
+    def close(self, source: GroupSource, waiter: Waiter) -> None:
+        self._sources.close(source, waiter)
+
+
+class _Nothing:
+    """The hold where nothing is counted."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+class _Stream:
+    """One reader."""
+
+    def __init__(self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: Context) -> None:
+        """Raises what is wrong with the request."""
+        self._fetcher = fetcher
+        self._caller = caller
+        self._opening = opening
+        self._context = context
+        self._group = opening.broker_group
+        self._topic = caller.topic(opening.namespace, opening.topic) if opening.topic else ""
+        self.consumer_group = caller.group(opening.namespace, opening.consumer_group) if opening.consumer_group else ""
+        self._needs: tuple[Need, ...] = (read(self._topic),) if self._topic else (ADMINISTRATOR,)
+        if self.consumer_group:
+            self._needs += (as_group(self.consumer_group),)
+        self._max_bytes = min(opening.max_response_bytes or RESPONSE_BYTES, RESPONSE_BYTES_MAX)
+        self._credit = int(opening.credit_bytes)
+        self._broken: Exception | None = None
+        """Why the stream ends: a request that came later, or this node."""
+        self._silent = asyncio.Event()
+        """The reader says nothing more."""
+        self._waiter = Waiter(self._topic)
+        self._source: GroupSource | None = None
+        self._bound_ms = fetcher.bound_ms(opening)
+        """Set: this node serves the stream whether it leads or not, as long as what it knows is no older."""
+        self._seen: tuple[object, ...] = ()
+        _check(opening)
+
+    async def listen(self, requests: AsyncIterator[bytes]) -> None:
+        """Take the credit that comes. A reader that says nothing more gets what it gave credit for."""
+        try:
+            async for data in requests:
+                request = pb.FetchRequest.FromString(data)
+                if request.WhichOneof("request") != "credit_bytes":
+                    raise fail(Code.BAD_REQUEST, "after the opening of a Fetch there is only credit")
+                self._credit += request.credit_bytes
+                self._waiter.stir()
+            self._silent.set()
+        except (LedgerError, DecodeError) as error:
+            self._broken = error
+            self._waiter.stir()
+
+    def listed(self) -> OpenStream:
+        """As it stands in the list of clients."""
+        topics = {self._topic} if self._topic else set()
+        anywhere = self._bound_ms is not None
+        return OpenStream(self._caller.client_id, CLIENT_TYPE, self._group, self._end, topics, self.consumer_group, anywhere)
+
+    def _end(self) -> None:
+        """The reader goes elsewhere."""
+        self._broken = Moved(self._group)
+        self._waiter.stir()
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._fetcher.close(self._source, self._waiter)
+            self._source = None
+            metrics.FETCH_STREAMS.labels(self._group).dec()
+        # Raised, it knows this stream, and so itself and the window on the newest entries, tens of MiB: a ring (`problems.bare`).
+        self._broken = None
+
+    async def run(self, hold: Hold | None) -> None:
+        """Everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""
+        fetcher, group = self._fetcher, self._group
+        fetcher.allow(self._caller, self._needs)
+        if self._bound_ms is None or self._standing().role == LEADER:
+            await fetcher.confirm(group)
+        if self._topic:
+            await fetcher.find(self._topic, group)
+        self._source = await fetcher.open(group, self._waiter)
+        metrics.FETCH_STREAMS.labels(group).inc()
+        tail = await (self._open_topic(self._source) if self._topic else self._open_log(self._source))
+        told = False
+        while True:
+            self._waiter.begin()
+            if self._broken is not None:
+                raise self._broken
+            view = self._view()
+            fetcher.allow(self._caller, self._needs)
+            if tail.finished:
+                await self._context.write(self._caught_up(tail))
+                await self._farewell()
+                return
+            if self._credit <= 0:
+                metrics.FETCH_CREDIT_WAITS.labels(group).inc()
+                await self._news()
+                continue
+            room = min(self._max_bytes, self._credit)
+            if await self._sent(tail, view, room, hold):
+                told = False
+                continue
+            if tail.finished:
+                continue
+            if not told:
+                told = True
+                await self._context.write(self._caught_up(tail))
+                continue
+            told = await self._news()
+
+    def _standing(self) -> Standing:
+        """What this node is to the stream. Raises Moved where it may not serve it."""
+        if self._bound_ms is None:
+            self._fetcher.view(self._group)
+            return Standing(LEADER, None)
+        return self._fetcher.standing(self._group, self._bound_ms)
+
+    def _view(self) -> GroupView:
+        """As of now, of a node that may serve the stream. Raises Moved."""
+        self._standing()
+        return self._fetcher.views[self._group]
+
+    async def _news(self) -> bool:
+        """Wait for something new; False when it is time to say that this node is still there, which a leader need not."""
+        if self._bound_ms is None:
+            await self._waiter.wait()
+            return True
+        try:
+            async with asyncio.timeout(SIGN_OF_LIFE_S):
+                await self._waiter.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _farewell(self) -> None:
+        """Let the reader end the stream: one that gives credit in the moment when the node ends it loses what is on its way."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                await self._silent.wait()
+
+    async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
+        """Send what comes next; False when there is nothing. A call of its own, so that a reader that waits holds nothing of it."""
+        answers = await self._next(tail, view, room)
+        for answer in answers:
+            await self._send(answer, hold)
+        return bool(answers)
+
+    async def _next(self, tail: QueueTail | LogTail, view: GroupView, room: int) -> list[Answer]:
+        if isinstance(tail, LogTail):
+            return await tail.read(room)
+        config = view.topics.get(self._topic)
+        if config is None:
+            raise Gone(self._topic)
+        if not config.permission.readable:
+            raise fail(Code.FORBIDDEN, f"topic {self._topic} has no readable queue")
+        return await tail.read(view.queue_ends[self._topic], config.incarnation, room)
+
+    async def _send(self, answer: Answer, hold: Hold | None) -> None:
+        self._credit -= answer.size
+        metrics.FETCHED_BYTES.labels(self._group, answer.source).inc(answer.size)
+        metrics.FETCHED_MESSAGES.labels(self._group, answer.source).inc(answer.count)
+        if answer.skipped:
+            metrics.FETCH_SKIPPED.labels(self._group).inc(answer.skipped)
+        await self._context.write(answer.data)
+        if hold is not None:
+            hold.cost(answer.count, answer.size)
+            while self._broken is None and (owed_s := hold.owed_s()) > 0:
+                await asyncio.sleep(min(owed_s, _OWES_S))
+
+    # -- the opening
+
+    async def _open_topic(self, source: GroupSource) -> QueueTail:
+        ends = await self._in_force(source)
+        places: dict[int, int] = {}
+        for wanted in _places(self._opening):
+            places[wanted.queue] = await self._place(source, ends, wanted)
+        goals = {queue: ends.ends[queue] for queue in places} if self._opening.until_end else None
+        opened = self._opened(source, ends.applied_index)
+        for queue, offset in places.items():
+            opened.begins.add(queue=queue, first_offset=offset)
+            opened.ends.add(queue=queue, first_offset=ends.ends[queue])
+        await self._context.write(pb.FetchResponse(opened=opened).SerializeToString())
+        return QueueTail(source, self._topic, ends, places, goals)
+
+    async def _in_force(self, source: GroupSource) -> Ends:
+        """The topic in the log of this broker group. Raises HA_NOT_AVAILABLE when it does not come into force in time."""
+        until = asyncio.get_running_loop().time() + TOPIC_WITHIN_S
+        while True:
+            self._waiter.begin()
+            ends = await source.run(lambda hosted: look(hosted, self._topic))
+            if ends is not None:
+                return ends
+            self._standing()
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._waiter.wait()
+            except TimeoutError:
+                what = f"topic {self._topic} is being set up in broker group {self._group}; try again"
+                raise fail(Code.HA_NOT_AVAILABLE, what) from None
+
+    async def _place(self, source: GroupSource, ends: Ends, wanted: pb.FetchFrom) -> int:
+        queue = wanted.queue
+        if not 0 <= queue < len(ends.ends):
+            raise fail(Code.BAD_REQUEST, f"topic {self._topic} has the queues 0 to {len(ends.ends) - 1} in {self._group}, not {queue}")
+        begin, end = ends.begins[queue], ends.ends[queue]
+        match wanted.WhichOneof("place"):
+            case "offset":
+                if not 0 <= wanted.offset <= end:
+                    self._let_leader_judge()
+                    what = f"offset {wanted.offset} is outside of queue {queue} of topic {self._topic}, which holds {begin} to {end}"
+                    raise fail(Code.ILLEGAL_OFFSET, f"{what} (exclusive)")
+                return max(begin, wanted.offset)
+            case "store_ms":
+                return max(begin, await source.offset_at(self._topic, queue, begin, end, wanted.store_ms))
+            case _:
+                return begin if wanted.earliest else end
+
+    async def _open_log(self, source: GroupSource) -> LogTail:
+        begin, applied = await source.run(lambda hosted: (int(hosted.machine.begin_index), int(hosted.machine.applied_index)))
+        first = self._opening.from_index
+        if not 0 <= first <= applied + 1:
+            self._let_leader_judge()
+            raise fail(Code.ILLEGAL_OFFSET, f"log index {first} is outside of the log of {self._group}, which holds {begin} to {applied}")
+        opened = self._opened(source, applied)
+        opened.begins.add(queue=-1, first_offset=max(first, begin))
+        opened.ends.add(queue=-1, first_offset=applied + 1)
+        await self._context.write(pb.FetchResponse(opened=opened).SerializeToString())
+        return LogTail(source, max(first, begin), applied + 1 if self._opening.until_end else None)
+
+    def _let_leader_judge(self) -> None:
+        """What lies behind the end here may well be there. Raises Moved where another node leads."""
+        if self._standing().role != LEADER:
+            raise Moved(self._group)
+
+    def _opened(self, source: GroupSource, applied_index: int) -> pb.FetchOpened:
+        standing = self._standing()
+        opened = pb.FetchOpened(commit_index=applied_index, log_id=source.log_id, replica=self._fetcher.node, role=standing.role)
+        if standing.age_ms is not None:
+            opened.age_ms = standing.age_ms
+        return opened
+
+    def _caught_up(self, tail: QueueTail | LogTail) -> bytes:
+        ends: Mapping[int, int] = {-1: tail.next_index} if isinstance(tail, LogTail) else tail.places
+        told = pb.CaughtUp(commit_index=tail.next_index - 1)
+        if (age_ms := self._standing().age_ms) is not None:
+            told.age_ms = age_ms
+        for queue, offset in ends.items():
+            told.ends.add(queue=queue, first_offset=offset)
+        return pb.FetchResponse(caught_up=told).SerializeToString()
+
+
+def _places(opening: pb.OpenFetch) -> Sequence[pb.FetchFrom]:
+    """The field whose name is a word of Python."""
+    places: Sequence[pb.FetchFrom] = getattr(opening, "from")
+    return places
+
+
+def _check(opening: pb.OpenFetch) -> None:
+    """What is wrong with an opening by itself. Raises BAD_REQUEST."""
+    if not opening.topic:
+        if _places(opening):
+            raise fail(Code.BAD_REQUEST, "a Fetch without a topic begins at from_index, not in queues")
+        return
+    if not _places(opening):
+        raise fail(Code.BAD_REQUEST, "a Fetch of a topic names the queues to be read, and where each begins")
+    if len({wanted.queue for wanted in _places(opening)}) < len(_places(opening)):
+        raise fail(Code.BAD_REQUEST, "a queue is named twice")
+    if any(wanted.WhichOneof("place") is None for wanted in _places(opening)):
+        raise fail(Code.BAD_REQUEST, "every queue needs a place to begin: an offset, a time, the earliest message or the end")
+
+
+def _code_of(last: pb.FetchResponse | None) -> int:
+    """As what a stream counts that ended so."""
+    if last is None:
+        return int(Code.OK)
+    return last.problem.code if last.HasField("problem") else int(Code.HA_NOT_AVAILABLE)
+
+
+def _told(error: Exception, node: str) -> LedgerError:
+    """What ended a stream, for its reader."""
+    if isinstance(error, Gone):
+        return fail(Code.TOPIC_NOT_FOUND, f"topic {error} was deleted")
+    if isinstance(error, CallRefused | LedgerError):
+        return as_error(error, node, METHOD)
+    if isinstance(error, Unreadable):
+        what = f"a message cannot be read on node {node} ({error}); the node is about to mend it"
+        return fail(Code.INTERNAL_SERVER_ERROR, what)
+    return as_error(error, node, METHOD)

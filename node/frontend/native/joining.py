@@ -1,0 +1,311 @@
+"""Join: the members of consumer groups that share a topic's queues, at the leader of the topic's first broker group.
+
+Who owns what is decided by `ownership.py`; here are the streams of the members, their signs of life, and time. Everything is in memory: the
+next leader begins with nothing but a later generation, and gives out no queue that somebody may still read. The broker group's term makes
+generations of different coordinators differ. When a topic grows so that numbers mean other queues, everybody begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.controller.state import Topic
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.frontend.native.callers import CLIENT_ID_MAX, Caller, Callers, as_group, read
+from ledgermq.node.frontend.native.leaders import Leaders
+from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
+from ledgermq.node.frontend.native.ownership import Ownership
+from ledgermq.node.frontend.native.problems import Moved, as_error, problem
+from ledgermq.node.frontend.native.sources import Engine
+from ledgermq.node.frontend.rocketmq.wire.meters import Meter
+from ledgermq.node.frontend.rocketmq.streams import GONE
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto.names import has_control_character
+from ledgermq.proto.status import Code, LedgerError, fail
+
+METHOD = "Join"
+CLIENT_TYPE = "native-consumer"
+FIRST_WITHIN_S = 30.0
+GOODBYE_S = 0.1
+"""A stream whose member said its last word and that is still there after this time was ended by its member."""
+_TERM_BITS = 32
+_MS = 1_000_000
+
+
+def first_group(topic: Topic) -> str:
+    """The broker group whose leader coordinates the topic's consumer groups."""
+    return min(topic.placement)
+
+
+def number_of(topic: Topic, broker_group: str, queue: int) -> int:
+    """The number of a queue over all broker groups of its topic."""
+    return sum(count for group, count in topic.placement.items() if group < broker_group) + queue
+
+
+def renumbered(former: Topic, topic: Topic) -> bool:
+    """Whether a queue of the former topic has another number now."""
+    return any(number_of(former, group, 0) != number_of(topic, group, 0) for group in former.placement)
+
+
+@dataclass(slots=True)
+class _Group:
+    """One consumer group of one topic, coordinated here. `since`: what members say of this generation or an earlier one means queues by
+    other numbers."""
+
+    term: int
+    ownership: Ownership
+    topic: Topic
+    since: int = 0
+    seats: dict[str, _Seat] = field(default_factory=dict)
+    told: int = 0
+    """The generation that every seat knows of, or is about to."""
+    timer: asyncio.TimerHandle | None = None
+
+
+class _Seat:
+    """A member's stream."""
+
+    def __init__(self) -> None:
+        self.news = asyncio.Event()
+        self.failure: Exception | None = None
+
+    def end(self, failure: Exception) -> None:
+        self.failure = failure
+        self.news.set()
+
+
+class Joiner:
+    """All consumer groups that this node coordinates. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        node: str,
+        engine: Engine,
+        topics: Topics,
+        leaders: Leaders,
+        callers: Callers,
+        streams: OpenStreams,
+        meter: Meter,
+        liveness_ms: int,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self._node = node
+        self._engine = engine
+        self._topics = topics
+        self._leaders = leaders
+        self._callers = callers
+        self._streams = streams
+        self._meter = meter
+        self._liveness_ms = liveness_ms
+        self._now_ns = now_ns
+        self._groups: dict[tuple[str, str], _Group] = {}
+        self._latest = 0
+        """The latest generation of a consumer group that is forgotten: no generation comes twice."""
+        self._serving: dict[str, tuple[int, int]] = {}
+        """Broker group → the term it is led here in, and since when: until a liveness period later, members of a forerunner may read."""
+        engine.on_view(self._view)
+
+    def _view(self, broker_group: str, view: GroupView) -> None:
+        if view.serving and self._serving.get(broker_group, (0, 0))[0] != view.term:
+            self._serving[broker_group] = view.term, self._now_ns()
+
+    def owns(self, stored: str, consumer: str, member: str, queue: int, generation: int) -> bool:
+        """Whether a queue, by its number, is a member's own."""
+        group = self._groups.get((stored, consumer))
+        topic = self._topics.known(stored)
+        if group is None or topic is None or not self._current(topic, group) or renumbered(group.topic, topic):
+            return False
+        group.ownership.look(self._now_ns())
+        return group.ownership.owns(member, queue, generation)
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """One member's stream."""
+        began, code = perf_counter(), int(Code.OK)
+        last: pb.JoinResponse | None = None
+        try:
+            await self._serve(requests, context)
+        except Moved as moved:
+            code = int(Code.HA_NOT_AVAILABLE)
+            last = pb.JoinResponse(redirect=await self._leaders.settled(moved.broker_group))
+        except GONE:
+            last = None
+        except Exception as error:  # the client gets a problem, never an exception
+            last = pb.JoinResponse(problem=problem(as_error(error, self._node, METHOD)))
+            code = last.problem.code
+        self._meter.count_code(code, perf_counter() - began)
+        if last is not None:
+            with contextlib.suppress(*GONE):
+                await context.write(last.SerializeToString())
+
+    async def _serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        try:
+            async with asyncio.timeout(FIRST_WITHIN_S):
+                data = await anext(aiter(requests))
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise fail(Code.REQUEST_TIMEOUT, "a Join begins with a request, which did not come") from None
+        caller = await self._callers.of(context)
+        request = pb.JoinRequest.FromString(data)
+        stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
+        self._allow(caller, stored, consumer)
+        if not request.member or len(request.member) > CLIENT_ID_MAX or has_control_character(request.member):
+            raise fail(Code.BAD_REQUEST, f"a member needs a name of at most {CLIENT_ID_MAX} characters, without control characters")
+        topic = await self._topics.find(stored)
+        if not topic.permission.readable:
+            raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
+        coordinator = first_group(topic)
+        if request.broker_group != coordinator or not self._leaders.serves(coordinator):
+            raise Moved(coordinator)
+        seat = _Seat()
+        key = (stored, consumer)
+        listed = OpenStream(caller.client_id, CLIENT_TYPE, coordinator, lambda: seat.end(Moved(coordinator)), {stored}, consumer)
+        with self._streams.held(listed):
+            await self._sit(key, self._group(key, topic), request, seat, requests, context, caller)
+
+    async def _sit(
+        self,
+        key: tuple[str, str],
+        group: _Group,
+        request: pb.JoinRequest,
+        seat: _Seat,
+        requests: AsyncIterator[bytes],
+        context: Any,
+        caller: Caller,
+    ) -> None:
+        member = request.member
+        if request.generation and request.generation <= group.since:
+            raise _other_numbers(key[0])
+        former = group.seats.get(member)
+        if former is not None:
+            former.end(fail(Code.PRECONDITION_FAILED, f"another stream of member {member} was opened"))
+        group.seats[member] = seat
+        metrics.JOIN_STREAMS.inc()
+        group.ownership.join(member, request.generation, request.queues, self._now_ns())
+        self._told(key, group, seat)
+        listening = asyncio.create_task(self._listen(key, group, member, seat, requests))
+        try:
+            while True:
+                await seat.news.wait()
+                seat.news.clear()
+                if seat.failure is not None:
+                    raise seat.failure
+                self._allow(caller, *key)
+                share = group.ownership.share(member)
+                if share is None:
+                    if listening.done():
+                        return
+                    what = f"member {member} was silent for too long and counts as gone: join again, reading nothing"
+                    raise fail(Code.PRECONDITION_FAILED, what)
+                answer = pb.Assignment(generation=share.generation, queues=share.queues, members=share.members)
+                answer.liveness_ms = self._liveness_ms
+                await context.write(pb.JoinResponse(assignment=answer).SerializeToString())
+        finally:
+            listening.cancel()
+            # Raised, it knows this call, and so itself: a ring (`problems.bare`).
+            seat.failure = None
+            metrics.JOIN_STREAMS.dec()
+            if group.seats.get(member) is seat:
+                # The member stays until it counts as gone: it may come back on another stream.
+                del group.seats[member]
+
+    async def _listen(self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, requests: AsyncIterator[bytes]) -> None:
+        """Signs of life; the end of them is a goodbye."""
+        try:
+            async for data in requests:
+                request = pb.JoinRequest.FromString(data)
+                topic = await self._topics.find(key[0])
+                if not self._current(topic, group):
+                    raise Moved(first_group(topic))
+                if renumbered(group.topic, topic):
+                    self._renumber(key, group, topic)
+                    raise _other_numbers(key[0])
+                group.ownership.resize(topic.queues, self._now_ns())
+                group.ownership.alive(member, request.generation, self._now_ns())
+                self._told(key, group, seat)
+            # A broken stream ends in the same way, a moment before its handler is cancelled, and this task with it.
+            await asyncio.sleep(GOODBYE_S)
+            if group.seats.get(member) is seat:
+                group.ownership.leave(member, self._now_ns())
+                self._told(key, group, seat)
+        except Exception as error:  # it ends the stream there, where it has a reader
+            seat.end(error)
+
+    def _group(self, key: tuple[str, str], topic: Topic) -> _Group:
+        """As coordinated in this term."""
+        group = self._groups.get(key)
+        if group is not None and self._current(topic, group) and renumbered(group.topic, topic):
+            group = self._renumber(key, group, topic)
+        if group is None or not self._current(topic, group):
+            if group is not None and group.timer is not None:
+                group.timer.cancel()
+            coordinator, liveness_ns = first_group(topic), self._liveness_ms * _MS
+            term = self._engine.views[coordinator].term
+            known, since_ns = self._serving.get(coordinator, (0, 0))
+            since_ns = since_ns if known == term else self._now_ns()
+            ownership = Ownership(max(term << _TERM_BITS, self._latest), topic.queues, liveness_ns, since_ns + liveness_ns)
+            group = self._groups[key] = _Group(term, ownership, topic)
+        group.ownership.resize(topic.queues, self._now_ns())
+        return group
+
+    def _renumber(self, key: tuple[str, str], former: _Group, topic: Topic) -> _Group:
+        """End every stream; what anybody still reads, by whatever number, is given to nobody for a liveness period."""
+        if self._groups.get(key) is not former:
+            return former
+        if former.timer is not None:
+            former.timer.cancel()
+        for seat in former.seats.values():
+            seat.end(_other_numbers(key[0]))
+        generation, liveness_ns = former.ownership.generation, self._liveness_ms * _MS
+        ownership = Ownership(generation, topic.queues, liveness_ns, self._now_ns() + liveness_ns)
+        group = self._groups[key] = _Group(former.term, ownership, topic, generation)
+        self._told(key, group, None)
+        return group
+
+    def _current(self, topic: Topic, group: _Group) -> bool:
+        """Whether nobody else can have coordinated since."""
+        coordinator = first_group(topic)
+        view = self._engine.views.get(coordinator)
+        return view is not None and view.serving and view.term == group.term and first_group(group.topic) == coordinator
+
+    def _told(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
+        """Something happened: whoever spoke is answered, and so is everybody for whom there is another generation."""
+        if seat is not None:
+            seat.news.set()
+        generation = group.ownership.generation
+        if generation != group.told:
+            group.told = generation
+            for other in group.seats.values():
+                other.news.set()
+        if group.timer is not None:
+            group.timer.cancel()
+            group.timer = None
+        next_ns = group.ownership.next_ns
+        if next_ns is None:
+            # No member, and nobody who may be one: nothing is left to be remembered.
+            self._latest = max(self._latest, generation)
+            if self._groups.get(key) is group:
+                del self._groups[key]
+        else:
+            delay_s = max(0, next_ns - self._now_ns()) / 1e9
+            group.timer = asyncio.get_running_loop().call_later(delay_s, self._time_passed, key, group)
+
+    def _time_passed(self, key: tuple[str, str], group: _Group) -> None:
+        group.timer = None
+        group.ownership.look(self._now_ns())
+        self._told(key, group, None)
+
+    def _allow(self, caller: Caller, stored: str, consumer: str) -> None:
+        self._callers.allow(caller, read(stored))
+        self._callers.allow(caller, as_group(consumer))
+
+
+def _other_numbers(stored: str) -> LedgerError:
+    return fail(Code.PRECONDITION_FAILED, f"the queues of topic {stored} have other numbers now: join again, reading nothing")

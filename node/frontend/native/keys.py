@@ -1,0 +1,117 @@
+"""The keys of receipts as a node uses them: the newest to sign with, all of them to verify, a new one when the newest is old.
+
+A key is made by whichever node needs one first, and agreed on in the controller quorum; in plain it exists in the memory of nodes only. A
+frame never waits for the quorum: a producer is not opened before there is a key, and an old key signs until a newer one is known here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+from ledgermq.node.controller.receipt_keys import Keys
+from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.proto.receipts import KEY_BYTES
+from ledgermq.proto.status import Code, LedgerError, fail
+
+TIMEOUT_S = 5.0
+ROTATE_AFTER_MS = 30 * 86_400_000
+_ID_BYTES = 8
+
+log = get_logger()
+Key = tuple[str, bytes]
+"""(key id, key)"""
+
+
+class Quorum(Protocol):
+    """What is needed of the controller."""
+
+    @property
+    def state(self) -> State: ...
+    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
+    async def barrier(self) -> Any: ...
+
+
+class ReceiptKeys:
+    """Belongs to the loop's thread. `now_ms`: wall clock."""
+
+    def __init__(self, quorum: Quorum, sealer: Sealer, now_ms: Callable[[], int]) -> None:
+        self._quorum = quorum
+        self._sealer = sealer
+        self._now_ms = now_ms
+        self._known: Keys = ()
+        self._opened: dict[str, bytes | None] = {}
+
+    def __repr__(self) -> str:
+        return f"ReceiptKeys({[key.key_id for key in self._quorum.state.receipt_keys]})"
+
+    def newest(self) -> Key | None:
+        """The key to sign with; None before there is one that can be read here."""
+        for known in reversed(self._quorum.state.receipt_keys):
+            key = self._open(known.key_id)
+            if key is not None:
+                return known.key_id, key
+        return None
+
+    async def meet(self, key_ids: Collection[str]) -> None:
+        """Have those of these keys that were made elsewhere a moment ago: one look, however many are not known. Raises LedgerError."""
+        if not {known.key_id for known in self._quorum.state.receipt_keys}.issuperset(key_ids):
+            await self._quorum.barrier()
+
+    def find(self, key_id: str) -> bytes | None:
+        """The key of a receipt; None: no such key, or not readable here."""
+        return self._open(key_id)
+
+    async def ready(self) -> None:
+        """Returns once there is a key. Raises LedgerError when there is none and the quorum does not answer."""
+        if self.newest() is None:
+            await self._quorum.barrier()
+        if self.newest() is None:
+            await self.rotate()
+            if self.newest() is None:
+                raise fail(Code.HA_NOT_AVAILABLE, "the first key for receipts is being agreed on; try again")
+
+    async def rotate(self) -> tuple[str, int]:
+        """Let another key sign from now on; what was signed stays verifiable. The newest key id, and how many keys there are. Raises
+        LedgerError."""
+        known = self._quorum.state.receipt_keys
+        key_id = secrets.token_hex(_ID_BYTES)
+        sealed = self._sealer.seal(_name(key_id), secrets.token_bytes(KEY_BYTES).hex())
+        arguments = {"key_id": key_id, "secret": sealed, "created_ms": self._now_ms(), "after": known[-1].key_id if known else ""}
+        outcome = await self._quorum.submit("add-receipt-key", arguments, TIMEOUT_S)
+        assert outcome.value is not None, "adding a key names the newest one"
+        log.info("receipts are signed with a new key", key=outcome.value["key_id"])
+        return outcome.value["key_id"], outcome.value["keys"]
+
+    async def look(self) -> None:
+        """Replace a key that has become old. What fails is tried at the next look."""
+        known = self._quorum.state.receipt_keys
+        if known and self._now_ms() - known[-1].created_ms >= ROTATE_AFTER_MS:
+            try:
+                await self.rotate()
+            except LedgerError as error:
+                log.warning("the key of receipts is old and was not changed", reason=str(error))
+
+    def _open(self, key_id: str) -> bytes | None:
+        keys = self._quorum.state.receipt_keys
+        if keys is not self._known:
+            self._known = keys
+            self._opened.clear()
+        if key_id not in self._opened:
+            sealed = next((known.sealed for known in keys if known.key_id == key_id), None)
+            if sealed is None:
+                return None
+            text = self._sealer.open(_name(key_id), sealed)
+            if text is None:
+                what = "it was sealed under another cluster secret; set cluster.former_secret_file"
+                log.error("receipt key not readable", key=key_id, reason=what)
+            self._opened[key_id] = None if text is None else bytes.fromhex(text)
+        return self._opened[key_id]
+
+
+def _name(key_id: str) -> str:
+    """Whose secret it is: no user's, whose names have no blanks."""
+    return f"receipt key {key_id}"

@@ -1,0 +1,89 @@
+"""The way of one reader through the log itself, entry by entry in the order of the log, whatever they are: for administrators.
+
+As in `tailing.py`: from the files until the window on the newest ranges is reached, then from the window. One caller at a time.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.broker.state.recent import Applied
+from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
+from ledgermq.node.frontend.native.tailing import Source
+from ledgermq.storage.errors import LogDamaged
+
+ALL = -1
+"""The queue of entries that are read by log index."""
+
+
+class LogTail:
+    """The log from `first_index` on. `goal`: the index before which it ends to be read; None: it goes on for ever."""
+
+    def __init__(self, source: Source, first_index: int, goal: int | None) -> None:
+        self._source = source
+        self._next = first_index
+        self._goal = goal
+        self._skipped = 0
+
+    @property
+    def finished(self) -> bool:
+        return self._goal is not None and self._next >= self._goal
+
+    @property
+    def next_index(self) -> int:
+        return self._next
+
+    async def read(self, max_bytes: int) -> list[Answer]:
+        """What comes next, within `max_bytes` but at least one entry; nothing at the end. Raises OSError, LogDamaged, LedgerError."""
+        while not self.finished:
+            ranges = self._source.recent.since(self._next)
+            if ranges is not None:
+                return [self._told(self._cut(ranges[0], max_bytes))] if ranges else []
+            batch = await self._source.cold(partial(self._source.files.read_log, self._next, max_bytes))
+            if batch is None:
+                await self._skip()
+                continue
+            if not len(batch.sizes):
+                batch = await self._source.run(partial(_read_here, self._next, max_bytes))
+            # Nothing: the window begins behind what is applied, and nothing came since it was opened.
+            return [] if batch is None else [self._told(self._until_goal(batch))]
+        return []
+
+    async def _skip(self) -> None:
+        begin = await self._source.run(lambda hosted: int(hosted.machine.begin_index))
+        if begin <= self._next:
+            raise LogDamaged(f"entry {self._next} of the log is not to be found: audit this replica")
+        self._skipped, self._next = self._skipped + begin - self._next, begin
+
+    def _cut(self, applied: Applied, max_bytes: int) -> Batch:
+        entries = applied.entries
+        at = self._next - entries.first_index
+        count = max(1, int(np.searchsorted(np.cumsum(entries.sizes[at:], dtype=np.int64), max_bytes, side="right")))
+        last = at + count - 1
+        data = memoryview(entries.data)[int(entries.starts[at]) : int(entries.starts[last]) + int(entries.sizes[last])]
+        return self._until_goal(Batch(ALL, self._next, entries.sizes[at : last + 1], [data], "recent"))
+
+    def _until_goal(self, batch: Batch) -> Batch:
+        if self._goal is None or batch.next_offset <= self._goal:
+            return batch
+        sizes = batch.sizes[: self._goal - batch.first_offset]
+        return Batch(ALL, batch.first_offset, sizes, [memoryview(batch.pieces[0])[: int(sizes.sum(dtype=np.int64))]], batch.source)
+
+    def _told(self, batch: Batch) -> Answer:
+        self._next = batch.next_offset
+        skipped, self._skipped = self._skipped, 0
+        return entries_answer(batch, batch.next_offset, skipped)
+
+
+def _read_here(first_index: int, max_bytes: int, hosted: Any) -> Batch | None:
+    """Between two turns: entries that are applied and not durable here yet; None when there is none."""
+    machine = hosted.machine
+    if first_index > machine.applied_index:
+        return None
+    entries = hosted.store.log.read(first_index, max_bytes)
+    count = min(len(entries), machine.applied_index - first_index + 1)
+    end = int(entries.starts[count - 1]) + int(entries.sizes[count - 1])
+    return Batch(ALL, first_index, entries.sizes[:count], [entries.data[:end]], "waiting")

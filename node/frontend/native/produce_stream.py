@@ -1,0 +1,248 @@
+"""One open Produce stream: frames in, answers out in the same order, no more under way than the window allows.
+
+Two tasks: the reader checks each frame and hands it to the broker group, the writer waits for the outcomes in order. Between them lies a
+queue whose length the window bounds: while it is full nothing is read, and the transport holds the client back.
+
+How it ends: the client closes its side, and hears every answer that is still to come; or this node stops, or stops to lead, and the client
+hears the answers that there are and then a Redirect. What has no answer then has an unknown outcome, and is sent again to the leader, who
+knows what is stored. Nothing is answered out of order, and nothing behind a frame whose outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import grpc.aio
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls.outcome import AGAIN, Refused
+from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
+from ledgermq.node.frontend.native.frame_answers import FrameAnswers, Sent
+from ledgermq.node.frontend.native.frame_checks import FrameChecker, Origin
+from ledgermq.node.frontend.native.incoming import Incoming
+from ledgermq.node.frontend.native.problems import Moved, as_error, bare
+from ledgermq.node.frontend.native.requests import FrameRequest, read
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.frontend.rocketmq.ports import Engine
+from ledgermq.proto import log_pb2
+from ledgermq.proto.frames import BadFrame
+from ledgermq.proto.status import Code, LedgerError, code_name, fail
+
+WINDOW_FRAMES = 5
+"""As many as a broker group remembers of a producer: any of them may be sent again and gets its first receipt."""
+WINDOW_BYTES = 8 << 20
+
+
+class FrameSpan(Protocol):
+    """What tracing wants to know of a frame (`node/tracing.py`)."""
+
+    def end(self, code: int, message: str) -> None: ...
+
+
+Trace = Callable[[str, int, int], FrameSpan]
+"""(topic, messages, first sequence number)"""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A frame without an answer."""
+
+    sent: Sent
+    size: int
+    began: float
+    outcome: asyncio.Future[Any] | None = None
+    """None: it did not get as far as the broker group; then `failure` says why."""
+    failure: Exception | None = None
+    hold: Hold | None = None
+    span: FrameSpan | None = None
+
+    def close(self, code: int = int(Code.OK), message: str = "") -> None:
+        """It does not count any more."""
+        if self.hold is not None:
+            self.hold.__exit__(None, None, None)
+        if self.span is not None:
+            self.span.end(code, message)
+
+
+class ProduceStream:
+    """`topics`: stored names of what it was used for so far."""
+
+    def __init__(
+        self,
+        context: Any,
+        incoming: Incoming,
+        engine: Engine,
+        checker: FrameChecker,
+        answers: FrameAnswers,
+        origin: Origin,
+        *,
+        memory: bool,
+        node: str,
+        trace: Trace | None,
+    ) -> None:
+        self._context = context
+        self._incoming = incoming
+        self._engine = engine
+        self._checker = checker
+        self._answers = answers
+        self._origin = origin
+        self.topics: set[str] = set()
+        self._memory = memory
+        self._node = node
+        self._trace = trace
+        self._pending: deque[_Pending] = deque()
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self._ended: Exception | None = None
+        """Why nothing more is read; `_END` when the client closed its side."""
+        self._reader: asyncio.Task[None] | None = None
+
+    def move(self) -> None:
+        """Read no more; the client goes elsewhere once it has heard the answers that are under way."""
+        self._end(Moved(self._origin.broker_group))
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def run(self) -> None:
+        """Until the client has closed its side and everything is answered. Raises Moved, or what else ended the stream."""
+        if self._ended is None:
+            self._reader = asyncio.create_task(self._read())
+        try:
+            await self._write()
+        finally:
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.gather(self._reader, return_exceptions=True)
+            for pending in self._pending:
+                pending.close(int(Code.PROXY_TIMEOUT), "the stream ended without an answer")
+            # Raised, or cancelled, these know the calls of this stream, and so themselves: a ring (`problems.bare`).
+            self._ended = self._reader = None
+
+    def _end(self, why: Exception) -> None:
+        if self._ended is None:
+            self._ended = why
+        self._changed.set()
+
+    # -- the reader
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
+                    await self._wait()
+                await self._take(await self._incoming.next())
+        except Exception as error:  # whatever ended the reading ends the stream, behind the answers
+            self._end(error)
+
+    async def _take(self, data: Any) -> None:
+        """A call of its own, so that a stream that falls silent holds nothing of its last frame."""
+        if data is grpc.aio.EOF:
+            raise _Closed
+        request = read(data)
+        if not isinstance(request, FrameRequest):
+            raise fail(Code.BAD_REQUEST, "a stream opens one producer, with its first request")
+        pending = await self._taken(request)
+        self._pending.append(pending)
+        self._bytes += pending.size
+        self._changed.set()
+
+    async def _taken(self, request: FrameRequest) -> _Pending:
+        """Check a frame and hand it to the broker group. One that is refused leaves the stream open."""
+        sent = Sent(request.first_sequence, request.count)
+        pending = _Pending(sent, len(request.entries), perf_counter())
+        if self._trace is not None:
+            pending.span = self._trace(request.topic, request.count, request.first_sequence)
+        try:
+            checked = await self._checker.check(self._origin, request)
+        except (BadFrame, LedgerError) as error:
+            pending.failure = bare(error)
+            return pending
+        pending.hold = checked.hold
+        self.topics.add(checked.topic)
+        call = ProduceFrame(self._engine.new_token(), checked.topic, checked.frame, self._memory)
+        pending.outcome = self._engine.call(self._origin.broker_group, call)
+        return pending
+
+    # -- the writer
+
+    async def _write(self) -> None:
+        while True:
+            while not self._pending:
+                if self._ended is not None:
+                    if isinstance(self._ended, _Closed):
+                        return
+                    raise self._ended
+                await self._wait()
+            await self._tell(self._pending[0])
+
+    async def _tell(self, pending: _Pending) -> None:
+        """Also a call of its own: why a frame was refused still knows the frame."""
+        outcome = None if pending.outcome is None else await pending.outcome
+        response = self._answer(pending, outcome)
+        await self._context.write(response.SerializeToString())
+        self._pending.popleft()
+        self._bytes -= pending.size
+        why = response.rejected.problem
+        pending.close(why.code or int(Code.OK), why.message)
+        self._count(pending, outcome, response)
+        self._changed.set()
+
+    def _answer(self, pending: _Pending, outcome: Any) -> log_pb2.ProduceResponse:
+        """Raises Moved where there is no answer."""
+        sent, failure = pending.sent, pending.failure
+        if isinstance(failure, BadFrame):
+            return self._answers.rejected(sent, fail(failure.code, str(failure)), failure.position)
+        if failure is not None:
+            return self._answers.rejected(sent, as_error(failure, self._node, "Produce"))
+        if isinstance(outcome, FrameProduced):
+            return self._answers.stored(sent, outcome)
+        if isinstance(outcome, FrameKnown):
+            return self._answers.known(sent, outcome)
+        assert isinstance(outcome, Refused), "a frame is stored, known or refused"
+        if outcome.reason in AGAIN:
+            raise Moved(self._origin.broker_group)
+        return self._answers.refused(sent, outcome)
+
+    def _count(self, pending: _Pending, outcome: Any, response: log_pb2.ProduceResponse) -> None:
+        group = self._origin.broker_group
+        meters = _meters(group)
+        if response.HasField("rejected"):
+            reason = outcome.reason if isinstance(outcome, Refused) else code_name(response.rejected.problem.code).lower().replace("_", "-")
+            metrics.NATIVE_REJECTIONS.labels(group, reason).inc()
+        elif response.ack.duplicate:
+            meters.duplicates.inc()
+        else:
+            meters.frames.inc()
+            meters.messages.inc(pending.sent.count)
+            meters.bytes.inc(pending.size)
+        meters.seconds.observe(perf_counter() - pending.began)
+
+    async def _wait(self) -> None:
+        """Until something has changed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+
+class _Meters:
+    """The counters of one broker group: to look one up costs more than to count."""
+
+    def __init__(self, group: str) -> None:
+        self.frames = metrics.NATIVE_FRAMES.labels(group)
+        self.messages = metrics.NATIVE_MESSAGES.labels(group)
+        self.bytes = metrics.NATIVE_BYTES.labels(group)
+        self.duplicates = metrics.NATIVE_DUPLICATES.labels(group)
+        self.seconds = metrics.NATIVE_FRAME_SECONDS.labels(group)
+
+
+_meters = functools.cache(_Meters)
+
+
+class _Closed(Exception):
+    """The client has closed its side."""
+

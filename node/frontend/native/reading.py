@@ -1,0 +1,150 @@
+"""Where a reader finds committed entries of a broker group, beside the turns of its owner.
+
+Three places, from new to old: the window on what was applied last (`core/recent.py`), views of the mapped file that this process wrote; the
+consume queues that still wait in memory, which only the owner's thread may look at, in small steps; and the files, read with `pread` by a
+thread of their own, however long the disk takes. What is found in one of them is the same in all of them: committed entries never change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ledgermq.node.broker.state.recent import Recent
+from ledgermq.node.frontend.native.answers import Batch
+from ledgermq.proto.layout import ENTRY_MIN_BYTES, HEADER_BYTES
+from ledgermq.proto.types import I32, I64
+from ledgermq.storage.entry_reader import EntryReader, Piece
+from ledgermq.storage.queue_reader import QueueReader
+
+UNITS_MAX = 8192
+"""So many units of a consume queue are read at once."""
+WAITING_UNITS_MAX = 512
+"""So many between two turns of the owner."""
+
+
+_STORE_MS_AT = 56
+"""Of the store time in a message record."""
+_LATEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where queues of a topic end, as of an applied index. `begins` and `ends` are by queue id."""
+
+    applied_index: int
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    incarnation: int
+
+
+def look(hosted: Any, topic: str) -> Ends | None:
+    """Between two turns: the queues of a topic; None when it is not in force."""
+    machine = hosted.machine
+    config = machine.topics.get(topic)
+    if config is None:
+        return None
+    queues = range(config.queues)
+    begins = tuple([machine.begin(topic, queue) for queue in queues])
+    return Ends(machine.applied_index, begins, machine.queue_ends()[topic], config.incarnation)
+
+
+def waiting(topic: str, queue: int, first: int, stop: int, max_bytes: int, *, anyway: bool = False) -> Callable[[Any], int | Batch | None]:
+    """Between two turns: entries of a queue whose units wait in memory; the number of units that are in the files when `first` is one of
+    them, unless the owner shall read it `anyway`; None when retention took it. `first` is below `stop`, which is applied."""
+
+    def read(hosted: Any) -> int | Batch | None:
+        machine, store = hosted.machine, hosted.store
+        written: int = store.queues.written_offset(topic, queue)
+        if first < written and not anyway:
+            return written
+        if first < machine.begin(topic, queue):
+            return None
+        count = min(stop - first, WAITING_UNITS_MAX)
+        positions, sizes = _entries_of(*machine.units(topic, queue, first, count)[:2])
+        fits = max(1, int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right")))
+        positions, sizes = positions[:fits], sizes[:fits]
+        breaks = (np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1).tolist()
+        pieces: list[Piece] = []
+        for low, high in zip([0, *breaks], [*breaks, len(positions)], strict=True):
+            pos = int(positions[low])
+            pieces.append(store.log.record_at(pos, int(positions[high - 1]) + int(sizes[high - 1]) - pos))
+        return Batch(queue, first, sizes, pieces, "waiting", _behind(positions, sizes))
+
+    return read
+
+
+def _entries_of(physical_offsets: I64, record_sizes: I32) -> tuple[I64, I32]:
+    """Positions and sizes of the entries that hold these records."""
+    return physical_offsets - HEADER_BYTES, record_sizes + np.int32(HEADER_BYTES)
+
+
+def _behind(positions: I64, sizes: I32) -> int:
+    return int(positions[-1]) + int(sizes[-1])
+
+
+class Files:
+    """The files of one broker group, for any thread."""
+
+    def __init__(self, queues: QueueReader, entries: EntryReader) -> None:
+        self._queues = queues
+        self._entries = entries
+
+    def belong_to(self, hosted: Any) -> bool:
+        """Whether these are the files of this life of the group."""
+        return self._entries.reader is hosted.reader
+
+    def read(self, topic: str, queue: int, first: int, stop: int, max_bytes: int) -> Batch | None:
+        """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`. None when retention took the first. An
+        empty batch when the log's file is not known to hold it yet. Raises OSError, LogDamaged."""
+        units = self._queues.read(topic, queue, first, min(stop - first, UNITS_MAX, max_bytes // ENTRY_MIN_BYTES + 1))
+        if units is None:
+            return None
+        positions, sizes = _entries_of(units.physical_offsets, units.sizes)
+        known = int(np.searchsorted(positions + sizes, self._entries.reader.limits.end_pos, side="right"))
+        if known == 0:
+            return Batch(queue, first, sizes[:0], [], "cold")
+        count = self._entries.fits(positions[:known], sizes[:known], max_bytes)
+        positions, sizes = positions[:count], sizes[:count]
+        pieces = self._entries.read(positions, sizes, queue, first)
+        return None if pieces is None else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
+
+    def offset_at(self, topic: str, queue: int, low: int, high: int, store_ms: int) -> int:
+        """The first offset of low … high−1 stored at or after a time; `high` without one. Raises OSError, LogDamaged."""
+
+        def stored(offset: int) -> int:
+            units = self._queues.read(topic, queue, offset, 1)
+            if units is None:
+                # Retention took it: it is older than everything that is kept.
+                return -1
+            data = self._entries.reader.record_bytes(int(units.physical_offsets[0]) + _STORE_MS_AT, 8)
+            # Committed, but not in this file yet: newer than everything that is.
+            return -1 if data is None else int.from_bytes(data, "big") if len(data) == 8 else _LATEST
+
+        return low + bisect_left(range(low, high), store_ms, key=stored)
+
+    def read_log(self, first_index: int, max_bytes: int) -> Batch | None:
+        """Entries of the log from an index on: none if it is not to be read yet, None when retention took it. Raises OSError,
+        LogDamaged."""
+        reader = self._entries.reader
+        if first_index >= reader.limits.end_index:
+            return Batch(-1, first_index, np.zeros(0, np.int32), [], "cold")
+        piece = reader.read(first_index, max_bytes)
+        return None if piece is None else Batch(-1, first_index, piece.sizes, [piece.data], "cold")
+
+
+def files_of(hosted: Any) -> Files:
+    """Between two turns: the files of a group that runs."""
+    store = hosted.store
+    queues = QueueReader(store.disk, store.queues.directory, store.identity.consume_queue_file_bytes)
+    return Files(queues, EntryReader(hosted.reader, store.identity.data_file_bytes))
+
+
+def recent_of(hosted: Any) -> Recent:
+    """Between two turns: the window of a group that runs; from now on it is kept."""
+    recent: Recent = hosted.group.keep_recent()
+    return recent

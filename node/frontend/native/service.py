@@ -1,0 +1,178 @@
+"""`ledgermq.v1.Log` on the clients' port: its methods put together, bytes in and bytes out, never an exception to the client.
+
+What a method does is in the module named after it. Unary methods are wrapped here: who calls, the one place where whatever ended a call
+becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same for themselves, because they answer in the middle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import grpc
+
+from ledgermq.node.runtime.config_sections import Limits
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.native import committing, fetching, joining, producing, verifying
+from ledgermq.node.frontend.native.callers import Caller, Callers
+from ledgermq.node.frontend.native.committing import Committer
+from ledgermq.node.frontend.native.fetching import Fetcher
+from ledgermq.node.frontend.native.joining import Joiner
+from ledgermq.node.frontend.native.keys import ReceiptKeys
+from ledgermq.node.frontend.native.leaders import Leaders
+from ledgermq.node.frontend.native.locating import Locator
+from ledgermq.node.frontend.native.open_streams import OpenStreams
+from ledgermq.node.frontend.native.problems import Moved, as_error, problem
+from ledgermq.node.frontend.native.producing import Hosted, Producing, Spans
+from ledgermq.node.frontend.native.sources import Engine, Sources
+from ledgermq.node.frontend.native.verifying import Verifier
+from ledgermq.node.frontend.rocketmq.wire.meters import Meters
+from ledgermq.node.frontend.rocketmq.ports import Forwarder, Metadata
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.proto import log_pb2
+from ledgermq.proto.status import Code
+
+SERVICE = "ledgermq.v1.Log"
+LOG_PREFIX = f"{SERVICE}/"
+"""Begins the name of every forwarded call that `LogService.execute` answers."""
+KEYS_EVERY_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the service is made of and needs of its node. `hosted`: the broker groups that have a replica here."""
+
+    node: str
+    cluster_id: str
+    engine: Engine
+    forwarder: Forwarder
+    metadata: Metadata
+    leaders: Leaders
+    callers: Callers
+    meters: Meters
+    hosted: dict[str, Hosted]
+    keys: ReceiptKeys
+    limits: Limits
+    local: LocalReads
+    spans: Spans | None = None
+    member_liveness_ms: int = 10_000
+
+
+class LogService:
+    """One node's Log service. Belongs to the loop's thread."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        topics = Topics(parts.metadata)
+        self.streams = OpenStreams()
+        meter = parts.meters.of(f"Log/{fetching.METHOD}")
+        sources = Sources(parts.engine)
+        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local)
+        self._joiner = Joiner(
+            parts.node,
+            parts.engine,
+            topics,
+            parts.leaders,
+            parts.callers,
+            self.streams,
+            parts.meters.of(f"Log/{joining.METHOD}"),
+            parts.member_liveness_ms,
+            time.monotonic_ns,
+        )
+        self._committer = Committer(parts.engine, topics, parts.leaders, parts.callers, self._joiner, parts.forwarder)
+        log_ids = self._log_ids = {name: hosted.log_id for name, hosted in parts.hosted.items()}
+        self._locator = Locator(parts.cluster_id, log_ids, topics, parts.leaders, parts.callers)
+        self._verifier = Verifier(
+            parts.cluster_id,
+            log_ids,
+            lambda: topics.broker_groups,
+            parts.engine,
+            parts.forwarder,
+            parts.callers,
+            parts.keys,
+            f"{LOG_PREFIX}{verifying.METHOD}",
+        )
+        self._producing = Producing(
+            parts.node,
+            parts.cluster_id,
+            parts.engine,
+            parts.hosted,
+            topics,
+            parts.leaders,
+            parts.callers,
+            parts.keys,
+            self.streams,
+            parts.limits,
+            parts.spans,
+        )
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
+        methods: dict[str, Any] = {
+            "Locate": self._unary("Locate", self._locator.locate),
+            "Commit": self._unary("Commit", self._committer.commit),
+            "Offsets": self._unary("Offsets", self._committer.offsets),
+            joining.METHOD: grpc.stream_stream_rpc_method_handler(self._joiner.serve),
+            fetching.METHOD: grpc.stream_stream_rpc_method_handler(self._fetcher.serve),
+            verifying.METHOD: self._unary(verifying.METHOD, self._verifier.verify),
+            producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
+        }
+        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
+
+    def led_elsewhere(self, broker_group: str) -> None:
+        """This node does not serve the broker group any more: its streams go to whoever does."""
+        self.streams.end_of(broker_group)
+
+    def take_in(self, broker_group: str, hosted: Hosted) -> None:
+        """A broker group came to this node."""
+        self._parts.hosted[broker_group] = hosted
+        self._log_ids[broker_group] = hosted.log_id
+
+    def let_go(self, broker_group: str) -> None:
+        """A broker group left this node: its streams go elsewhere."""
+        self._parts.hosted.pop(broker_group, None)
+        self._log_ids.pop(broker_group, None)
+        self.led_elsewhere(broker_group)
+
+    def drain(self) -> None:
+        """The node is about to stop: streams end behind the answers that are under way."""
+        self.streams.end_all()
+
+    async def run(self) -> None:
+        """What the service does by itself, until cancelled."""
+        while True:
+            await self._parts.keys.look()
+            await asyncio.sleep(KEYS_EVERY_S)
+
+    async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
+        """A call of this service that a peer or the forwarder sent to the leader. Raises CallRefused."""
+        if method == committing.OWNED:
+            return self._committer.execute(group, request)
+        if method != f"{LOG_PREFIX}{verifying.METHOD}":
+            raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
+        return await self._verifier.execute(group, request)
+
+    def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
+        """`work` raises `Moved` where another node has to be asked."""
+        read, response = getattr(log_pb2, f"{name}Request").FromString, getattr(log_pb2, f"{name}Response")
+        meter, parts = self._parts.meters.of(f"Log/{name}"), self._parts
+
+        async def serve(data: bytes, context: Any) -> bytes:
+            began, code = perf_counter(), int(Code.OK)
+            try:
+                answer = await work(read(data), await parts.callers.of(context))
+            except Moved as moved:
+                answer, code = response(redirect=await parts.leaders.settled(moved.broker_group)), int(Code.HA_NOT_AVAILABLE)
+            except Exception as error:  # the client gets a problem, never an exception
+                answer = response(problem=problem(as_error(error, parts.node, name)))
+                code = answer.problem.code
+            meter.count_code(code, perf_counter() - began)
+            found: bytes = answer.SerializeToString()
+            return found
+
+        return grpc.unary_unary_rpc_method_handler(serve)

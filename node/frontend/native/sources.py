@@ -1,0 +1,195 @@
+"""The broker groups of this node as their readers see them, and how a reader learns that there is more.
+
+A source lives as long as somebody reads from it: then the window on the newest ranges is kept, else not. Readers are stirred by what the
+group publishes after a turn (new messages of their topic, another leader, another configuration), never by a clock. Reads of files happen
+on two threads that may wait for the disk, so that no reader ever stands in the way of a turn or of the loop; what is in memory is worked on
+by one more thread, so that who follows the end does not wait behind who reads from the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
+
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.ports import Unreadable, reading
+from ledgermq.node.broker.state.recent import Recent
+from ledgermq.node.frontend.native.reading import Files, files_of, recent_of
+from ledgermq.node.frontend.rocketmq import ports
+
+COLD_THREADS = 2
+REST_S = 0.05
+"""While somebody produces, a reader of files rests as long as it worked, but not longer than this."""
+
+T = TypeVar("T")
+
+
+class Engine(ports.Engine, Protocol):
+    """The broker groups of this node, as they can be looked into."""
+
+    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
+    def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
+    def on_hidden(self, listener: Callable[[str], None]) -> None: ...
+
+
+class GroupSource:
+    """One broker group in one of its lives (`tailing.Source`)."""
+
+    def __init__(self, group: str, log_id: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
+        self.group = group
+        self.log_id = log_id
+        self.files = files
+        self.recent = recent
+        self.readers = 0
+        self._engine = engine
+        self._lanes = lanes
+        self._progress: object = None
+
+    def run(self, work: Callable[[Any], T]) -> Awaitable[T]:
+        return self._engine.run(self.group, work)
+
+    async def cold(self, work: Callable[[], T]) -> T:
+        """Raises Unreadable, which was told to the group: it is about to be mended."""
+        began = time.perf_counter()
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._lanes.cold, self._guarded, work)
+        except Unreadable as damage:
+            await self._engine.run(self.group, self._failing(damage))
+            raise
+        view = self._engine.views.get(self.group)
+        ends = None if view is None else view.queue_ends
+        if ends is not self._progress:
+            # Messages came since the last piece: whoever waits for their acknowledgement goes first.
+            self._progress = ends
+            await asyncio.sleep(min(time.perf_counter() - began, REST_S))
+        return found
+
+    def _failing(self, damage: Unreadable) -> Callable[[Any], None]:
+        """The group may have been mended while the read waited: what failed was of its former life."""
+        return lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None
+
+    @staticmethod
+    def _guarded(work: Callable[[], T]) -> T:
+        with reading():
+            return work()
+
+    async def hot(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._lanes.hot, work)
+
+    async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
+        """The first offset of begin … end−1 that was stored at a time or later; `end` without one."""
+        written = await self.run(lambda hosted: int(hosted.store.queues.written_offset(topic, queue)))
+        high = max(begin, min(written, end))
+        found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms))
+        if found < high or high == end:
+            return found
+        # The rest waits in memory.
+        return min(end, await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))))
+
+
+class Lanes:
+    """The threads that read."""
+
+    def __init__(self) -> None:
+        self.cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="fetch-files")
+        self.hot = ThreadPoolExecutor(1, thread_name_prefix="fetch-recent")
+
+
+class Waiter:
+    """One reader that waits for news of a group. `topic` "": any news."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._news = asyncio.Event()
+        self._seen: tuple[object, ...] = ()
+
+    def stir(self) -> None:
+        self._news.set()
+
+    def told(self, view: GroupView) -> None:
+        """Mappings and tuples of a view are replaced when they change, so comparing who they are is enough."""
+        ends = view.queue_ends.get(self._topic) if self._topic else view.queue_ends
+        seen = (id(ends), id(view.topics), view.serving, view.leader, view.term)
+        if seen != self._seen:
+            self._seen = seen
+            # Held, so that no other object takes their identity.
+            self._held = (ends, view.topics)
+            self._news.set()
+
+    def begin(self) -> None:
+        """News from now on counts for the next `wait`."""
+        self._news.clear()
+
+    async def wait(self) -> None:
+        await self._news.wait()
+
+
+class Sources:
+    """All groups of one node. Belongs to the loop's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._lanes = Lanes()
+        self._open: dict[str, GroupSource] = {}
+        self._waiters: dict[str, dict[Waiter, None]] = {}
+        engine.on_view(self._view)
+        engine.on_hidden(self._hidden)
+
+    async def open(self, group: str, waiter: Waiter) -> GroupSource:
+        """One more reader; `close` ends it. Raises LedgerError while the group does not run here."""
+        source = self._open.get(group)
+        if source is None:
+            files, recent, log_id = await self._opened(group)
+            source = self._open.get(group)
+            if source is None:
+                source = self._open[group] = GroupSource(group, log_id, self.engine, self._lanes, files, recent)
+            else:
+                # Somebody else came meanwhile.
+                self._release(group, recent)
+        source.readers += 1
+        self._waiters.setdefault(group, {})[waiter] = None
+        return source
+
+    async def _opened(self, group: str) -> tuple[Files, Recent, str]:
+        """A window is opened between two turns, whether its reader still waits for it then or not."""
+        opening = asyncio.ensure_future(self.engine.run(group, _found))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda done: self._unwanted(group, done))
+            raise
+
+    def _unwanted(self, group: str, opened: asyncio.Future[tuple[Files, Recent, str]]) -> None:
+        if not opened.cancelled() and opened.exception() is None:
+            self._release(group, opened.result()[1])
+
+    def close(self, source: GroupSource, waiter: Waiter) -> None:
+        """A reader ends. The last one lets the window go."""
+        self._waiters.get(source.group, {}).pop(waiter, None)
+        source.readers -= 1
+        if not source.readers and self._open.get(source.group) is source:
+            del self._open[source.group]
+            self._release(source.group, source.recent)
+
+    def _release(self, group: str, recent: Recent) -> None:
+        """Nobody waits for it, and a group that does not run has no window."""
+        released = asyncio.ensure_future(self.engine.run(group, lambda hosted: hosted.group.release_recent(recent)))
+        released.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _view(self, group: str, view: GroupView) -> None:
+        for waiter in self._waiters.get(group, ()):
+            waiter.told(view)
+
+    def _hidden(self, group: str) -> None:
+        """The group does not run here any more; if it comes back, it is another life with other files."""
+        self._open.pop(group, None)
+        for waiter in self._waiters.get(group, ()):
+            waiter.stir()
+
+
+def _found(hosted: Any) -> tuple[Files, Recent, str]:
+    """Between two turns."""
+    return files_of(hosted), recent_of(hosted), hosted.store.identity.log_id

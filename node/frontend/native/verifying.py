@@ -1,0 +1,142 @@
+"""Verify: are receipts true? First by their MACs, on any node; then by the log, at the leader of each broker group.
+
+The leader makes sure that it leads and has applied everything acknowledged before, so what it does not have was never acknowledged. Entries
+are read between turns, a mebibyte at a time, and checked on a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import Confirm
+from ledgermq.node.frontend.native.callers import Caller, Callers, publish, read
+from ledgermq.node.frontend.native.keys import ReceiptKeys
+from ledgermq.node.frontend.native.proofs import PIECE_BYTES, Proof, at_the_edges, contradiction, false, unverifiable
+from ledgermq.node.frontend.native.sources import Engine
+from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.proto import log_pb2
+from ledgermq.proto.receipts import proven
+from ledgermq.proto.status import Code, LedgerError, fail
+from ledgermq.proto.types import Range
+
+METHOD = "Verify"
+RECEIPTS_MAX = 1000
+"""In one call."""
+WITHIN_S = 30.0
+
+
+class Verifier:
+    """Verify of one node. `log_ids`: of the broker groups with a replica here; `known`: all broker groups of the cluster."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        log_ids: Mapping[str, str],
+        known: Callable[[], Mapping[str, Any]],
+        engine: Engine,
+        forwarder: Forwarder,
+        callers: Callers,
+        keys: ReceiptKeys,
+        method: str,
+    ) -> None:
+        """`method`: as the forwarder of every node knows this service's `Verify`."""
+        self._cluster_id = cluster_id
+        self._log_ids = log_ids
+        self._known = known
+        self._engine = engine
+        self._forwarder = forwarder
+        self._callers = callers
+        self._keys = keys
+        self._method = method
+
+    async def verify(self, request: log_pb2.VerifyRequest, caller: Caller) -> log_pb2.VerifyResponse:
+        """A verdict for each receipt. Raises FORBIDDEN for topics that the caller may neither read nor write, BAD_REQUEST for too many."""
+        receipts = request.receipts
+        if len(receipts) > RECEIPTS_MAX:
+            raise fail(Code.BAD_REQUEST, f"{len(receipts)} receipts are too many for one call; the limit is {RECEIPTS_MAX}")
+        for topic in sorted({receipt.topic for receipt in receipts}):
+            self._callers.allow(caller, publish(topic), read(topic))
+        verdicts: dict[int, log_pb2.Verdict] = {}
+        groups: dict[str, list[int]] = {}
+        await self._keys.meet({receipt.key_id for receipt in receipts if receipt.cluster_id == self._cluster_id})
+        for place, receipt in enumerate(receipts):
+            if (verdict := self._by_mac(receipt)) is None:
+                groups.setdefault(receipt.broker_group, []).append(place)
+            else:
+                verdicts[place] = verdict
+        for group, places in groups.items():
+            found = await self._by_log(group, [receipts[place] for place in places])
+            verdicts.update(zip(places, found, strict=True))
+        return log_pb2.VerifyResponse(verdicts=[verdicts[place] for place in range(len(receipts))])
+
+    def _by_mac(self, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
+        """None: it is ours; the log has to be asked."""
+        if receipt.cluster_id != self._cluster_id:
+            return unverifiable(f"it is of another cluster, {receipt.cluster_id!r}")
+        key = self._keys.find(receipt.key_id)
+        if key is None:
+            return unverifiable(f"its key {receipt.key_id!r} is not known, or not any more")
+        if not proven(key, receipt):
+            return false("the MAC is not that of these fields: it was altered, or not made by this cluster")
+        if wrong := contradiction(receipt):
+            return false(wrong)
+        return None if receipt.broker_group in self._known() else unverifiable(f"there is no broker group {receipt.broker_group}")
+
+    async def _by_log(self, group: str, receipts: Sequence[log_pb2.Receipt]) -> Sequence[log_pb2.Verdict]:
+        """At the leader, here or elsewhere."""
+        data = log_pb2.VerifyRequest(receipts=receipts).SerializeToString()
+        deadline = asyncio.get_running_loop().time() + WITHIN_S
+        try:
+            answers = await self._forwarder.submit(group, self._method, {}, data, deadline, repeatable=True)
+            response = log_pb2.VerifyResponse.FromString(answers[0])
+        except (CallRefused, DecodeError, IndexError):
+            return [unverifiable(f"broker group {group} has no leader that answers; try again")] * len(receipts)
+        if response.HasField("problem") or len(response.verdicts) != len(receipts):
+            return [unverifiable(response.problem.message or "the leader's answer is not understood")] * len(receipts)
+        return list(response.verdicts)
+
+    async def execute(self, group: str, data: bytes) -> list[bytes]:
+        """The leader's half: receipts whose MACs are good. Raises CallRefused when this node does not lead."""
+        request = log_pb2.VerifyRequest.FromString(data)
+        try:
+            await self._confirm(group)
+            verdicts = [await self._here(group, receipt) for receipt in request.receipts]
+            await self._confirm(group)
+        except LedgerError as error:
+            verdicts = [unverifiable(error.message)] * len(request.receipts)
+        return [log_pb2.VerifyResponse(verdicts=verdicts).SerializeToString()]
+
+    async def _confirm(self, group: str) -> None:
+        outcome = await self._engine.call(group, Confirm(self._engine.new_token()))
+        if isinstance(outcome, Refused):
+            raise CallRefused(outcome)
+
+    async def _here(self, group: str, receipt: log_pb2.Receipt) -> log_pb2.Verdict:
+        if self._log_ids.get(group) != receipt.log_id:
+            return unverifiable(f"it is of another log of broker group {group}, {receipt.log_id!r}")
+        proof = Proof(receipt)
+        while True:
+            index = proof.next_index
+
+            def look(hosted: Any, index: int = index) -> log_pb2.Verdict | Range:
+                log = hosted.store.log
+                verdict = at_the_edges(log, hosted.machine.applied_index, receipt)
+                return verdict if verdict is not None else _kept(log.read(index, PIECE_BYTES))
+
+            found = await self._engine.run(group, look)
+            if not isinstance(found, Range):
+                return found
+            verdict = await asyncio.to_thread(proof.add, found)
+            if verdict is not None:
+                return verdict
+
+
+def _kept(entries: Range) -> Range:
+    """What lies in the map may be truncated while a thread looks at it."""
+    return replace(entries, data=memoryview(bytes(entries.data)))

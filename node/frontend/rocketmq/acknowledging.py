@@ -1,0 +1,186 @@
+"""AckMessage and ChangeInvisibleDuration: what consumers do with their leases (§2.7, §2.8).
+
+A receipt handle names its broker group, so any node sends the entries of a call to where their leases are. An acknowledgement is answered
+when it is committed, and likewise when it is repeated, so a node that does not know whether one counted asks the next leader. Handles that
+are unreadable, of another group or topic, expired or replaced are INVALID_RECEIPT_HANDLE, entry by entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+from google.protobuf.message import DecodeError
+
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
+from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.wire.validation import Caller, changed_ms, group_of, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, LedgerError, common, fail
+
+ACK = "AckMessage"
+CHANGE = "ChangeInvisibleDuration"
+ACKS_MAX = 4096
+"""Entries in one call; a Receive hands out 32 messages at most."""
+
+
+def change_failure(status: pb.Status, data: bytes) -> bytes:
+    """A lease that was not changed keeps its handle; clients overwrite theirs with whatever comes."""
+    response = pb.ChangeInvisibleDurationResponse(status=status)
+    with contextlib.suppress(DecodeError):
+        response.receipt_handle = pb.ChangeInvisibleDurationRequest.FromString(data).receipt_handle
+    return response.SerializeToString()
+
+
+def _replaced() -> LedgerError:
+    return fail(Code.INVALID_RECEIPT_HANDLE, "the lease of this receipt handle has expired, was replaced or is acknowledged already")
+
+
+class Acknowledger:
+    """AckMessage and ChangeInvisibleDuration of one node."""
+
+    def __init__(self, config: ServiceConfig, groups: Groups, forwarder: Forwarder, handles: Handles) -> None:
+        self._config = config
+        self._groups = groups
+        self._forwarder = forwarder
+        self._handles = handles
+
+    # Ack
+
+    async def route_ack(self, data: bytes, caller: Caller, deadline: float) -> bytes:
+        """Acknowledge the entries wherever their leases are."""
+        request = pb.AckMessageRequest.FromString(data)
+        statuses_, parts, stored = self._sort(request, caller)
+        if len(parts) == 1:
+            ((broker_group, places),) = parts.items()
+            await self._ack_part(broker_group, places, request, stored, caller, deadline, statuses_)
+        elif parts:
+            jobs = (self._ack_part(bg, places, request, stored, caller, deadline, statuses_) for bg, places in parts.items())
+            await asyncio.gather(*jobs)
+        return _ack_response(request, statuses_)
+
+    async def execute_ack(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        request = pb.AckMessageRequest.FromString(data)
+        statuses_, parts, stored = self._sort(request, caller)
+        places = parts.pop(broker_group, [])
+        for others in parts.values():
+            for place, _ in others:
+                statuses_[place] = statuses.status_of(_replaced())
+        if places:
+            await self._ack_here(broker_group, places, stored, deadline, statuses_)
+        return [_ack_response(request, statuses_)]
+
+    def _sort(self, request: pb.AckMessageRequest, caller: Caller) -> tuple[list[pb.Status], dict[str, list[tuple[int, Handle]]], str]:
+        """(status of each entry so far, entries by broker group, stored topic)"""
+        stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
+        if not 0 < len(request.entries) <= ACKS_MAX:
+            raise fail(Code.BAD_REQUEST, f"an acknowledgement holds 1 to {ACKS_MAX} entries, not {len(request.entries)}")
+        found = [statuses.OK] * len(request.entries)
+        parts: dict[str, list[tuple[int, Handle]]] = {}
+        for place, entry in enumerate(request.entries):
+            try:
+                broker_group, handle = self._handles.read_for(entry.receipt_handle, group, stored)
+            except LedgerError as error:
+                found[place] = statuses.status_of(error)
+            else:
+                parts.setdefault(broker_group, []).append((place, handle))
+        return found, parts, stored
+
+    async def _ack_part(
+        self,
+        broker_group: str,
+        places: list[tuple[int, Handle]],
+        request: pb.AckMessageRequest,
+        stored: str,
+        caller: Caller,
+        deadline: float,
+        found: list[pb.Status],
+    ) -> None:
+        """Acknowledge the entries of one broker group; a failure is their status."""
+        try:
+            if self._groups.leads(broker_group):
+                try:
+                    await self._ack_here(broker_group, places, stored, deadline, found)
+                    return
+                except CallRefused as refusal:
+                    if refusal.refused.reason not in AGAIN:
+                        raise
+            part = pb.AckMessageRequest(group=request.group, topic=request.topic, entries=[request.entries[place] for place, _ in places])
+            data = part.SerializeToString()
+            responses = await self._forwarder.submit(
+                broker_group, ACK, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+            )
+            response = pb.AckMessageResponse.FromString(responses[0])
+            for i, (place, _) in enumerate(places):
+                found[place] = response.entries[i].status if i < len(response.entries) else response.status
+        except Exception as error:  # whatever happened to this part, the other entries keep their own results
+            status = statuses.status_of(statuses.as_error(error, self._config.node, ACK))
+            for place, _ in places:
+                found[place] = status
+
+    async def _ack_here(
+        self, broker_group: str, places: Sequence[tuple[int, Handle]], stored: str, deadline: float, found: list[pb.Status]
+    ) -> None:
+        call = Ack(self._groups.engine.new_token(), [handle for _, handle in places])
+        acked: Acked = await self._groups.call(broker_group, call, stored, deadline)
+        for (place, _), ok in zip(places, acked.ok, strict=True):
+            if not ok:
+                found[place] = statuses.status_of(_replaced())
+
+    # Change
+
+    async def route_change(self, data: bytes, caller: Caller, deadline: float) -> bytes:
+        """Change the time until a leased message becomes visible again."""
+        request = pb.ChangeInvisibleDurationRequest.FromString(data)
+        broker_group, handle, stored = self._check_change(request, caller)
+        if self._groups.leads(broker_group):
+            try:
+                return await self._change_here(broker_group, handle, request, stored, caller, deadline)
+            except CallRefused as refusal:
+                if refusal.refused.reason != "not-leader":
+                    raise
+        responses = await self._forwarder.submit(broker_group, CHANGE, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        return responses[0]
+
+    async def execute_change(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        request = pb.ChangeInvisibleDurationRequest.FromString(data)
+        named, handle, stored = self._check_change(request, caller)
+        if named != broker_group:
+            raise _replaced()
+        return [await self._change_here(broker_group, handle, request, stored, caller, deadline)]
+
+    def _check_change(self, request: pb.ChangeInvisibleDurationRequest, caller: Caller) -> tuple[str, Handle, str]:
+        stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
+        broker_group, handle = self._handles.read_for(request.receipt_handle, group, stored)
+        changed_ms(request, self._config.delivery)
+        return broker_group, handle, stored
+
+    async def _change_here(
+        self, broker_group: str, handle: Handle, request: pb.ChangeInvisibleDurationRequest, stored: str, caller: Caller, deadline: float
+    ) -> bytes:
+        invisible_ms = changed_ms(request, self._config.delivery)
+        call = Change(self._groups.engine.new_token(), handle, invisible_ms, caller.session)
+        changed: Changed = await self._groups.call(broker_group, call, stored, deadline)
+        if changed.lease_number is None:
+            raise _replaced()
+        renewed = Handle(handle.group, handle.topic, handle.queue, handle.queue_offset, changed.lease_number, handle.attempt)
+        response = pb.ChangeInvisibleDurationResponse(status=statuses.OK, receipt_handle=self._handles.make(broker_group, renewed))
+        return response.SerializeToString()
+
+
+def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> bytes:
+    """One result for each entry, in order; outside, the code they have in common."""
+    code = common({status.code for status in found})
+    message = next((status.message for status in found if status.code != pb.OK), "OK")
+    entries = [
+        pb.AckMessageResultEntry(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+        for entry, status in zip(request.entries, found, strict=True)
+    ]
+    return pb.AckMessageResponse(status=statuses.status(code, message), entries=entries).SerializeToString()

@@ -1,0 +1,76 @@
+"""Calls to broker groups this node leads, and the two waits that belong to them.
+
+A topic the controller knows may not be in force yet in a broker group's log: its leader is about to write the control record, so the call
+is repeated for a while. A Receive or a Pull whose caller is gone is cancelled, so that no lease is lost to a dead call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, Forward, Receive, SyncLite
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
+from ledgermq.node.broker.calls.send_calls import Produce, Recall
+from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Engine
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.proto.status import Code, fail
+
+RETRY_S = 0.03
+
+Answered = (
+    Produce
+    | Prepare
+    | Resolve
+    | Recall
+    | Confirm
+    | Receive
+    | Ack
+    | Change
+    | Forward
+    | CommitOffset
+    | ReadOffset
+    | FindOffset
+    | Pull
+    | SyncLite
+)
+
+
+class Groups:
+    """The broker groups as the methods of the service see them. Deadlines are in the loop's time."""
+
+    def __init__(self, engine: Engine, topics: Topics) -> None:
+        self.engine = engine
+        self._topics = topics
+
+    def leads(self, broker_group: str) -> bool:
+        """May a call be tried here first? A stale yes costs nothing: the group refuses with `not-leader`."""
+        view = self.engine.views.get(broker_group)
+        return view is not None and view.serving
+
+    async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
+        """The result of a call. Raises CallRefused, or LedgerError when the topic did not come into force in time."""
+        while True:
+            outcome = await self._once(broker_group, call)
+            if not isinstance(outcome, Refused):
+                return outcome
+            if outcome.reason != "unknown-topic" or self._topics.known(stored_topic) is None:
+                raise CallRefused(outcome)
+            if asyncio.get_running_loop().time() + RETRY_S + DEADLINE_MARGIN_S > deadline:
+                raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored_topic} is being set up in broker group {broker_group}; try again")
+            await asyncio.sleep(RETRY_S)
+            call = replace(call, token=self.engine.new_token())
+
+    async def _once(self, broker_group: str, call: Answered) -> Any:
+        try:
+            return await self.engine.call(broker_group, call)
+        except asyncio.CancelledError:
+            if isinstance(call, Receive | Pull):
+                self.tell(broker_group, CancelReceive(call.token))
+            raise
+
+    def tell(self, broker_group: str, call: Call) -> None:
+        self.engine.tell(broker_group, call)

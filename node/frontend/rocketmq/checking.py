@@ -1,0 +1,106 @@
+"""Transaction checks: asks producers about half messages that nobody has decided about (§5.6).
+
+Which are due, and how often each was asked about, the leader of the broker group knows. For each topic with overdue halves a producer is
+looked for first: without one nothing is counted. Then the checks are counted in the log, and only then sent, so that no change of leaders
+makes them more than there may be. A check that is lost on its way is a check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config_sections import Delivery
+from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
+from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.frontend.rocketmq.wire import delivering
+from ledgermq.node.frontend.rocketmq.commanding import Commander
+from ledgermq.node.frontend.rocketmq.ports import Engine
+from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.message_record import decode_record
+
+EVERY_S = 1.0
+BATCH = 256
+BATCHES = 16
+"""In one round: halves without a producer take turns, whatever their number."""
+TRIES, PAUSE_S = 40, 0.05
+"""How long a check waits for the stream of its producer to take it."""
+
+log = get_logger()
+
+
+class Checker:
+    """The checks of the broker groups that are led here."""
+
+    def __init__(self, engine: Engine, commander: Commander, ids: TransactionIds, delivery: Delivery) -> None:
+        self._engine = engine
+        self._commander = commander
+        self._ids = ids
+        self._turns: dict[str, int] = {}
+        """Topic → how often a producer of it was looked for."""
+        self._every_s = min(EVERY_S, delivery.transaction_check_ms / 2000)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            for broker_group, view in list(self._engine.views.items()):
+                if view.serving and view.statistics.get("transactions_undecided"):
+                    try:
+                        await self.look(broker_group)
+                    except Exception:  # whatever happened to this round, the next one begins anew
+                        log.exception("transactions were not checked", group=broker_group)
+
+    async def look(self, broker_group: str) -> None:
+        """Ask about the halves that are due."""
+        absent: set[str] = set()
+        for _ in range(BATCHES):
+            found = await self._engine.call(broker_group, Overdue(self._engine.new_token(), BATCH))
+            if not isinstance(found, OverdueHalves):
+                return
+            for offset, topic, how in found.dropped:
+                metrics.TRANSACTIONS_DROPPED.labels(broker_group, how).inc()
+                log.warning("transaction dropped, nobody decided", group=broker_group, topic=topic, half=offset, reason=how)
+            by_topic: dict[str, list[int]] = {}
+            for offset, topic in found.halves:
+                by_topic.setdefault(topic, []).append(offset)
+            for topic, offsets in by_topic.items():
+                if topic in absent or not await self._ask_about(broker_group, topic, offsets):
+                    absent.add(topic)
+                    metrics.TRANSACTION_CHECKS.labels(broker_group, "no-producer").inc(len(offsets))
+            if len(found.halves) + len(found.dropped) < BATCH:
+                return
+
+    async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> bool:
+        """False: nobody is there to be asked."""
+        # Not every producer that lists a topic can answer checks: those that can may be connected elsewhere.
+        self._turns[topic] = turn = self._turns.get(topic, 0) + 1
+        node = await self._commander.find_producer(topic, here_last=turn % 2 == 0)
+        if node is None:
+            return False
+        counted = await self._engine.call(broker_group, CountChecks(self._engine.new_token(), offsets))
+        if isinstance(counted, ChecksCounted):
+            patient = True
+            for half in counted.halves:
+                # A producer that does not read holds the checks of all topics up once, not once for each half message.
+                taken = patient = await self._send(node, topic, self._command(broker_group, half), TRIES if patient else 1)
+                metrics.TRANSACTION_CHECKS.labels(broker_group, "sent" if taken else "lost").inc()
+        return True
+
+    async def _send(self, node: str, topic: str, command: pb.TelemetryCommand, tries: int) -> bool:
+        """It is counted: a producer that has much to read already is waited for."""
+        for left in reversed(range(tries)):
+            if await self._commander.to_producer(node, topic, command):
+                return True
+            if left:
+                await asyncio.sleep(PAUSE_S)
+        return False
+
+    def _command(self, broker_group: str, half: UndecidedHalf) -> pb.TelemetryCommand:
+        message = delivering.undecided(half.topic, decode_record(half.record))
+        transaction = Transaction(broker_group, half.topic, half.offset, message.system_properties.message_id)
+        command = pb.TelemetryCommand()
+        command.recover_orphaned_transaction_command.message.CopyFrom(message)
+        command.recover_orphaned_transaction_command.transaction_id = self._ids.make(transaction)
+        return command

@@ -1,0 +1,102 @@
+"""Which clients this node knows: their Settings, their session, and when they were heard of last.
+
+A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as signs of life
+of the session come. When it is in doubt whether the answer to a Receive reached the client, the client gets a new session: what the old one
+holds is renewed no more, so a message that was leased and then lost on its way comes again after the liveness limit.
+
+The registry is local and forgets: nothing depends on it but what a client asked for itself. After a restart every call works without it
+(§2.4). Signs of life go to the leaders through the forwarder, which batches them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ledgermq.node.broker.calls.consumer_calls import session_of
+from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.proto import messaging_pb2 as pb
+
+# A client that is silent for so many liveness periods is forgotten.
+FORGET_AFTER = 3
+
+
+@dataclass(slots=True)
+class _Client:
+    seen: float
+    settings: pb.Settings | None = None
+    doubts: int = 0
+    """How many Receives of the client ended in doubt."""
+
+
+class Clients:
+    """The registry. Times are those of `now` (seconds)."""
+
+    def __init__(self, forwarder: Forwarder, node_boot: str, liveness_s: float, now: Callable[[], float]) -> None:
+        self._forwarder = forwarder
+        self._node_boot = node_boot
+        self._forget_s = FORGET_AFTER * liveness_s
+        self._now = now
+        self._clients: dict[str, _Client] = {}
+        self._next_look = 0.0
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def heard(self, client_id: str) -> str:
+        """Any call of a client is a sign of life. Returns its session."""
+        node_boot = self._node_boot
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.seen = self._now()
+            if client.doubts:
+                node_boot = f"{node_boot}.{client.doubts}"
+        session = session_of(client_id, node_boot)
+        self._forwarder.heard(session)
+        return session
+
+    def remember(self, client_id: str, settings: pb.Settings) -> None:
+        """These settings replace older ones."""
+        self._client(client_id).settings = settings
+
+    def doubt(self, client_id: str) -> None:
+        """Nobody knows whether an answer with messages reached this client."""
+        self._client(client_id).doubts += 1
+
+    def _client(self, client_id: str) -> _Client:
+        client = self._clients.get(client_id)
+        if client is None:
+            self._forget_silent()
+            client = self._clients[client_id] = _Client(self._now())
+        return client
+
+    def settings(self, client_id: str) -> pb.Settings | None:
+        """What the client last said about itself, as it said it."""
+        client = self._clients.get(client_id)
+        return None if client is None else client.settings
+
+    def terminate(self, client_id: str) -> bool:
+        """The client says goodbye; was it known? The leaders are told in any case: its leases may be older than this process."""
+        self._forwarder.client_gone(client_id)
+        client = self._clients.pop(client_id, None)
+        return client is not None and client.settings is not None
+
+    def still_open(self, client_id: str) -> None:
+        """An open Telemetry stream is a sign of life of a client that has not said goodbye."""
+        if client_id in self._clients:
+            self.heard(client_id)
+
+    def known(self) -> Iterator[tuple[str, pb.Settings | None, float]]:
+        """(client id, last Settings, how many seconds it has been silent) of every client heard lately."""
+        now = self._now()
+        for client_id, client in sorted(self._clients.items()):
+            yield client_id, client.settings, now - client.seen
+
+    def _forget_silent(self) -> None:
+        """Looked at when a client comes, at most once in a while: their number stays that of the clients of the last minutes."""
+        now = self._now()
+        if now < self._next_look:
+            return
+        self._next_look = now + self._forget_s / 4
+        for client_id in [name for name, client in self._clients.items() if client.seen < now - self._forget_s]:
+            del self._clients[client_id]

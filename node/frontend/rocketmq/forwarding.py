@@ -1,0 +1,63 @@
+"""ForwardMessageToDeadLetterQueue: a consumer gives a message up (§2.9).
+
+The handle names the message and its broker group, so any node sends the call to where the lease is. It is answered when the dead letter is
+committed, and answered with OK for whatever is done for its group already: clients repeat it until they hear that. The lease may have
+expired; only when another one replaced it is the handle refused.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Handle
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
+from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.wire.validation import Caller, group_of, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, fail
+
+METHOD = "ForwardMessageToDeadLetterQueue"
+
+
+class DeadLetterForwarder:
+    """ForwardMessageToDeadLetterQueue of one node."""
+
+    def __init__(self, groups: Groups, forwarder: Forwarder, handles: Handles) -> None:
+        self._groups = groups
+        self._forwarder = forwarder
+        self._handles = handles
+
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
+        """Give the message up wherever its lease is."""
+        broker_group, handle = self._check(data, caller)
+        if self._groups.leads(broker_group):
+            try:
+                return await self._here(broker_group, handle, deadline)
+            except CallRefused as refusal:
+                if refusal.refused.reason not in AGAIN:
+                    raise
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
+        return responses[0]
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        named, handle = self._check(data, caller)
+        if named != broker_group:
+            raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another broker group")
+        return [await self._here(broker_group, handle, deadline)]
+
+    def _check(self, data: bytes, caller: Caller) -> tuple[str, Handle]:
+        request = pb.ForwardMessageToDeadLetterQueueRequest.FromString(data)
+        stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
+        return self._handles.read_for(request.receipt_handle, group, stored)
+
+    async def _here(self, broker_group: str, handle: Handle, deadline: float) -> bytes:
+        forwarded: Forwarded = await self._groups.call(
+            broker_group, Forward(self._groups.engine.new_token(), handle), handle.topic, deadline
+        )
+        if not forwarded.ok:
+            raise fail(Code.INVALID_RECEIPT_HANDLE, "the lease of this receipt handle was replaced: another consumer has the message")
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=statuses.OK).SerializeToString()

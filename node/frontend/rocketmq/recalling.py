@@ -1,0 +1,99 @@
+"""RecallMessage: a producer takes a delayed message back before its time (§2.16).
+
+The recall handle names the broker group and the place where the message was stored first, so any node sends a recall to where it is
+decided. The answer comes when the recall is committed. What is due, delivered or recalled already is NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledgermq.node.broker.calls.outcome import CallRefused
+from ledgermq.node.broker.calls.send_calls import Recall, Recalled
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
+from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.validation import ACCEPTED, Caller, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, fail
+
+METHOD = "RecallMessage"
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """What a recall handle names."""
+
+    broker_group: str
+    topic: str
+    deliver_ms: int
+    fire_ms: int
+    offset: int
+    message_id: str
+
+
+class RecallHandles:
+    """Makes and reads the recall handles of one cluster."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._opaque = Opaque(secret, "recall handle", Code.BAD_REQUEST)
+
+    def make(self, delayed: Delayed) -> str:
+        """The text a producer gets."""
+        d = delayed
+        return self._opaque.make(f"{d.broker_group}\n{d.topic}\n{d.deliver_ms}\n{d.fire_ms}\n{d.offset}\n{d.message_id}")
+
+    def read(self, text: str) -> Delayed:
+        """Raises BAD_REQUEST for anything this cluster did not make."""
+        broker_group, topic, deliver_ms, fire_ms, offset, message_id = self._opaque.read(text).split("\n", 5)
+        return Delayed(broker_group, topic, int(deliver_ms), int(fire_ms), int(offset), message_id)
+
+
+class Recaller:
+    """RecallMessage of one node."""
+
+    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder, handles: RecallHandles) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._forwarder = forwarder
+        self._handles = handles
+
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
+        """Recall wherever the message waits."""
+        delayed = await self._check(data, caller)
+        if self._groups.leads(delayed.broker_group):
+            try:
+                return await self._recall(delayed, deadline)
+            except CallRefused as refusal:
+                if refusal.refused.reason != "not-leader":
+                    raise
+        responses = await self._forwarder.submit(delayed.broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        return responses[0]
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        delayed = await self._check(data, caller)
+        if delayed.broker_group != broker_group:
+            raise fail(Code.BAD_REQUEST, f"the message waits in broker group {delayed.broker_group}, not in {broker_group}")
+        return [await self._recall(delayed, deadline)]
+
+    async def _check(self, data: bytes, caller: Caller) -> Delayed:
+        request = pb.RecallMessageRequest.FromString(data)
+        stored = topic_of(request.topic, caller)
+        topic = self._topics.known(stored) or await self._topics.find(stored)
+        if pb.DELAY not in ACCEPTED[topic.kind]:
+            text = f"topic {stored} takes {topic.kind.value} messages: none of them can be recalled, only delayed ones"
+            raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+        delayed = self._handles.read(request.recall_handle)
+        if delayed.topic != stored or delayed.broker_group not in self._topics.broker_groups:
+            raise fail(Code.BAD_REQUEST, f"the recall handle is not of topic {stored}")
+        return delayed
+
+    async def _recall(self, delayed: Delayed, deadline: float) -> bytes:
+        call = Recall(self._groups.engine.new_token(), delayed.deliver_ms, delayed.fire_ms, delayed.offset)
+        recalled: Recalled = await self._groups.call(delayed.broker_group, call, delayed.topic, deadline)
+        if not recalled.ok:
+            raise fail(Code.NOT_FOUND, f"the message {delayed.message_id} is due, delivered or recalled already")
+        return pb.RecallMessageResponse(status=statuses.OK, message_id=delayed.message_id).SerializeToString()

@@ -1,0 +1,305 @@
+"""SendMessage: which queue a message goes to, what is stored of it, and the receipt (§2.5).
+
+`route` works on the node that was called: it checks, chooses a broker group and lets its leader store the messages, here or over one hop.
+`execute` is what the leader does with a call that came from another node. A message group has one queue among all queues of the topic;
+other messages take turns, past broker groups without a leader. A send whose outcome is unknown is not repeated, unless its topic
+recognises what it has already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from ledgermq.node.controller.state import Topic
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, NOTHING_DONE
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.calls.transaction_calls import Prepare
+from ledgermq.node.broker.flush import Durability, weakest
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.recalling import Delayed, RecallHandles
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group, slot_of
+from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
+from ledgermq.node.frontend.rocketmq.wire.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import java_hash
+from ledgermq.proto.names import lite_stored
+from ledgermq.proto.properties import deliver_ms_of, encode_message, priority_of
+from ledgermq.proto.status import Code, common, fail
+from ledgermq.proto.types import Draft, TopicKind
+
+METHOD = "SendMessage"
+DURABILITY_KEY = "x-ledgermq-durability"
+"""Trailing metadata of a successful send: the class of its acknowledgement (design §4)."""
+
+GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
+"""Kinds of topics whose messages with a message group stay in one queue."""
+
+Stored = tuple[bytes, Durability | None]
+"""A response, and what it acknowledges; None unless everything is stored."""
+
+
+class Sender:
+    """SendMessage of one node."""
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        topics: Topics,
+        groups: Groups,
+        forwarder: Forwarder,
+        ids: TransactionIds,
+        recalls: RecallHandles,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._forwarder = forwarder
+        self._ids = ids
+        self._recalls = recalls
+        self._turns: dict[str, int] = {}
+
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> Stored:
+        """Store the messages wherever their queues are led."""
+        request = pb.SendMessageRequest.FromString(data)
+        stored, topic = await self._check(request, caller)
+        parts = self._parts(request, stored, topic)
+        if len(parts) == 1:
+            ((broker_group, places),) = parts.items()
+            return await self._store(broker_group, request, data, stored, [queue for _, queue in places], caller, deadline)
+        return await self._store_parts(parts, request, stored, caller, deadline)
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took: the response and, for that node, the class of the acknowledgement."""
+        request = pb.SendMessageRequest.FromString(data)
+        stored, topic = await self._check(request, caller)
+        queues = self._queues_here(broker_group, request, stored, topic)
+        response, durability = await self._produce(broker_group, request.messages, stored, queues, deadline)
+        return [response, durability.value.encode()]
+
+    async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
+        stored = check_send(request, caller, self._config.limits, time.time_ns() // 1_000_000)
+        topic = self._topics.known(stored) or await self._topics.find(stored)
+        check_kinds(request, topic.kind)
+        if not topic.permission.writable:
+            raise fail(Code.FORBIDDEN, f"topic {stored} has no writable queue")
+        return stored, topic
+
+    # Queues
+
+    def _turn(self, stored: str) -> int:
+        turn = self._turns.get(stored, -1) + 1
+        self._turns[stored] = turn
+        return turn
+
+    def _turned_to(self, stored: str, slots: Sequence[tuple[str, int]]) -> tuple[str, int]:
+        """The queue whose turn it is; while nobody leads its broker group, one of those that have a leader, if there are any."""
+        turn = self._turn(stored)
+        found = slots[turn % len(slots)]
+        if not self._forwarder.led(found[0]):
+            led = {group for group in {group for group, _ in slots} if self._forwarder.led(group)}
+            usable = [slot for slot in slots if slot[0] in led]
+            found = usable[turn % len(usable)] if usable else found
+        return found
+
+    def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
+        """Broker group → (place of the message in the request, queue)."""
+        slots = self._topics.slots(stored, topic)
+        if topic.kind is TopicKind.LITE:
+            return _lite_parts(request, topic)
+        if topic.dedup_ms:
+            return _parts_by_id(request, topic, slots)
+        if topic.kind is TopicKind.PRIORITY:
+            broker_group = sorted(topic.placement)[self._turn(stored) % len(topic.placement)]
+            count = topic.placement[broker_group]
+            return {broker_group: [(place, _rank(message, count)) for place, message in enumerate(request.messages)]}
+        if topic.kind not in GROUPED:
+            broker_group, queue = self._turned_to(stored, slots)
+            return {broker_group: [(place, queue) for place in range(len(request.messages))]}
+        parts: dict[str, list[tuple[int, int]]] = {}
+        turned: tuple[str, int] | None = None
+        for place, message in enumerate(request.messages):
+            message_group = message.system_properties.message_group
+            if message_group:
+                broker_group, queue = slots[slot_of(message_group, len(slots))]
+            else:
+                broker_group, queue = turned = turned or self._turned_to(stored, slots)
+            parts.setdefault(broker_group, []).append((place, queue))
+        return parts
+
+    def _queues_here(self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic) -> list[int]:
+        """The queues in this broker group, chosen by another node: the same rule leads to the same queue."""
+        if topic.kind is TopicKind.LITE:
+            # The stored names say the rest; the message stays in the broker group it was sent to.
+            return [0] * len(request.messages)
+        slots = self._topics.slots(stored, topic)
+        here = [queue for group, queue in slots if group == broker_group]
+        if not here:
+            raise fail(Code.HA_NOT_AVAILABLE, f"topic {stored} has no queue in broker group {broker_group}; try again")
+        if topic.kind is TopicKind.PRIORITY:
+            return [_rank(message, len(here)) for message in request.messages]
+        if topic.dedup_ms:
+            return [_slot_by_id(message, topic, slots, broker_group)[1] for message in request.messages]
+        turn = here[self._turn(stored) % len(here)]
+        if topic.kind not in GROUPED:
+            return [turn] * len(request.messages)
+        queues = []
+        for message in request.messages:
+            message_group = message.system_properties.message_group
+            if not message_group:
+                queues.append(turn)
+                continue
+            group, queue = slots[slot_of(message_group, len(slots))]
+            # The two nodes may know different numbers of queues for a moment; the message stays in the group it was sent to.
+            queues.append(queue if group == broker_group else here[slot_of(message_group, len(here))])
+        return queues
+
+    # Storing
+
+    async def _store(
+        self,
+        broker_group: str,
+        request: pb.SendMessageRequest,
+        data: bytes,
+        stored: str,
+        queues: list[int],
+        caller: Caller,
+        deadline: float,
+    ) -> Stored:
+        known = self._topics.known(stored)
+        # What was stored in spite of everything is recognised by its id: then, and only then, a send may be repeated.
+        repeatable = known is not None and known.dedup_ms > 0 and request.messages[0].system_properties.message_type != pb.TRANSACTION
+        if self._groups.leads(broker_group):
+            try:
+                return await self._produce(broker_group, request.messages, stored, queues, deadline)
+            except CallRefused as refusal:
+                if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
+                    raise
+        until = deadline - DEADLINE_MARGIN_S
+        responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable)
+        response = responses[0]
+        if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
+            return response, None
+        return response, Durability(bytes(responses[1]).decode())
+
+    async def _produce(
+        self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float
+    ) -> tuple[bytes, Durability]:
+        """Store messages in a broker group led here."""
+        drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
+        if messages[0].system_properties.message_type == pb.TRANSACTION:
+            return await self._prepare(broker_group, messages, stored, drafts, deadline)
+        call = Produce(self._groups.engine.new_token(), drafts)
+        produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
+        response = pb.SendMessageResponse(
+            status=statuses.OK,
+            entries=[
+                pb.SendResultEntry(status=statuses.OK, message_id=message.system_properties.message_id, offset=offset)
+                for message, offset in zip(messages, produced.queue_offsets, strict=True)
+            ],
+        )
+        for draft, entry, offset, fire_ms in zip(drafts, response.entries, produced.queue_offsets, produced.fire_ms, strict=False):
+            if fire_ms:
+                # Where the message will lie in its topic is not known yet.
+                entry.offset = 0
+                entry.recall_handle = self._recalls.make(
+                    Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id)
+                )
+        return response.SerializeToString(), Durability(produced.durability)
+
+    async def _prepare(
+        self, broker_group: str, messages: Sequence[pb.Message], stored: str, drafts: list[Draft], deadline: float
+    ) -> tuple[bytes, Durability]:
+        """Store half messages: nobody sees them, and each has an id by which its transaction is decided."""
+        recoveries = [recovery_ms(message.system_properties) for message in messages]
+        call = Prepare(self._groups.engine.new_token(), drafts, recoveries)
+        produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
+        response = pb.SendMessageResponse(status=statuses.OK)
+        for message, offset in zip(messages, produced.queue_offsets, strict=True):
+            message_id = message.system_properties.message_id
+            transaction_id = self._ids.make(Transaction(broker_group, stored, offset, message_id))
+            response.entries.add(status=statuses.OK, message_id=message_id, transaction_id=transaction_id, offset=offset)
+        return response.SerializeToString(), Durability(produced.durability)
+
+    async def _store_parts(
+        self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
+    ) -> Stored:
+        """Messages for several broker groups: each part succeeds or fails on its own. The weakest acknowledgement names the class."""
+        classes: set[Durability] = set()
+        entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
+
+        async def one(broker_group: str, places: list[tuple[int, int]]) -> None:
+            part = pb.SendMessageRequest(messages=[request.messages[place] for place, _ in places])
+            queues = [queue for _, queue in places]
+            try:
+                data, durability = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                classes.update(() if durability is None else (durability,))
+                response = pb.SendMessageResponse.FromString(data)
+            except Exception as error:  # the other parts may be stored: this one's failure is its entries' status
+                response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
+            for i, (place, _) in enumerate(places):
+                entries[place].status.CopyFrom(response.status)
+                if i < len(response.entries):
+                    entries[place].CopyFrom(response.entries[i])
+
+        await asyncio.gather(*(one(broker_group, places) for broker_group, places in parts.items()))
+        code = common({entry.status.code for entry in entries})
+        message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
+        response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
+        return response.SerializeToString(), weakest(classes) if code is Code.OK else None
+
+
+def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:
+    """A lite topic lies in one broker group, and has one queue there."""
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for place, message in enumerate(request.messages):
+        parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append((place, 0))
+    return parts
+
+
+def _slot_by_id(message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None) -> tuple[str, int]:
+    """Where a message of a topic with a deduplication window goes: to the same broker group whenever it is sent, for only there its id is
+    known; more queues do not move it. A message group goes where it always goes. `within`: the broker group that was chosen."""
+    message_group = message.system_properties.message_group if topic.kind in GROUPED else ""
+    key = message_group or message.system_properties.message_id
+    if within is None:
+        if message_group:
+            return slots[slot_of(key, len(slots))]
+        groups = sorted({group for group, _ in slots})
+        within = groups[slot_of(key, len(groups))]
+    elif message_group and slots[slot_of(key, len(slots))][0] == within:
+        return slots[slot_of(key, len(slots))]
+    here = [slot for slot in slots if slot[0] == within]
+    if topic.kind is TopicKind.PRIORITY:
+        return within, _rank(message, len(here))
+    return here[slot_of(key, len(here))]
+
+
+def _parts_by_id(request: pb.SendMessageRequest, topic: Topic, slots: Sequence[tuple[str, int]]) -> dict[str, list[tuple[int, int]]]:
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for place, message in enumerate(request.messages):
+        broker_group, queue = _slot_by_id(message, topic, slots)
+        parts.setdefault(broker_group, []).append((place, queue))
+    return parts
+
+
+def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
+    system = message.system_properties
+    return Draft(
+        stored_topic=lite_stored(stored, system.lite_topic) if system.lite_topic else stored,
+        queue=queue,
+        body=message.body,
+        properties=encode_message(message),
+        born_ms=born_ms(system),
+        tags_code=java_hash(system.tag) if system.tag else 0,
+        priority=priority_of(message),
+        deliver_ms=deliver_ms_of(message),
+    )
+
+
+def _rank(message: pb.Message, queues: int) -> int:
+    """The queue of a message by its priority: the highest queue is served first (§5.7)."""
+    return min(max(0, message.system_properties.priority), queues - 1)

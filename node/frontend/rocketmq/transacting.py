@@ -1,0 +1,120 @@
+"""EndTransaction: a producer, or whoever was asked in its place, decides about a half message (§2.10).
+
+A transaction id names the broker group, the half message and the message id, so any node sends the decision to where the half lies. The
+answer comes when the decision is committed. A decision that names nothing undecided is OK if it says what has happened, and
+INVALID_TRANSACTION_ID otherwise, which only a leader says that has made sure it is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.read_calls import Confirm
+from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
+from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
+from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.validation import Caller, topic_of
+from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.status import Code, fail
+
+METHOD = "EndTransaction"
+_DECISIONS = {pb.COMMIT: True, pb.ROLLBACK: False}
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What a transaction id names."""
+
+    broker_group: str
+    topic: str
+    offset: int
+    """Of the half message."""
+    message_id: str
+
+
+class TransactionIds:
+    """Makes and reads the transaction ids of one cluster."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._opaque = Opaque(secret, "transaction id", Code.INVALID_TRANSACTION_ID)
+
+    def make(self, transaction: Transaction) -> str:
+        """The text a client gets."""
+        t = transaction
+        return self._opaque.make(f"{t.broker_group}\n{t.topic}\n{t.offset}\n{t.message_id}")
+
+    def read(self, text: str) -> Transaction:
+        """Raises INVALID_TRANSACTION_ID for anything this cluster did not make."""
+        broker_group, topic, offset, message_id = self._opaque.read(text).split("\n", 3)
+        return Transaction(broker_group, topic, int(offset), message_id)
+
+
+class Transactor:
+    """EndTransaction of one node."""
+
+    def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder, ids: TransactionIds) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._forwarder = forwarder
+        self._ids = ids
+
+    async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
+        """Decide wherever the half message is."""
+        transaction, commit = await self._check(data, caller)
+        if commit is None:
+            return _ok()
+        broker_group = transaction.broker_group
+        if self._groups.leads(broker_group):
+            try:
+                return await self._resolve(transaction, commit, deadline)
+            except CallRefused as refusal:
+                if refusal.refused.reason not in AGAIN:
+                    raise
+        responses = await self._forwarder.submit(
+            broker_group, METHOD, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
+        return responses[0]
+
+    async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
+        """The leader's half of a call that another node took."""
+        transaction, commit = await self._check(data, caller)
+        if commit is None or transaction.broker_group != broker_group:
+            raise _not_undecided()
+        return [await self._resolve(transaction, commit, deadline)]
+
+    async def _check(self, data: bytes, caller: Caller) -> tuple[Transaction, bool | None]:
+        """What is to be decided, and how; None: nothing yet."""
+        request = pb.EndTransactionRequest.FromString(data)
+        stored = topic_of(request.topic, caller)
+        if not request.transaction_id.strip():
+            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id is blank; send the one the message was answered with")
+        transaction = self._ids.read(request.transaction_id)
+        if transaction.topic != stored or request.message_id not in ("", transaction.message_id):
+            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id belongs to another topic or message")
+        if self._topics.known(stored) is None:
+            await self._topics.find(stored)
+        return transaction, _DECISIONS.get(request.resolution)
+
+    async def _resolve(self, transaction: Transaction, commit: bool, deadline: float) -> bytes:
+        t = transaction
+        for sure in (False, True):
+            call = Resolve(self._groups.engine.new_token(), t.offset, t.topic, t.message_id, commit)
+            resolved: Resolved = await self._groups.call(t.broker_group, call, t.topic, deadline)
+            if resolved.ok:
+                return _ok()
+            if not sure:
+                # A leader that was replaced and does not know it has perhaps never heard of the half message.
+                await self._groups.call(t.broker_group, Confirm(self._groups.engine.new_token()), t.topic, deadline)
+        raise _not_undecided()
+
+
+def _ok() -> bytes:
+    return pb.EndTransactionResponse(status=statuses.OK).SerializeToString()
+
+
+def _not_undecided() -> Exception:
+    return fail(Code.INVALID_TRANSACTION_ID, "the transaction is not known, was dropped, or has ended the other way")

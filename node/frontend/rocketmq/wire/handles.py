@@ -1,0 +1,36 @@
+"""Receipt handles: an opaque, checkable text that names one lease (design §7).
+
+A handle holds the broker group, the consumer group, the stored topic, queue, queue offset, lease number and attempt (`opaque.py` says what
+keeps it from being made up). Whether the lease is still in force is the broker group's business.
+"""
+
+from __future__ import annotations
+
+from ledgermq.node.broker.calls.consumer_calls import Handle
+from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
+from ledgermq.proto.names import base_group, parent_of
+from ledgermq.proto.status import Code, fail
+
+
+class Handles:
+    """Makes and reads the handles of one cluster."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._opaque = Opaque(secret, "receipt handle", Code.INVALID_RECEIPT_HANDLE)
+
+    def make(self, broker_group: str, handle: Handle) -> str:
+        """The text for a lease."""
+        h = handle
+        return self._opaque.make(f"{broker_group}\n{h.group}\n{h.topic}\n{h.queue}\n{h.queue_offset}\n{h.lease_number}\n{h.attempt}")
+
+    def read(self, text: str) -> tuple[str, Handle]:
+        """(broker group, lease) of a handle this cluster made; anything else is INVALID_RECEIPT_HANDLE."""
+        broker_group, group, topic, queue, offset, lease, attempt = self._opaque.read(text).split("\n")
+        return broker_group, Handle(group, topic, int(queue), int(offset), int(lease), int(attempt))
+
+    def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
+        """(broker group, lease) of a handle for a message of this topic in this consumer group."""
+        broker_group, handle = self.read(text)
+        if base_group(handle.group) != group or parent_of(handle.topic) != topic:
+            raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
+        return broker_group, handle

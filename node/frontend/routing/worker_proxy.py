@@ -1,0 +1,114 @@
+"""Calls that are for one certain worker of this node, whichever of them the connection landed on.
+
+The workers of a node share its one public port, and the system deals the connections out. Most calls do not mind: they go to the leader of
+their broker group over the streams between nodes. Streams of the native service stay where they are opened, and whoever audits a replica
+wants that replica's disk; such callers name the member they mean in the metadata of the call, and a worker that is not meant hands the call
+through: bytes in, bytes out, over a Unix socket to the sibling that is. A name of another node is not heeded: endpoints are for that.
+
+Who calls is asked by the worker that is meant. It sees the caller's signature as it is, and the common name of the certificate as this
+worker tells it (`common_name`): nobody but siblings can connect to that socket, and only they have no name there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
+
+COMMON_NAME = "x-ledgermq-common-name"
+_OWN_OF_TRANSPORT = ("grpc-", "user-agent", ":")
+OPTIONS = (
+    # What is too large is refused by the worker that is meant.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A sibling may recover for minutes before it listens; it is found as soon as it does.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+SIBLING = "unix:"
+"""What gRPC calls a peer that came over a Unix socket and has no name. Whoever came through the front has one."""
+
+
+class Passing(grpc.GenericRpcHandler):
+    """The first handler of a worker's server: takes the calls that are meant for a sibling, and leaves all others to the rest."""
+
+    def __init__(self, siblings: Siblings) -> None:
+        self._siblings = siblings
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    def service(self, handler_call_details: Any) -> Any:
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == MEMBER_METADATA:
+                if value == self._siblings.own or value not in self._siblings.names:
+                    return None
+                passage = _Passage(self._siblings.own, self._channel(value), handler_call_details.method)
+                return grpc.stream_stream_rpc_method_handler(passage.serve)
+        return None
+
+    def _channel(self, worker: str) -> grpc.aio.Channel:
+        if worker not in self._channels:
+            self._channels[worker] = grpc.aio.insecure_channel(f"unix:{self._siblings.calls(worker)}", OPTIONS)
+        return self._channels[worker]
+
+    async def close(self) -> None:
+        channels = list(self._channels.values())
+        self._channels.clear()
+        for channel in channels:
+            await channel.close()
+
+
+class _Passage:
+    """One method at one sibling."""
+
+    def __init__(self, own: str, channel: grpc.aio.Channel, method: str) -> None:
+        self._own = own
+        self._channel = channel
+        self._method = method
+
+    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        """Both directions at once, no faster than the other side takes them, until the sibling has answered to the end."""
+        call: Any = self._channel.stream_stream(self._method)(metadata=_metadata_of(context), timeout=context.time_remaining())
+        sender = asyncio.create_task(_send(requests, call))
+        try:
+            await context.send_initial_metadata(((PASSED_BY, self._own),))
+            while (data := await call.read()) is not grpc.aio.EOF:
+                await context.write(data)
+            context.set_code(await call.code())
+            context.set_details(await call.details())
+            context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+        except grpc.aio.AioRpcError as error:
+            context.set_trailing_metadata(tuple(error.trailing_metadata()))
+            await context.abort(error.code(), error.details() or "")
+        finally:
+            call.cancel()
+            sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
+
+
+async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
+    # Whoever has answered to the end takes no more; how the call ended is told by the other direction.
+    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.UsageError):
+        async for data in requests:
+            await call.write(data)
+        await call.done_writing()
+
+
+def _metadata_of(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+    """The caller's own, and the name in its certificate. What a caller says of its certificate is left out."""
+    kept = [(key, value) for key, value in context.invocation_metadata() if key != COMMON_NAME and not key.startswith(_OWN_OF_TRANSPORT)]
+    names = context.auth_context().get("x509_common_name", ())
+    return (*kept, *((COMMON_NAME, name.decode("utf-8", "replace")) for name in names[:1]))
+
+
+def common_name(context: Any) -> str:
+    """The common name that a sibling saw for the caller of a call that it passed on; empty for every other call."""
+    if context.peer() != SIBLING:
+        return ""
+    return next((str(value) for key, value in context.invocation_metadata() if key == COMMON_NAME), "")
