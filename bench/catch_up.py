@@ -16,7 +16,7 @@ from typing import Any
 
 from bench import cluster as cl
 from bench import report
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "catch_up", 1, True
 TOPIC, BULK = "bench-catch-up", "bench-catch-up-bulk"

@@ -17,7 +17,7 @@ from typing import Any, cast
 import grpc
 
 from bench import report
-from ledgermq.node.local import LocalCluster, config_of, free_ports
+from ledgermq.node.process.local import LocalCluster, config_of, free_ports
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 GROUP = "g1"

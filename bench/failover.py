@@ -15,7 +15,7 @@ from bench import cluster as cl
 from bench import report
 from bench.load import METADATA, SERVICE, message
 from bench.report import percentile
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 

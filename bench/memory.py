@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "memory", 1, True
 TOPIC = "bench-memory"

@@ -19,7 +19,7 @@ from typing import Any
 from bench import cluster as cl
 from bench import limits, native_faults, report
 from bench.native_gauges import gauged
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "native", 1, True
 SIZES = (100, 1024, 10_240)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 SAMPLE_S = 0.25
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
-from ledgermq.node.local import free_ports
+from ledgermq.node.process.local import free_ports
 
 NAME, RUNS, DURABLE = "official", 3, True
 TOPIC = "bench-official"

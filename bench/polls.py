@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import cluster as cl
 from bench.memory import resident
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "polls", 1, True
 TOPIC = "bench-polls"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "receive", 3, True
 TOPIC = "bench-receive"

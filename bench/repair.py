@@ -14,7 +14,7 @@ from typing import Any
 
 from bench import cluster as cl
 from bench import report
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 
 NAME, RUNS, DURABLE = "repair", 1, True

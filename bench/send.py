@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import cluster as cl
 from bench.official import empty_server
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "send", 3, True
 TOPIC = "bench-send"

@@ -25,7 +25,7 @@ import grpc.aio
 from bench import cluster as cl
 from bench import report
 from bench.load import METADATA, SERVICE, message
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 
 NAME, RUNS, DURABLE = "starved", 1, True

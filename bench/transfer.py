@@ -20,7 +20,7 @@ from bench import cluster as cl
 from bench import report
 from bench.failover import Sends, caught_up
 from bench.report import percentile
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 NAME, RUNS, DURABLE = "transfer", 1, True

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster as cl
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 
 NAME, RUNS, DURABLE = "workers", 1, True

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from ledgermq.node import local
+from ledgermq.node.process import local
 from tests import forked_nodes
 
 WORKERS_MAX = 8

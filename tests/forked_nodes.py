@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import IO
 
-from ledgermq.node import local
+from ledgermq.node.process import local
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["ledgermq.cli", "ledgermq.node.serving"])
+CONTEXT.set_forkserver_preload(["ledgermq.cli", "ledgermq.node.process.serving"])
 READ_BEFORE_MAIN = ("LD_", "PYTHON")
 """Prefixes of variables that only a new interpreter reads."""
 

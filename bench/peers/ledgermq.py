@@ -11,7 +11,7 @@ from typing import Any
 from bench import cluster as cl
 from bench.peers import common
 from bench.peers.common import Load, Row
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 TOPIC = "bench-peers"
 BATCH, PRODUCERS, UNARY_WINDOW = 1000, 2, 64

@@ -192,7 +192,7 @@ class Scrub(Section):
 
 
 class Tracing(Section):
-    """Where OpenTelemetry spans of clients' calls go (`node/tracing.py`). Nothing is exported without an endpoint."""
+    """Where OpenTelemetry spans of clients' calls go (`node/process/tracing.py`). Nothing is exported without an endpoint."""
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
     """Of a collector that speaks OTLP over gRPC, as `http://host:4317`."""

@@ -31,10 +31,10 @@ GARBAGE_THRESHOLD = 20_000
 
 # name → where the click command is, and its line in the overview (kept here so that `--help` imports nothing).
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("ledgermq.node.commands:up", "Start a cluster on this machine, in the foreground."),
-    "serve": ("ledgermq.node.commands:serve", "Run one node."),
-    "config": ("ledgermq.node.commands:config", "Check, show or explain a node's configuration."),
-    "certificates": ("ledgermq.node.commands:mint", "Make certificates for the nodes of a cluster."),
+    "up": ("ledgermq.node.process.commands:up", "Start a cluster on this machine, in the foreground."),
+    "serve": ("ledgermq.node.process.commands:serve", "Run one node."),
+    "config": ("ledgermq.node.process.commands:config", "Check, show or explain a node's configuration."),
+    "certificates": ("ledgermq.node.process.commands:mint", "Make certificates for the nodes of a cluster."),
     "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
     "import": ("ledgermq.import_commands:import_store", "Make a cluster from the store root of a RocketMQ broker."),
     "recover": ("ledgermq.storage.recover_commands:recover", "Begin a broker group anew from one survivor of a lost majority."),
-    "promote-observer": ("ledgermq.node.observer_commands:promote_observer", "Go on from an observer after its group's site was lost."),
+    "promote-observer": ("ledgermq.node.process.observer_commands:promote_observer", "Go on from an observer after its group's site was lost."),
     "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and say what it is good for."),
     "sim": ("ledgermq.sim.commands:sim", "Run the whole cluster on virtual time from a seed."),
 }

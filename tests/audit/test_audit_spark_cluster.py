@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledgermq.audit.spark import java
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.audit.spark import standalone
-from ledgermq.node.local import free_ports
+from ledgermq.node.process.local import free_ports
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 
 ON_LOOPBACK = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -13,7 +13,7 @@ from ledgermq.client.errors import Refused
 from ledgermq.client.native.numbered import Chunk
 from ledgermq.client.native.positions import Place, Start
 from ledgermq.client.native.tasks import TaskConnection
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.properties import parse
 from tests import cluster as real

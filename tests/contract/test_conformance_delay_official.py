@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 from tests.contract.official import ClientError, Official, late, message, official, receive, records, simple, text
 

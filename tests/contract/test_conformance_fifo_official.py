@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.contract.official import Official, events, message, official, push, receive_some, send, simple, text, until_done

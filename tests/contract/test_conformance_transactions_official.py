@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.properties import parse

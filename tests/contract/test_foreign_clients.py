@@ -12,7 +12,7 @@ from functools import lru_cache
 import pytest
 
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.contract.foreign import Foreign, build

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_group, create_topic, leader, running, wait_for
 from tests.e2e.command_line import CommandLine, Outcome
 from tests.e2e.test_e2e_audit_running import all_of, audit, load

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import end_all, http, prepare, status, wait_for
 from tests.e2e.command_line import CommandLine
 

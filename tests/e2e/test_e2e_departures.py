@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import create_topic, http, log_lines, running, target, wait_for
 from tests.contract.backend import CLIENT_ID, SERVICE, UNLIMITED, message

@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.node.process.local import LocalCluster, free_ports
 from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.contract.official import events, message, official, push, receive_some, simple, text

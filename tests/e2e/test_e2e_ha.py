@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.client.connection import Connection
 from ledgermq.client.sending import Outgoing, Sender
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import http, leader, running, wait_for
 from tests.contract.official import message, official
 from tests.e2e.command_line import CommandLine

@@ -12,7 +12,7 @@ import pytest
 from ledgermq.audit.history import Read, Send, check_queue
 from ledgermq.client import service
 from ledgermq.client.sending import Outgoing, new_message_id
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import create_topic, leader, running, target, wait_for
 from tests.e2e.command_line import CommandLine

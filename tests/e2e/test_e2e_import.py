@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.audit.jobs import audit
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import end_all
 from tests.contract.official import message, official
 from tests.e2e.command_line import LEDGERMQ, CommandLine

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from ledgermq.client.native.consumer import AsyncConsumer
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, leader, running, wait_for
 from tests.e2e.command_line import CommandLine
 

@@ -14,7 +14,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import log_pb2 as pb
 from tests.cluster import create_topic, leader, running, target
 from tests.e2e.test_e2e_native_produce import FRAMES, MESSAGES, OPTIONS, SERVICE, Producer

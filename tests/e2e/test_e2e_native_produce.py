@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, log_events, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_install import FILE_BYTES, TRIMMING

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 from tests.e2e.command_line import CommandLine
 

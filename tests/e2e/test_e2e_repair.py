@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import admin, create_topic, http, leader, log_events, running, target, wait_for
 from tests.e2e.command_line import CommandLine

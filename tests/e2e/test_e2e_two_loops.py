@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import create_topic, leader, log_events, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_repair import flip, log_files, metric, passes, replica, states, stored

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from examples.flights.cluster import BASE_PORTS, free_base_port
-from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import prepare, running, wait_for
 from tests.e2e.command_line import LEDGERMQ, CommandLine, environment
 

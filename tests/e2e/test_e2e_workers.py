@@ -16,7 +16,7 @@ import pytest
 
 from ledgermq.client.native.sync_consumer import Consumer
 from ledgermq.client.native.sync_producer import Producer
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import ExitCode
 from tests.cluster import create_topic, http, log_lines, prepare, running, target

@@ -15,7 +15,7 @@ import pytest
 
 from ledgermq.client.native.sync_consumer import Consumer
 from ledgermq.client.native.sync_producer import Producer
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 from tests.contract.official import Official, message
 from tests.e2e.command_line import CommandLine

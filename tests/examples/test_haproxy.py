@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import LocalCluster, free_ports
+from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, wait_for
 from tests.contract.foreign import Foreign, build
 from tests.contract.killing import hand_over

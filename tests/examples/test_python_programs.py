@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.client import Admin, AsyncAdmin, AsyncConnection, Connection
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests import cluster as real
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,7 @@ import grpc
 from ledgermq.audit.history import Read, Send, Violation, check_queue
 from ledgermq.client import service
 from ledgermq.client.sending import Outgoing, new_message_id
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto import messaging_pb2 as pb
 from tests.cluster import target, wait_for

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import Child
+from ledgermq.node.process.local import Child
 from ledgermq.proto.status import ExitCode
 from tests.cluster import leader, wait_for
 from tests.faults.faulty import TOPIC, FaultyCluster, faulty, judge, terms

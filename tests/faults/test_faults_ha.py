@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, leader, log_lines, running, status, wait_for
 from tests.e2e.command_line import CommandLine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import leader, wait_for
 from tests.faults.faulty import TOPIC, FaultyCluster, events, faulty, judge
 from tests.faults.histories import History

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import leader, wait_for
 from tests.faults.faulty import GROUP, TOPIC, faulty, judge, status_of, terms
 from tests.faults.histories import History

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import leader
 from tests.faults.faulty import TOPIC, faulty, gauge, judge, terms
 from tests.faults.histories import History

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ledgermq.cli import run
-from ledgermq.node.local import ports_from_base
+from ledgermq.node.process.local import ports_from_base
 from tests.importing.store_root import StoreRoot
 
 NODES = ("n1", "n2", "n3")

@@ -29,7 +29,7 @@ from ledgermq.node.frontend.native.produce_stream import ProduceStream, WINDOW_B
 from ledgermq.node.runtime.security_sections import Quota
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.node.frontend.rocketmq.streams import Streams
-from ledgermq.node.tracing import Spans
+from ledgermq.node.process.tracing import Spans
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import proven
 from ledgermq.proto.status import Code, fail

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from ledgermq.node.replica.hosting import engine
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.data_directory import DataDirectory
+from ledgermq.node.process.data_directory import DataDirectory
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.storage import identity

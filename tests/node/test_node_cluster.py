@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster, config_of
+from ledgermq.node.process.local import LocalCluster, config_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage import identity

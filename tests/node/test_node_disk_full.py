@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from tests import cluster as real

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from tests.cluster import prepare, wait_for
 from tests.e2e.command_line import CommandLine
 

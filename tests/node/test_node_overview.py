@@ -14,7 +14,7 @@ import yaml
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.http import Health
+from ledgermq.node.process.http import Health
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Permission, RebuildStatus, ReplicaStatus, Role, TopicDurability, TopicKind
@@ -182,7 +182,7 @@ def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
 
 def test_stalled_engine_and_a_draining_node_are_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that does not answer in time makes the node unready instead of hanging the question."""
-    monkeypatch.setattr("ledgermq.node.http.ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr("ledgermq.node.process.http.ANSWER_WITHIN_S", 0.01)
     health = Health(FakeEngine(None), list)
     assert asyncio.run(health.why_not_ready()) == ["the engine does not answer"]
     health.draining = True

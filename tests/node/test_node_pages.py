@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.parser import text_string_to_metric_families
 
 from ledgermq.node.runtime import metrics
-from ledgermq.node.http import HttpServer
-from ledgermq.node.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.process.http import HttpServer
+from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
 from ledgermq.node.frontend.routing.worker_registry import Siblings
 
 NAMES = ("n1", "n1.2")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from ledgermq.node import stop_watch
+from ledgermq.node.process import stop_watch
 
 
 def test_threads_and_tasks_are_named_with_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from tests import cluster as real
 from tests.node.test_node_cluster import bodies, send

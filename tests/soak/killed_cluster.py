@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.node.local import Child, LocalCluster
+from ledgermq.node.process.local import Child, LocalCluster
 from tests import cluster as real
 from tests.contract import official
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests import cluster as real
 from tests.contract.official import ClientError, Deliveries, Official, events, late, message, official, push, send, until_done

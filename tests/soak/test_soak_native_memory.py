@@ -13,7 +13,7 @@ import pytest
 from bench import cluster as cl
 from bench import report
 from bench.native_gauges import anonymous_mib
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 FOR_S = float(os.environ.get("SOAK_SECONDS", "1800"))

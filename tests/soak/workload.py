@@ -16,7 +16,7 @@ from ledgermq.client.connection import Connection
 from ledgermq.client.errors import ClusterError
 from ledgermq.client.receiving import Receiver
 from ledgermq.client.sending import Outgoing, new_message_id
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import messaging_pb2 as pb
 from tests import cluster as real
 from tests.faults.histories import METADATA, SEND_S, Client

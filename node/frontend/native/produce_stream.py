@@ -40,7 +40,7 @@ WINDOW_BYTES = 8 << 20
 
 
 class FrameSpan(Protocol):
-    """What tracing wants to know of a frame (`node/tracing.py`)."""
+    """What tracing wants to know of a frame (`node/process/tracing.py`)."""
 
     def end(self, code: int, message: str) -> None: ...
 

@@ -47,7 +47,7 @@ LOG_FILE_PARTS = 4
 
 
 class Spans(Protocol):
-    """What makes spans of frames (`node/tracing.py`)."""
+    """What makes spans of frames (`node/process/tracing.py`)."""
 
     def frames_of(self, context: Any) -> Trace: ...
 

@@ -20,7 +20,7 @@ from ledgermq import __version__
 from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.replica.consensus.catch_up import STATES
-from ledgermq.node.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0

@@ -21,7 +21,7 @@ from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked
 from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.runtime import certificates
 from ledgermq.node.replica.peers import peer_wire
 from ledgermq.node.frontend.security import minting
@@ -59,10 +59,10 @@ def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
     """
     loaded = load(config_file, settings)
     if len(loaded.workers) > 1 and siblings_of(loaded) is None:
-        from ledgermq.node import supervisor
+        from ledgermq.node.process import supervisor
 
         sys.exit(supervisor.run(loaded, config_file, settings))
-    from ledgermq.node.serving import run
+    from ledgermq.node.process.serving import run
 
     sys.exit(run(loaded))
 

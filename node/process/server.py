@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ledgermq import __version__
 from ledgermq.node.runtime import logs
-from ledgermq.node.addresses import addresses_of, controller_config, target
+from ledgermq.node.process.addresses import addresses_of, controller_config, target
 from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
 from ledgermq.node.frontend.admin.admin_port import AdminPort, GenericOnly
 from ledgermq.node.replica.maintenance.digest_exchange import Agreement
@@ -30,7 +30,7 @@ from ledgermq.node.controller.ha_control import Appointing
 from ledgermq.node.replica.hosting.assignment_watcher import Arrivals
 from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.client_port import ClientPort
+from ledgermq.node.process.client_port import ClientPort
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import Controller
 from ledgermq.node.controller.state import State
@@ -45,7 +45,7 @@ from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
 from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, holdings, spec_settings
-from ledgermq.node.http import Health, HttpServer, StateCollector
+from ledgermq.node.process.http import Health, HttpServer, StateCollector
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
@@ -56,16 +56,16 @@ from ledgermq.node.frontend.native.producing import Hosted as HostedLog
 from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
 from ledgermq.node.frontend.admin.member_admin import Members
-from ledgermq.node.node_pages import SiblingPages
+from ledgermq.node.process.node_pages import SiblingPages
 from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.routing.worker_proxy import Passing
 from ledgermq.node.frontend.admin.peeks import Peeks
 from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
-from ledgermq.node.peer_side import PeerSide
+from ledgermq.node.process.peer_side import PeerSide
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.controller.placement import Placement
-from ledgermq.node.process import end_process, spare_the_collector
+from ledgermq.node.process.process import end_process, spare_the_collector
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.controller.reconcile import Reconciler
 from ledgermq.node.frontend.admin.replicas_service import PREFIX as REPLICAS_PREFIX
@@ -81,7 +81,7 @@ from ledgermq.node.frontend.rocketmq.access_control import Gate
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.node.frontend.routing.worker_registry import Siblings
-from ledgermq.node.tracing import spans_of
+from ledgermq.node.process.tracing import spans_of
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.replica.peers.formation_check import Vouching
 from ledgermq.proto import admin_pb2_grpc
