@@ -97,7 +97,9 @@ class Member:
 
     def carry_out(self, writes: Writes, message: Append | None, entries: list[Entry]) -> None:
         if writes.hard_state is not None:
-            self.disk.hard_state = writes.hard_state
+            old, new = self.disk.hard_state, writes.hard_state
+            assert new.term > old.term or (new.term == old.term and old.vote in (None, new.vote)), f"{old} became {new}"
+            self.disk.hard_state = new
         if writes.truncate_from is not None:
             del self.disk.written[writes.truncate_from :]
             self.disk.durable = min(self.disk.durable, writes.truncate_from - 1)
