@@ -97,6 +97,7 @@ def test_a_busy_ha_group_passes_over_its_nodes(tmp_path: Path, ack: str) -> None
         outcome = audit(endpoints)
         assert outcome.status == 2 and f"replica {slave} could not be looked at" in outcome.out, text(outcome)
         cluster.start(slave)
+        cluster.wait_ready(60, [slave])
         wait_in_sync(cluster, *cluster.nodes)
         outcome = audit(endpoints)
         assert outcome.status == 0, text(outcome)

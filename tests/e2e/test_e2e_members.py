@@ -13,8 +13,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.process.local import LocalCluster, free_ports
+from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.real_disk import RealDisk

@@ -15,8 +15,8 @@ import pytest
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused
-from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.frontend.security import minting
+from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.signature import Credentials, operator_of
