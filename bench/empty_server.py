@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import uvloop
 
-from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.frontend.rocketmq.client_settings import merge
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 
 OK = pb.Status(code=pb.OK, message="OK")

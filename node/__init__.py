@@ -1,6 +1,5 @@
-"""What acts: the process that hosts broker groups, serves clients and peers, and keeps the cluster's metadata.
+"""A node: replicas of broker groups, the services in front of them, the metadata quorum beside them, and the process around all of it.
 
-`core/` holds everything a broker group decides, as plain functions over ports; `controller/` the metadata quorum; `service/` the client
-contract. The modules beside them are the process around it: engine thread, peer streams, forwarding, configuration, health. Nothing here
-decides about consensus or knows a byte layout.
+The rooms, and which of them may import which: docs/architecture.md. Nothing here decides about consensus (`raft/`) or knows a byte layout
+(`proto/`, `storage/`).
 """

@@ -257,7 +257,8 @@ class PeerProgress:
     """How far one replica of a group is, as its leader sees it. None: not known.
 
     What the consensus core tells: `silent_ms` since it was heard last, `left_behind` when the leader's log does not hold what it lacks,
-    `restarts` of the comparison with it for want of progress. From `state` on: what was seen of it over time (`node/replica/consensus/catch_up.py`).
+    `restarts` of the comparison with it for want of progress. From `state` on: what was seen of it over time
+    (`node/replica/consensus/catch_up.py`).
     """
 
     node: str

@@ -1,6 +1,7 @@
 """Which directory every node goes by at every other one: the imitation of what nodes tell each other when they connect.
 
-Here lives what `node/replica/peers/peer_identities.py` decides over real greetings, and nothing durable: the directory of a node that the membership record
+Here lives what `node/replica/peers/peer_identities.py` decides over real greetings, and nothing durable: the directory of a node that
+the membership record
 names counts, else the one that was met first. Packets from any other are not taken, and whoever notices tells its group.
 """
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
-from ledgermq.node.broker.decisions.producer_sequencing import Framing
-from ledgermq.node.broker.group.group import Group
-from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.broker.decisions.leader import Leader
 from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.producer_sequencing import Framing
+from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.replica.shipping.installation import Install
+from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES

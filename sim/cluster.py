@@ -20,9 +20,9 @@ from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
+from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
-from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable

@@ -10,11 +10,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.pins import PinBook
-from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.replica.retention.retention_rules import Facts, Pin, Rules, TIME, decide, lowest, trim_of
-from ledgermq.node.replica.retention.retention_facts import FileBook, consumed_queues, consumer_pins, follower_pins, half_pin, snapshot_pin, timer_pin
+from ledgermq.node.replica.retention.retention_facts import (
+    FileBook,
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+    half_pin,
+    snapshot_pin,
+    timer_pin,
+)
+from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, decide, lowest, trim_of
 from ledgermq.node.replica.retention.trimming import Trimming
 from ledgermq.proto.control import TrimRecord
 from ledgermq.raft.config import MS

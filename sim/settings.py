@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
-from ledgermq.node.broker.flush import FlushPolicy, LazySync, PAGE_BYTES
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.proto import units
 from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing
 

@@ -1,7 +1,8 @@
 """What a simulated process does with its group's files beside running the group: it serves peers from them, and mends them from peers.
 
 Here lives the imitation of a node's shipping thread: packets in, packets out, a turn at a time. What is served, fetched, proven and written
-is the product's code (`node.core.shipping`, `node.core.repair`, `node.core.install`). Whether damage may be there at all is the world's
+is the product's code (`node.replica.shipping.shipping`, `node.replica.shipping.repair`, `node.replica.shipping.installation`).
+Whether damage may be there at all is the world's
 affair.
 """
 

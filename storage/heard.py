@@ -1,6 +1,7 @@
 """`heard` in a replica's `state/`: what an observer last heard of its leader, and when. For the day on which nobody else can be asked.
 
-Written about once a second while the leader is heard (`node/replica/hosting/running.py`), read by `new_cluster.py` when the observer is to go on alone:
+Written about once a second while the leader is heard (`node/replica/hosting/running.py`), read by `new_cluster.py` when the observer
+is to go on alone:
 what the leader had by then and this log lacks is lost for certain; what came later is not known to anybody here.
 """
 

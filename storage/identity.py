@@ -153,7 +153,8 @@ def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
 
 
 def read_vouched(disk: Disk, state_directory: str) -> bool:
-    """Whether this directory was found to be one of those that began the group (node/replica/peers/formation_check.py); never taken back."""
+    """Whether this directory was found to be one of those that began the group
+    (node/replica/peers/formation_check.py); never taken back."""
     path = f"{state_directory}/{PEERS_FILE}"
     vouched = sealed_json.read(disk, path).get("vouched", False) if disk.exists(path) else False
     if not isinstance(vouched, bool):

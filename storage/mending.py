@@ -1,6 +1,7 @@
 """The files of a log under repair (format §2, §5): finding what is right, putting back what is not, in place.
 
-Here live the observations and the writes; whose bytes are put back, and what proves them, is decided by `node/replica/shipping/repair.py`. The log is
+Here live the observations and the writes; whose bytes are put back, and what proves them, is decided by
+`node/replica/shipping/repair.py`. The log is
 not open meanwhile. A file of a wrong length or a missing one is made whole first, with zeros where nothing is known: damage then looks the
 same whatever it was. Bytes that the disk refuses to give (EIO) count as zeros. Nothing above the synced mark is touched.
 """

@@ -1,7 +1,8 @@
 """A stretch of a log put back in place while the log is open and appended to elsewhere (format §2, §5, §6).
 
 Here live the writes: entries that lie below the synced mark, and the units derived from them, where they are not what they should be. What
-proves the entries is decided by `node/replica/shipping/range_repair.py`. Only bytes that differ are written, and only into files that have their whole
+proves the entries is decided by `node/replica/shipping/range_repair.py`. Only bytes that differ are written, and only into files that
+have their whole
 length: nobody changes these bytes any more, so whoever reads beside this sees damage or what belongs there. Files are never made or
 renamed: the log's owner holds them open. While an entry that was written is not durable, the marker of `mending.py` stands: an open after a
 power cut then verifies everything.

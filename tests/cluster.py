@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 T = TypeVar("T")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,16 +16,52 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("proto", "raft", "storage", "node", "client", "audit", "sim")
 
-# Which of our packages a package may import; the longest matching prefix of a module decides.
+# Which of our packages a package may import; the longest matching prefix of a module decides. Inside `node/` the table is the drawing in
+# docs/decisions/2026-11-22-rooms-of-node.md: a line may name only rooms of lines above it, so that no two packages import each other.
+BASE = {"raft", "storage", "proto"}
+LEAVES = {"node.broker.ports", "node.broker.ranges", "node.broker.flush"}
+RUNTIME = {"node.runtime", *BASE}
+DECIDES = {"node.broker", *BASE}
 MAY_IMPORT: dict[str, set[str]] = {
     "proto": {"proto"},
     "raft": {"raft", "proto"},
     "storage": {"storage", "proto"},
-    "node.core": {"node.core", "raft", "storage", "proto"},
-    "node": {"node", "raft", "storage", "proto"},
+    "node": set(),
+    "node.runtime": RUNTIME,
+    "node.broker": LEAVES | BASE,
+    "node.broker.filters": {"node.broker.filters", "proto"},
+    "node.broker.calls": {"node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
+    "node.broker.state": {"node.broker.state", "node.broker.calls", *LEAVES, *BASE},
+    "node.broker.decisions": {"node.broker.decisions", "node.broker.state", "node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
+    "node.broker.group": DECIDES,
+    "node.replica.consensus": {"node.replica.consensus", *DECIDES},
+    "node.replica.shipping": {"node.replica.shipping", "node.replica.consensus", *DECIDES},
+    "node.replica.retention": {"node.replica.retention", *DECIDES},
+    "node.controller": {"node.controller", "node.broker.calls", *RUNTIME},
+    "node.replica.background": {"node.replica.background", "node.replica.retention", *DECIDES, *RUNTIME},
+    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", *DECIDES, *RUNTIME},
+    "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
+    "node.frontend.security": {"node.frontend.security", "node.controller", *RUNTIME},
+    "node.frontend.routing": {"node.frontend.routing", "node.replica.peers", "node.broker.calls", *RUNTIME},
+    "node.frontend.rocketmq.wire": {
+        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters"),
+        *RUNTIME,
+    },
+    "node.frontend.rocketmq": {
+        *("node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.broker.calls", "node.broker.filters", *LEAVES),
+        *RUNTIME,
+    },
+    "node.frontend.native": {
+        *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.broker.calls", "node.broker.state.recent", *LEAVES),
+        *RUNTIME,
+    },
+    "node.frontend.admin": {"node.frontend", "node.replica", "node.controller", *DECIDES, *RUNTIME},
+    "node.process": {"node", *BASE},
     "client": {"client", "proto"},
     "audit": {"audit", "client", "proto"},
-    "sim": {"sim", "raft", "storage", "proto", "node.core", "audit.history"},
+    "sim": {"sim", *DECIDES, "node.replica.consensus", "node.replica.shipping", "node.replica.retention", "audit.history"},
 }
 
 # The auditor witnesses: it must never decode with the writer's layout code.
@@ -39,7 +76,10 @@ PURE = {"asyncio", "time", "random", "os", "mmap", "socket", "threading", "loggi
 BANNED_STDLIB: dict[str, set[str]] = {
     "proto": PURE - {"grpc"},
     "raft": PURE,
-    "node.core": {"asyncio", "grpc", "threading", "time", "random", "mmap", "socket", "concurrent"},
+    **{
+        pure: {"asyncio", "grpc", "threading", "time", "random", "mmap", "socket", "concurrent"}
+        for pure in ("node.broker", "node.replica.consensus", "node.replica.shipping", "node.replica.retention")
+    },
     "storage": {"asyncio", "grpc", "random", "socket"},
     "node": {"mmap"},
     "client": {"mmap"},
@@ -133,7 +173,7 @@ def test_import_arrows() -> None:
 
 def test_a_wrong_import_is_named() -> None:
     """The rules above can fail: one module that breaks each of them."""
-    source = "import time, pickle, click, storage\nfrom ledgermq.node import engine\nfrom ledgermq.proto import layout\n"
+    source = "import time, pickle, click, storage\nfrom ledgermq.node.replica.hosting import engine\nfrom ledgermq.proto import layout\n"
     found = [said.partition(": ")[2] for said in wrong_imports("raft.wrong", ROOT / "raft/wrong.py", ast.parse(source))]
     assert len(found) == 6, found
     found = list(wrong_imports("audit.wrong", ROOT / "audit/wrong.py", ast.parse("from ledgermq.proto import layout")))
@@ -161,6 +201,71 @@ def test_no_import_cycles() -> None:
     for module in NAMES:
         if module not in state:
             visit(module, ())
+
+
+def package_of(module: str) -> str:
+    """The package whose folder holds a module; of a package that package itself."""
+    return module if module in PACKAGE_NAMES else module.rpartition(".")[0]
+
+
+PACKAGE_NAMES = {".".join(path.relative_to(ROOT).parts[:-1]) for _, path, _ in ALL}
+
+
+def package_arrows() -> dict[str, dict[str, str]]:
+    """Package → package that it imports → one module that does."""
+    found: dict[str, dict[str, str]] = {}
+    for name, _, tree in ALL:
+        for target, _ in imports(tree):
+            ours = target.removeprefix("ledgermq.")
+            if target.startswith("ledgermq.") and (ours in NAMES or ours in PACKAGE_NAMES):
+                own, other = package_of(name), package_of(ours)
+                if own != other and not own.startswith(other + "."):
+                    found.setdefault(own, {}).setdefault(other, f"{name} imports {ours}")
+    return found
+
+
+def package_cycles(arrows: dict[str, dict[str, str]]) -> list[str]:
+    """Pairs of packages each of which reaches the other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for other in arrows.get(waiting.pop(), {}):
+                if other not in seen:
+                    seen.add(other)
+                    waiting.append(other)
+        return seen
+
+    reach = {package: reached(package) for package in arrows}
+    return [
+        f"{package} -> {other}: {why}"
+        for package, targets in arrows.items()
+        for other, why in targets.items()
+        if package in reach.get(other, set())
+    ]
+
+
+def test_no_package_cycles() -> None:
+    """Packages are folders: no two of `node/` import each other, directly or through others."""
+    arrows = {own: targets for own, targets in package_arrows().items() if own.startswith("node")}
+    assert not package_cycles(arrows), "\n".join(package_cycles(arrows))
+    arrows["node.runtime"] = {**arrows.get("node.runtime", {}), "node.process": "an arrow against the drawing"}
+    assert package_cycles(arrows), "an arrow against the drawing was not seen"
+
+
+FOLDER_MAX = 25
+TWICE = {"__init__", "state", "decide", "ports", "service", "wire"}
+"""Names that say the same of each concept they stand in."""
+
+
+def test_rooms_are_small_and_names_are_unique() -> None:
+    """A room of `node/` has at most 25 modules, and a module is found by its name alone."""
+    inside = [path.relative_to(ROOT) for name, path, _ in ALL if name.startswith("node")]
+    sizes = Counter(path.parent for path in inside if path.stem != "__init__")
+    assert not {str(room): count for room, count in sizes.items() if count > FOLDER_MAX}
+    names = Counter(path.stem for path in inside)
+    assert not {name for name, count in names.items() if count > 1 and name not in TWICE}
 
 
 def test_modules_open_with_their_law() -> None:

@@ -24,8 +24,8 @@ from ledgermq.node.controller.broker_groups import GroupSpec, Move, restore_spec
 from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES
 from ledgermq.node.controller.quorum import NOT_TAKEN, SUCCESS, Place, Quorum, Timing, require_library
 from ledgermq.node.controller.state import Json, Outcome, State, Topic, restore_topic
-from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.deadlines import within
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.group_config import read_group
 from ledgermq.proto.names import group_name
 from ledgermq.proto.status import Code, ExitCode, LedgerError, fail

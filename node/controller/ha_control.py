@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.broker.calls.outcome import Call
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
 from ledgermq.raft.appointments import Alter, Appointment, Wish

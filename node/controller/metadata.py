@@ -19,6 +19,7 @@ from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.command_fields import Refused
 from ledgermq.node.controller.consumer_groups import create_group, delete_group, update_group
+from ledgermq.node.controller.grants import User
 from ledgermq.node.controller.nodes import (
     add_broker_group,
     begin_move,
@@ -31,7 +32,6 @@ from ledgermq.node.controller.nodes import (
 )
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state
 from ledgermq.node.controller.topics import adopt_topic, create_topic, delete_topic, update_topic
-from ledgermq.node.controller.grants import User
 from ledgermq.proto.status import Code
 
 REMEMBERED_REQUESTS = 512

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Call, Refused
-from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.names import is_dead_letter_topic, parse_stored, stored_name
 from ledgermq.proto.types import GroupConfig, TopicConfig

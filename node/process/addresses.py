@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.controller.controller import ControllerConfig
-from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.controller.roster import Roster
+from ledgermq.node.replica.hosting.opening import controller_directory
+from ledgermq.node.runtime.config import NodeConfig
 
 
 def target(host: str, port: int) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import grpc.aio
 
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.runtime import certificates
-from ledgermq.node.frontend.security.front import Front
 from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS
+from ledgermq.node.frontend.security.front import Front
+from ledgermq.node.runtime import certificates
+from ledgermq.node.runtime.config import NodeConfig
 
 REUSE_PORT = "grpc.so_reuseport"
 

@@ -17,15 +17,15 @@ from typing import Any
 import click
 import yaml
 
+from ledgermq.node.frontend.routing.worker_registry import siblings_of
+from ledgermq.node.frontend.security import minting
+from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.replica.peers import peer_wire
+from ledgermq.node.runtime import certificates
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked
 from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.process.local import LocalCluster
-from ledgermq.node.runtime import certificates
-from ledgermq.node.replica.peers import peer_wire
-from ledgermq.node.frontend.security import minting
-from ledgermq.node.frontend.routing.worker_registry import siblings_of
 from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")

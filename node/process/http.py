@@ -17,10 +17,10 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from ledgermq import __version__
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.replica.consensus.catch_up import STATES
+from ledgermq.node.runtime import metrics
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0

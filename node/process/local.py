@@ -26,11 +26,11 @@ from typing import IO, Any, Protocol
 
 import yaml
 
+from ledgermq.node.frontend.security.minting import CA_CERTIFICATE, ensure
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup, NodeAddress
 from ledgermq.node.runtime.config_loading import ENV_PREFIX, FOREIGN_ENV, validate
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.frontend.security.minting import CA_CERTIFICATE, ensure
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
 

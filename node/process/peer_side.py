@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.replica.hosting.assignment_watcher import Arrivals, GREET_METHOD
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.admin.overview import Overview
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.hosting.assignment_watcher import GREET_METHOD, Arrivals
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.proto import peer_pb2
 
 

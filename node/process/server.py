@@ -21,69 +21,69 @@ from grpc_health.v1 import health as grpc_health  # type: ignore[import-untyped]
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ledgermq import __version__
-from ledgermq.node.runtime import logs
-from ledgermq.node.process.addresses import addresses_of, controller_config, target
-from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
-from ledgermq.node.frontend.admin.admin_port import AdminPort, GenericOnly
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
-from ledgermq.node.controller.ha_control import Appointing
-from ledgermq.node.replica.hosting.assignment_watcher import Arrivals
-from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
-from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.process.client_port import ClientPort
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.controller.controller import Controller
-from ledgermq.node.controller.state import State
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Refused as Unanswered
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.hosting.engine import Engine, as_fatal
-from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.peers.greeting import Greeter
+from ledgermq.node.controller.controller import Controller
+from ledgermq.node.controller.ha_control import Appointing
+from ledgermq.node.controller.placement import Placement
+from ledgermq.node.controller.reconcile import Reconciler
+from ledgermq.node.controller.roster import Roster
+from ledgermq.node.controller.state import State
+from ledgermq.node.frontend.admin.admin_port import AdminPort, GenericOnly
+from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
+from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
-from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
-from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, holdings, spec_settings
-from ledgermq.node.process.http import Health, HttpServer, StateCollector
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
-from ledgermq.node.frontend.routing.local_reads import LocalReads
-from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
+from ledgermq.node.frontend.admin.member_admin import Members
+from ledgermq.node.frontend.admin.overview import Overview
+from ledgermq.node.frontend.admin.peeks import Peeks
+from ledgermq.node.frontend.admin.queries import Queries
+from ledgermq.node.frontend.admin.replicas_service import PREFIX as REPLICAS_PREFIX
+from ledgermq.node.frontend.admin.replicas_service import Replicas
+from ledgermq.node.frontend.admin.replication_admin import Replication
+from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
+from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.producing import Hosted as HostedLog
 from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
-from ledgermq.node.frontend.admin.member_admin import Members
-from ledgermq.node.process.node_pages import SiblingPages
-from ledgermq.node.replica.hosting.opening import controller_directory
-from ledgermq.node.frontend.admin.overview import Overview
-from ledgermq.node.frontend.routing.worker_proxy import Passing
-from ledgermq.node.frontend.admin.peeks import Peeks
-from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
-from ledgermq.node.process.peer_side import PeerSide
-from ledgermq.node.replica.peers.peers import Peers
-from ledgermq.node.controller.placement import Placement
-from ledgermq.node.process.process import end_process, spare_the_collector
-from ledgermq.node.frontend.admin.queries import Queries
-from ledgermq.node.controller.reconcile import Reconciler
-from ledgermq.node.frontend.admin.replicas_service import PREFIX as REPLICAS_PREFIX
-from ledgermq.node.frontend.admin.replicas_service import Replicas
-from ledgermq.node.frontend.admin.replication_admin import Replication
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.controller.roster import Roster
-from ledgermq.node.frontend.security.authority import Authority
-from ledgermq.node.replica.peers.peer_wire import peer_wire
-from ledgermq.node.frontend.security.quotas import Quotas
-from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.frontend.rocketmq.access_control import Gate
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
+from ledgermq.node.frontend.routing.worker_proxy import Passing
 from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.frontend.security.authority import Authority
+from ledgermq.node.frontend.security.quotas import Quotas
+from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.process.addresses import addresses_of, controller_config, target
+from ledgermq.node.process.client_port import ClientPort
+from ledgermq.node.process.http import Health, HttpServer, StateCollector
+from ledgermq.node.process.node_pages import SiblingPages
+from ledgermq.node.process.peer_side import PeerSide
+from ledgermq.node.process.process import end_process, spare_the_collector
 from ledgermq.node.process.tracing import spans_of
-from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.replica.hosting.assignment_watcher import Arrivals
+from ledgermq.node.replica.hosting.engine import Engine, as_fatal
+from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
+from ledgermq.node.replica.hosting.opening import controller_directory
+from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, holdings, spec_settings
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.peers.formation_check import Vouching
+from ledgermq.node.replica.peers.greeting import Greeter
+from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
+from ledgermq.node.replica.peers.peer_wire import peer_wire
+from ledgermq.node.replica.peers.peers import Peers
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import admin_pb2_grpc
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError

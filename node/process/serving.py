@@ -15,18 +15,18 @@ import time
 import uvloop
 
 from ledgermq import __version__
-from ledgermq.node.runtime import logs
-from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
 from ledgermq.node.process.data_directory import DataDirectory
-from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.replica.hosting.hosted_groups import open_held
-from ledgermq.node.replica.hosting.replica_assignments import Remembered, holdings
-from ledgermq.node.runtime.limits import raise_descriptor_limit
-from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.process.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.process.server import Node
-from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
 from ledgermq.node.process.stop_watch import watch_stop
+from ledgermq.node.replica.hosting.hosted_groups import open_held
+from ledgermq.node.replica.hosting.opening import controller_directory
+from ledgermq.node.replica.hosting.replica_assignments import Remembered, holdings
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.runtime.limits import raise_descriptor_limit
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk

@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ledgermq.node.frontend.routing.worker_registry import VARIABLE
+from ledgermq.node.process.port_hold import PortHold
+from ledgermq.node.process.process import check_platform, end_with_parent
 from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import ENV_PREFIX
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.process.port_hold import PortHold
-from ledgermq.node.process.process import check_platform, end_with_parent
-from ledgermq.node.frontend.routing.worker_registry import VARIABLE
 from ledgermq.proto.workers import is_first
 
 log = logs.get_logger()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from ledgermq.node.frontend.rocketmq import acknowledging, receiving, sending
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.node.frontend.rocketmq import acknowledging, receiving, sending
 from ledgermq.proto import messaging_pb2 as pb
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """One replica of a broker group on this machine: the driver over Raft core and log, repair, retention, the engine's thread, and peers.
 
-`consensus`, `shipping` and `retention` are pure and run in the simulator as they are. `background`, `peers`, `hosting` and `maintenance` act
+`consensus`, `shipping` and `retention` are pure and run in the simulator as they are. `background`, `peers`, `hosting` and
+`maintenance` act
 with threads and streams.
 """

@@ -16,7 +16,7 @@ from ledgermq.node.runtime.config_cluster import BrokerGroup, Cluster, NodeAddre
 from ledgermq.node.runtime.config_sections import Agreement, Audit, Delivery, Flush, Limits, Raft, Retention, Scrub, Storage, Tracing
 from ledgermq.node.runtime.config_types import Member, Name, Section
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.runtime.security_sections import Access, OPEN_TO_ALL, PeerTls, Quotas, Tls
+from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 

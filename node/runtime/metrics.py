@@ -47,7 +47,10 @@ RECOVERY_SECONDS = Gauge(
     "ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", ["group", "phase"], registry=REGISTRY
 )
 GROUP_STATE = Gauge(
-    "ledgermq_group_state", "1 for the state of a hosted broker group (node/replica/hosting/hosting.py).", ["group", "state"], registry=REGISTRY
+    "ledgermq_group_state",
+    "1 for the state of a hosted broker group (node/replica/hosting/hosting.py).",
+    ["group", "state"],
+    registry=REGISTRY,
 )
 DAMAGED_RANGES = Counter(
     "ledgermq_damaged_ranges_total", "Committed ranges found damaged on this disk, at a start or by a read.", ["group"], registry=REGISTRY

@@ -61,7 +61,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
     "import": ("ledgermq.import_commands:import_store", "Make a cluster from the store root of a RocketMQ broker."),
     "recover": ("ledgermq.storage.recover_commands:recover", "Begin a broker group anew from one survivor of a lost majority."),
-    "promote-observer": ("ledgermq.node.process.observer_commands:promote_observer", "Go on from an observer after its group's site was lost."),
+    "promote-observer": (
+        "ledgermq.node.process.observer_commands:promote_observer",
+        "Go on from an observer after its group's site was lost.",
+    ),
     "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and say what it is good for."),
     "sim": ("ledgermq.sim.commands:sim", "Run the whole cluster on virtual time from a seed."),
 }

@@ -18,8 +18,8 @@ import click
 from ledgermq.audit.jobs import FAIL, PASS
 from ledgermq.importing import Imported, Place, Target, begin_aside, carry_out, discard, make_visible, require_space
 from ledgermq.node.process.commands import Size
-from ledgermq.node.runtime.config_loading import load
 from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of
+from ledgermq.node.runtime.config_loading import load
 from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.commands import ProgressLine, allow_open_files
 from ledgermq.storage.errors import StorageError

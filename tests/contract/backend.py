@@ -1,6 +1,6 @@
 """A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs to call it with.
 
-The groups are real (`node/core`), their replicator commits at once. Nothing expires by itself: `pass_time` moves the one clock, so "not
+The groups are real (`node/broker`), their replicator commits at once. Nothing expires by itself: `pass_time` moves the one clock, so "not
 earlier than" is exact and costs nothing. gRPC deadlines are the only real time.
 """
 
@@ -16,28 +16,28 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.runtime.config_sections import Delivery, Limits
-from ledgermq.node.controller.metadata import apply
-from ledgermq.node.controller.state import State
-from ledgermq.node.broker.calls.outcome import Call, Refused, Result
-from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
-from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.group.why_delivery import WIRE_MAX
-from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.peers.links import NotSent
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
+from ledgermq.node.controller.state import State
+from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS, MessagingService
+from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.replica.peers.links import NotSent
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
-from ledgermq.node.frontend.rocketmq.access_control import Gate
-from ledgermq.node.frontend.rocketmq.messaging import MessagingService, SERVER_OPTIONS
-from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.signature import Credentials, operator_of, sign

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.broker.state.timers import slot_of
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import TIMER_TOPIC
 from tests.contract.backend import Backend, contract, message, receive_request

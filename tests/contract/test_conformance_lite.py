@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, Backend, Raw, Received, contract, message, receive_request
 from tests.contract.test_contract_telemetry import say

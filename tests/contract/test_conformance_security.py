@@ -6,8 +6,8 @@ import asyncio
 import re
 import threading
 
-from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.node.frontend.rocketmq.wire import needs
+from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SERVICE, Backend, Metadata, ack_request, contract, message, receive_request, signed
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.runtime.config_sections import Delivery
-from ledgermq.node.broker.group.why_delivery import WIRE_MAX
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, NODE_JS, Backend, Raw, contract, message
 from tests.contract.test_contract_telemetry import consumer, producer, say

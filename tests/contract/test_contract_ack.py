@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 
-from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.broker.calls.consumer_calls import Handle
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import SECRET, Backend, ack_request, contract, message, receive_request
 from tests.contract.test_contract_telemetry import consumer, say

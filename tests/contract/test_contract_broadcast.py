@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, Backend, contract, message, receive_request
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 
-from ledgermq.node.frontend.admin import group_queries
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.node.frontend.admin import group_queries
 from ledgermq.node.frontend.rocketmq import pulling
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.compression import Compression, compress
 from ledgermq.proto.message_record import Record

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.frontend.rocketmq import telemetry
+from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, receive_request
 

@@ -19,8 +19,8 @@ from ledgermq.node.controller.controller import DEFAULT_TIMEOUT_S, Controller
 from ledgermq.node.controller.journal import NAME, Kept, scan
 from ledgermq.node.controller.quorum import Quorum, require_library
 from ledgermq.node.controller.state import State
-from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.deadlines import bounded
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError, NotFound
 from ledgermq.proto.types import Permission, TopicKind
 from ledgermq.storage.disk import DiskFile

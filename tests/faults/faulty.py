@@ -22,7 +22,7 @@ from typing import Any
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.report import as_text
-from ledgermq.node.process.local import Child, LOG_FILE, LocalCluster
+from ledgermq.node.process.local import LOG_FILE, Child, LocalCluster
 from ledgermq.proto import admin_pb2
 from tests.cluster import create_topic, http, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.properties import Fields, encode

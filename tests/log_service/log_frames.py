@@ -35,7 +35,7 @@ def framing(one: pb.Frame) -> bytes:
 
 @dataclass
 class Group:
-    """Producer 7 of one broker group; answers calls as `node/core` does."""
+    """Producer 7 of one broker group; answers calls as `node/broker` does."""
 
     next_sequence: int = 0
     epoch: int = 0

@@ -10,22 +10,22 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.runtime.config_sections import Limits
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import Outcome, State
-from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.frontend.routing.local_reads import LocalReads, Rules
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.producing import Hosted
 from ledgermq.node.frontend.native.service import LogService, Parts
+from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS
+from ledgermq.node.frontend.rocketmq.wire.meters import Meters
+from ledgermq.node.frontend.routing.local_reads import LocalReads, Rules
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
-from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS
-from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials, operator_of, sign
 from ledgermq.proto.types import TopicConfig

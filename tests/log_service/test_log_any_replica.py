@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ledgermq.node.frontend.routing.local_reads import Rules
 from ledgermq.node.frontend.native import fetching
+from ledgermq.node.frontend.routing.local_reads import Rules
 from ledgermq.proto import log_pb2 as pb
 from tests.log_service.fetch_stage import DrivenStage
 from tests.log_service.log_stage import Wire

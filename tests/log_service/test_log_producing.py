@@ -20,16 +20,16 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from structlog.testing import capture_logs
 
-from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, ProduceFrame
+from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.native import frame_checks
-from ledgermq.node.frontend.native.produce_stream import ProduceStream, WINDOW_BYTES, WINDOW_FRAMES
-from ledgermq.node.runtime.security_sections import Quota
-from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
+from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.rocketmq.streams import Streams
 from ledgermq.node.process.tracing import Spans
+from ledgermq.node.runtime.config_sections import Limits
+from ledgermq.node.runtime.security_sections import Quota
+from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.receipts import proven
 from ledgermq.proto.status import Code, fail

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Handle, Receive, Received
-from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.ranges import cut
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.replica.maintenance import digest_exchange
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.replica.background.digests import DIGESTS_FILE, Digests
 from ledgermq.node.replica.background.pace import BUSY_REST_FACTOR, rest_s
+from ledgermq.node.replica.maintenance import digest_exchange
+from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
 from ledgermq.storage.file_digest import file_digest

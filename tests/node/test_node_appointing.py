@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ledgermq.node.controller.ha_control import Appointing
 from ledgermq.node.broker.calls.member_calls import Appointed
+from ledgermq.node.controller.ha_control import Appointing
 from ledgermq.proto.status import Code, fail
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
 from ledgermq.raft.transfer import Cause

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from ledgermq.node.replica.hosting import engine
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.process.data_directory import DataDirectory
-from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.replica.hosting import engine
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.storage import identity
 from ledgermq.storage.errors import Damaged, Exhausted, StorageError, UnknownFormat, Unusable
 from ledgermq.storage.real_disk import RealDisk

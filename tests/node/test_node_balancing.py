@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.frontend.admin.balancing import ADD_QUEUES, Facts, GroupFacts, MOVE_LEADER, MOVE_REPLICA, Plan, Step, TopicFacts, plan
+from ledgermq.node.frontend.admin.balancing import ADD_QUEUES, MOVE_LEADER, MOVE_REPLICA, Facts, GroupFacts, Plan, Step, TopicFacts, plan
 
 NODES = ("n1", "n2", "n3", "n4", "n5")
 

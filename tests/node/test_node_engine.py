@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.errors import FatalError

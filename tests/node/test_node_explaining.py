@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.frontend.admin import explaining
-from ledgermq.node.broker.calls.consumer_calls import Change, Handle, Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Change, Handle, Receive, Received
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.filters.filters import sql_filter
-from ledgermq.node.broker.group.why_delivery import RANKS, WIRE_MAX, absent, born_of
+from ledgermq.node.broker.group.why_delivery import RANKS, absent, born_of
+from ledgermq.node.frontend.admin import explaining
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.status import LedgerError

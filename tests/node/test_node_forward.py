@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from ledgermq.node.frontend.routing import forwarder
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.frontend.routing import forwarder
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.proto import peer_pb2

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.replica.hosting.batch_gate import Gate, OPEN_BATCHES
+from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, Gate
 from tests.node.test_node_engine import PEEKED, Bench, FakeGroup, Output
 
 

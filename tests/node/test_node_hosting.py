@@ -12,22 +12,22 @@ from typing import Any
 import pytest
 import yaml
 
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.outcome import Done
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
+from ledgermq.node.broker.ports import SyncTicket
+from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting import running
+from ledgermq.node.replica.hosting.hosted_groups import open_groups
+from ledgermq.node.replica.hosting.hosting import State
+from ledgermq.node.replica.hosting.running import RunningGroup
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
-from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.node.replica.hosting.hosted_groups import open_groups
-from ledgermq.node.replica.hosting.hosting import State
-from ledgermq.node.controller.roster import Roster
-from ledgermq.node.replica.hosting.running import RunningGroup
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.raft.transfer import Cause

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
+from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSent, encode
-from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, OPEN_AGAIN_NS, PACKETS_MAX, State
-from ledgermq.node.replica.hosting.range_repairs import RangePut
+from ledgermq.node.runtime import metrics
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.replica.background import indexing
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.background import indexing
 from ledgermq.node.replica.background.indexing import Indexer
+from ledgermq.node.runtime import metrics
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft
 from ledgermq.sim.disk import ForgetfulDisk

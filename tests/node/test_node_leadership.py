@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.frontend.admin import leadership_admin
-from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent
+from ledgermq.node.frontend.admin import leadership_admin
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.proto import admin_pb2
 from ledgermq.raft.transfer import Cause

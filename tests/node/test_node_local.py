@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.process.local import LocalCluster, config_of, free_ports, ports_from_base
+from ledgermq.node.runtime.errors import FatalError
 
 
 def test_ports_follow_the_rule_of_the_command_line() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.frontend.admin import member_admin as module
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.controller import Health
 from ledgermq.node.controller.state import ADDRESS_KINDS, NODE_STATE, State
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged
-from ledgermq.node.broker.calls.outcome import CallRefused, Refused
+from ledgermq.node.frontend.admin import member_admin as module
 from ledgermq.node.frontend.admin.member_admin import Members
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import BadRequest, Code, Conflict, LedgerError

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from ledgermq.node.frontend.rocketmq.wire.meters import BUCKETS_S, Meters, NO_CODE, code_of
+from ledgermq.node.frontend.rocketmq.wire.meters import BUCKETS_S, NO_CODE, Meters, code_of
 from ledgermq.proto import messaging_pb2 as pb
 
 

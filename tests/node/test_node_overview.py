@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
+from ledgermq.node.process.http import Health
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
-from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.process.http import Health
-from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Permission, RebuildStatus, ReplicaStatus, Role, TopicDurability, TopicKind
 

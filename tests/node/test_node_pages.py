@@ -14,10 +14,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.node.runtime import metrics
+from ledgermq.node.frontend.routing.worker_registry import Siblings
 from ledgermq.node.process.http import HttpServer
 from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
-from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.runtime import metrics
 
 NAMES = ("n1", "n1.2")
 

@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node.frontend.routing.worker_proxy import COMMON_NAME, OPTIONS, Passing
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
+from ledgermq.node.frontend.routing.worker_proxy import COMMON_NAME, OPTIONS, Passing
 from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 

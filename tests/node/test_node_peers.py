@@ -21,21 +21,21 @@ import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.peers import peer_server, peer_stream
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.frontend.security import minting
 from ledgermq.node.replica.consensus.replica_wire import encode
-from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE
-from ledgermq.node.replica.peers.peer_frames import encode as encode_frame
+from ledgermq.node.replica.peers import peer_server, peer_stream
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE
+from ledgermq.node.replica.peers.peer_frames import encode as encode_frame
 from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
 from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream, packet_head
-from ledgermq.node.replica.peers.peers import Peers
-from ledgermq.node.frontend.security import minting
-from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.replica.peers.peers import Peers
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.certificates import CertificateFiles
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.raft.messages import LeftBehind, VoteReply

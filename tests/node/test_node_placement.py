@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.controller.placement import Placement
 
 

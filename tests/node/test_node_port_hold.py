@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.process.port_hold import PortHold
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 
 HOST = "127.0.0.1"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from ledgermq.node.broker.calls.consumer_calls import Receive, Received
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.frontend.admin import group_queries, peeks, queries
 from ledgermq.node.frontend.admin.copies import copy_of
-from ledgermq.node.broker.calls.consumer_calls import Receive, Received
-from ledgermq.node.broker.calls.read_calls import CommitOffset, Peek, Peeked
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset
-from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError
 from tests.node.query_bench import NAME, QueryBench, bodies, with_bench

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from ledgermq.node.controller import reconcile
-from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.controller import reconcile
 from ledgermq.node.controller.reconcile import Reconciler, difference
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 

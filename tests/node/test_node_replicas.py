@@ -15,15 +15,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.native.callers import Callers
-from ledgermq.node.frontend.admin.replicas_service import KNOWN_METHOD, Replicas
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.controller.grants import User, grant_of
+from ledgermq.node.frontend.admin.replicas_service import KNOWN_METHOD, Replicas
+from ledgermq.node.frontend.native.callers import Callers
+from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.message_record import decode_record

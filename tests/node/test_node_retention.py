@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, GroupConfig

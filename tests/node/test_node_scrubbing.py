@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.replica.background import scrubbing
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.ports import Fenced, Unreadable
-from ledgermq.node.replica.hosting.hosted_groups import open_groups
+from ledgermq.node.replica.background import scrubbing
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
+from ledgermq.node.replica.hosting.hosted_groups import open_groups
+from ledgermq.node.runtime import metrics
 from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_hosting import Driver, filled, single

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.shipping import ShipperOutput
 from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
+from ledgermq.node.replica.shipping.shipping import ShipperOutput
 
 REQUEST = PeerPacket(b"\x15")
 

@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from pydantic import ValidationError
 
+from ledgermq.node.process.tracing import Spans, spans_of
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.node.process.tracing import Spans, spans_of
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import CLIENT_ID, Backend, Raw, contract, message
 

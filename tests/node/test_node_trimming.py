@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from ledgermq.node.replica.background import digests as digests_module
-from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.background import digests as digests_module
 from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.background.disk_watch import KINDS, used_by_kind
 from ledgermq.node.replica.background.trim_reports import STEP_BYTES, Trimming
+from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.storage.file_digest import CHUNK_BYTES, file_digest
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.reserve import Reserve

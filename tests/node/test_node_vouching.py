@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ledgermq.node.replica.peers.formation_check import Vouching
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import PeerBook
-from ledgermq.node.replica.peers.formation_check import Vouching
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_peers import CLUSTER, SECRET, _fail, identity
 

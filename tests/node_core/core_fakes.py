@@ -9,16 +9,16 @@ from itertools import count
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, Forward, Handle, Lease, Receive
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
 from ledgermq.node.broker.ranges import cut, tail_of
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
 from ledgermq.proto.control import Membership
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes

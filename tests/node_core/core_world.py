@@ -13,17 +13,26 @@ from typing import Any
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset, Trim
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset
-from ledgermq.node.broker.calls.send_calls import FrameProduced, OpenProducer, Produce, ProduceFrame, Produced, ProducerOpened, Recall, ResumeProducer
+from ledgermq.node.broker.calls.send_calls import (
+    FrameProduced,
+    OpenProducer,
+    Produce,
+    Produced,
+    ProduceFrame,
+    ProducerOpened,
+    Recall,
+    ResumeProducer,
+)
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, OverdueHalves, Prepare, Resolve
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset, Trim
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
-from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.ranges import cut, tail_of
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.consensus.catch_up import CatchUp, SECOND, WINDOW_NS
+from ledgermq.node.replica.consensus.catch_up import SECOND, WINDOW_NS, CatchUp
 from ledgermq.proto.types import PeerProgress, Role
 
 BYTES = 100

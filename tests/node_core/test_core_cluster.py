@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Handle, Receive, Received
-from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, Cluster, Node

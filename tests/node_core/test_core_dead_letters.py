@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset
+from ledgermq.node.broker.state import dead_letters
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicKind

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.state import message_ids as ids_module
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.state.message_ids import Ids, Place
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.flush import FlushPolicy
+from ledgermq.node.broker.state import message_ids as ids_module
+from ledgermq.node.broker.state.message_ids import Ids, Place
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, SECOND, Bench

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker.decisions import fifo
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, Lease, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.decisions import fifo
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench

@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from ledgermq.node.broker.group.freshness import Freshness, NOTES_MAX
+from ledgermq.node.broker.group.freshness import NOTES_MAX, Freshness
 from ledgermq.raft.messages import Heard
 
 MS = 1_000_000

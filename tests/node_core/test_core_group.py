@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgermq.node.broker.decisions import picker
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.decisions import picker
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.proto import control

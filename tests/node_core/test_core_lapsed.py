@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.broker.state import lapsed_leases
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded
 from ledgermq.node.broker.calls.operator_calls import Reset
+from ledgermq.node.broker.state import lapsed_leases
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, handle

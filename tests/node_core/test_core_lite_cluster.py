@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import SyncLite
-from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.operator_calls import Configure, Trim
+from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind

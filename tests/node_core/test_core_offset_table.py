@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.decisions import leases
+from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.state.delivery import Delivery, Row, Terms, TermsTable
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
-from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.state.offset_table import CHUNK, OffsetTable
 from ledgermq.node.broker.state.packed import pack, unpack
 from tests.node_core.core_fakes import MS, SECOND

@@ -8,9 +8,9 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetCommitted, OffsetRead, Pull, Pulled, ReadOffset
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins

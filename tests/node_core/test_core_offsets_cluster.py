@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted, OffsetRead, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster
 from tests.node_core.core_fakes import draft

@@ -7,9 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker.calls.outcome import Refused
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, Produce, ProduceFrame, ProducerOpened, ResumeProducer
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    Produce,
+    ProduceFrame,
+    ProducerOpened,
+    ResumeProducer,
+)
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.state.producers import NAMED_MS, UNNAMED_MS

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProduceFrame, ProducerOpened, ResumeProducer
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.replica.consensus.replica_boot import read_verified
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicKind

@@ -7,10 +7,21 @@ from random import Random
 
 import pytest
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, Changed, ClientGone, ClientsAlive, Handle, Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    CancelReceive,
+    Change,
+    Changed,
+    ClientGone,
+    ClientsAlive,
+    Handle,
+    Receive,
+    Received,
+)
+from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
-from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.delivery_model import Clients, LoggedState, Message
 

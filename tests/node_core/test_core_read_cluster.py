@@ -6,10 +6,10 @@ from itertools import count
 
 import pytest
 
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.proto.types import Permission, TopicConfig, TopicKind
 from tests.node_core.core_cluster import MS, NAMES, Cluster, Node
 from tests.node_core.core_fakes import draft

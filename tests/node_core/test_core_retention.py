@@ -8,8 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.retention.retention_rules import DISK, FILES_A_TRIM, FOLLOWER, Facts, Level, LogFile, NOT_DUE, OBSERVER, Pin, Rules, SIZE, Space, TIME, Watermarks, agreed, decide, refuses, trim_of
 from ledgermq.node.replica.retention.retention_facts import observer_pins
+from ledgermq.node.replica.retention.retention_rules import (
+    DISK,
+    FILES_A_TRIM,
+    FOLLOWER,
+    NOT_DUE,
+    OBSERVER,
+    SIZE,
+    TIME,
+    Facts,
+    Level,
+    LogFile,
+    Pin,
+    Rules,
+    Space,
+    Watermarks,
+    agreed,
+    decide,
+    refuses,
+    trim_of,
+)
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.types import PeerProgress, Role
 

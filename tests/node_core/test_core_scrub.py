@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledgermq.node.replica.retention.scrub import Differs, Gone, SCRUB_FILE, Scrubber
+from ledgermq.node.replica.retention.scrub import SCRUB_FILE, Differs, Gone, Scrubber
 from ledgermq.proto.control import SealRecord
 from ledgermq.storage import sealed_json
 from ledgermq.storage.errors import LogDamaged

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.filters.filters import TagFilter, sql_filter
-from ledgermq.node.broker.filters.sql_filter import DEPTH_MAX, EXPRESSION_MAX, FilterError, SYMBOLS_MAX, compiled, number_of
+from ledgermq.node.broker.filters.sql_filter import DEPTH_MAX, EXPRESSION_MAX, SYMBOLS_MAX, FilterError, compiled, number_of
 from ledgermq.proto.properties import Fields, encode
 
 # -- a second evaluator: over trees, not text, by truth tables

@@ -7,16 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from ledgermq.node.broker.state import transactions
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
-from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved, UndecidedHalf
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.calls.transaction_calls import (
+    ChecksCounted,
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+    Resolved,
+    UndecidedHalf,
+)
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
-from ledgermq.node.replica.retention.retention_facts import half_pin
+from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
+from ledgermq.node.broker.state import transactions
 from ledgermq.node.broker.state.transactions import ENDED_MAX, Half, Transactions
+from ledgermq.node.replica.retention.retention_facts import half_pin
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC

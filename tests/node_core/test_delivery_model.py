@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, ClientsAlive, Forward, Handle, Received
-from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.calls.operator_calls import Configure
+from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.ports import Fenced, PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, TERM_MAX, decode, encode, encode_append
+from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import Range

@@ -1,7 +1,8 @@
 """Whatever a peer sends, a core goes on: numbers from the whole range of the wire, in every role and stage, in any order.
 
 The messages are drawn as packets with a valid checksum, so `decode` has its say first; what it lets through is stepped like the driver in
-`node/replica/consensus/raft_replica.py` does it, with random outcomes of chain comparison, writing and syncing in between. A fence, which names the
+`node/replica/consensus/raft_replica.py` does it, with random outcomes of chain comparison, writing and syncing in between. A fence,
+which names the
 invariant that a peer contradicts, is an answer; an assertion or any other exception is not.
 """
 
@@ -17,7 +18,7 @@ import crc32c
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import BadPacket, TERM_MAX, decode, encode, encode_append
+from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
 from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing

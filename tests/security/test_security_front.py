@@ -20,14 +20,13 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.errors import ConfigError, FatalError
-from ledgermq.node.runtime import certificates
-from ledgermq.node.frontend.security import front, minting
-from ledgermq.node.runtime.certificates import CertificateFiles
-from ledgermq.node.frontend.security.front import Front, PREFACE
-from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
+from ledgermq.node.frontend.security import front, minting
+from ledgermq.node.frontend.security.front import PREFACE, Front
+from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.runtime import certificates, metrics
+from ledgermq.node.runtime.certificates import CertificateFiles
+from ledgermq.node.runtime.errors import ConfigError, FatalError
 from tests.contract.backend import run
 
 LIFTED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ledgermq.node.frontend.rocketmq.checking import TRIES
+from ledgermq.node.frontend.rocketmq.wire.validation import MESSAGE_ID_MAX, MESSAGES_MAX
+from ledgermq.node.frontend.security import minting
+from ledgermq.node.frontend.security.front import Front
+from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.runtime.errors import ConfigError
-from ledgermq.node.frontend.security import minting
-from ledgermq.node.runtime.certificates import CertificateFiles
-from ledgermq.node.frontend.security.front import Front
-from ledgermq.node.frontend.rocketmq.checking import TRIES
-from ledgermq.node.frontend.rocketmq.wire.validation import MESSAGES_MAX, MESSAGE_ID_MAX
 from ledgermq.proto import messaging_pb2 as pb
 from tests.contract.backend import Backend, contract, message, signed
 from tests.security.test_security_users import Scene

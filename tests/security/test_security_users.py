@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from ledgermq.node.controller import metadata
+from ledgermq.node.controller.grants import Action, Kind, Need, User, effective, grant_of
 from ledgermq.node.controller.state import Outcome, State, export, restore
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.node.frontend.security.authority import Authority
-from ledgermq.node.controller.grants import Action, Kind, Need, User, effective, grant_of
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.signature import OPERATOR, Credentials, operator_of, sign

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.shipping import range_repair as range_repairs
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping import range_repair as range_repairs
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.node.replica.shipping.shipping import ShipperOutput

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.repair import repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper, ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import decode, encode

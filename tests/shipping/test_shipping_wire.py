@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgermq.node.replica.consensus import replica_wire
-from ledgermq.node.replica.shipping import shipping
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.consensus import replica_wire
 from ledgermq.node.replica.consensus.replica_wire import BadPacket
-from ledgermq.node.replica.shipping.shipping import PACKET_BYTES, PEERS_MAX, Shipper, TURN_BYTES
-from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, FactsWanted, Sent, SnapshotSent, SnapshotWanted, Wanted, decode, encode, is_shipping
+from ledgermq.node.replica.shipping import shipping
+from ledgermq.node.replica.shipping.shipping import PACKET_BYTES, PEERS_MAX, TURN_BYTES, Shipper
+from ledgermq.node.replica.shipping.shipping_wire import (
+    EntriesSent,
+    EntriesWanted,
+    FactsWanted,
+    Sent,
+    SnapshotSent,
+    SnapshotWanted,
+    Wanted,
+    decode,
+    encode,
+    is_shipping,
+)
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.raft_pb2 import RaftPacket, ShippingMessage

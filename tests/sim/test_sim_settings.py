@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load
 from ledgermq.node.runtime.config_sections import Flush, Raft
-from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.raft.config import MS
 from ledgermq.sim.settings import FILE_BYTES, FILE_BYTES_MAX, Settings, SettingsError, read
 

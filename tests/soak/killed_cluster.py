@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.process.local import Child, LocalCluster
+from ledgermq.node.runtime.config_loading import validate
 from tests import cluster as real
 from tests.contract import official
 

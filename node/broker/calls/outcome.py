@@ -5,12 +5,58 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, Changed, ClientGone, ClientsAlive, Forward, Forwarded, LiteSynced, Receive, Received, SyncLite
-from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, HandedOver, HandingOver, MembersChanged, Prefer, Returned
-from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, Confirmed, FindOffset, OffsetCommitted, OffsetRead, Peek, Peeked, Pull, Pulled, ReadOffset
-from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, Produce, ProduceFrame, Produced, ProducerOpened, Recall, Recalled, ResumeProducer
-from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
+from ledgermq.node.broker.calls.consumer_calls import (
+    Ack,
+    Acked,
+    CancelReceive,
+    Change,
+    Changed,
+    ClientGone,
+    ClientsAlive,
+    Forward,
+    Forwarded,
+    LiteSynced,
+    Receive,
+    Received,
+    SyncLite,
+)
+from ledgermq.node.broker.calls.member_calls import (
+    Appointed,
+    ChangeMembers,
+    HandedOver,
+    HandingOver,
+    HandOver,
+    MembersChanged,
+    Prefer,
+    Returned,
+)
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
+from ledgermq.node.broker.calls.read_calls import (
+    CommitOffset,
+    Confirm,
+    Confirmed,
+    FindOffset,
+    OffsetCommitted,
+    OffsetRead,
+    Peek,
+    Peeked,
+    Pull,
+    Pulled,
+    ReadOffset,
+)
+from ledgermq.node.broker.calls.send_calls import (
+    FrameKnown,
+    FrameProduced,
+    OpenProducer,
+    Produce,
+    Produced,
+    ProduceFrame,
+    ProducerOpened,
+    Recall,
+    Recalled,
+    ResumeProducer,
+)
+from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved
 
 Call = (
     Produce

@@ -111,7 +111,8 @@ class FrameKnown:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Take a delayed message back: its delivery time and the place where it was stored first (node/broker/state/timers.py). Answer: `Recalled`."""
+    """Take a delayed message back: its delivery time and the place where it was stored first
+    (node/broker/state/timers.py). Answer: `Recalled`."""
 
     token: Token
     deliver_ms: int

@@ -6,15 +6,15 @@ dead-letter topic of a consumer group comes into force by a topic record in the 
 
 from __future__ import annotations
 
-from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_name, topic_name
 from ledgermq.node.broker.decisions.picker import Pick, Picked
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair
+from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_name, topic_name
+from ledgermq.node.broker.state import dead_letters
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
 from ledgermq.proto.names import base_group
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
-from ledgermq.node.broker.state.message_ids import Ids, Place
-from ledgermq.node.broker.decisions.uncommitted import Overlay
 from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.state.message_ids import Ids, Place
 from ledgermq.proto.names import parent_of
 from ledgermq.proto.properties import message_id_of
 from ledgermq.proto.types import TopicConfig

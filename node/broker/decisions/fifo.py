@@ -12,8 +12,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 
 LOOK_AHEAD = 1024
 """So many messages in a row whose message groups are locked are looked at behind the cursor of a queue, for one that is not."""

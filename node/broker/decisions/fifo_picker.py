@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
+from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
+from ledgermq.node.broker.decisions.picker import FIRST_UNITS, SCAN_UNITS, Job, Picker, Rules
 from ledgermq.node.broker.state.delivery import QueueKey
-from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, QueueOrder, ROWS_MAX
-from ledgermq.node.broker.decisions.picker import FIRST_UNITS, Job, Picker, Rules, SCAN_UNITS
 
 
 class FifoJob(Job):

@@ -9,10 +9,10 @@ import numpy as np
 
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
-from ledgermq.node.broker.flush import Durability
-from ledgermq.node.broker.state.producers import Stored
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.decisions.sequencer import Assignment
+from ledgermq.node.broker.flush import Durability
+from ledgermq.node.broker.ranges import cut
+from ledgermq.node.broker.state.producers import Stored
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.types import I32, I64, Range, UnsealedBatch
 

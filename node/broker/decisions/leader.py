@@ -14,30 +14,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
-from ledgermq.node.broker.decisions.broadcasting import Members
-from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Ack, CancelReceive, Change, ClientGone, ClientsAlive, Lease, Receive, Received
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
-from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, ProduceFrame, Produced
 from ledgermq.node.broker.calls.operator_calls import Trim
-from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame
+from ledgermq.node.broker.decisions.broadcasting import Members
+from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.decisions.deduplication import with_known
-from ledgermq.node.broker.state.delivery import QueueKey, Touched
 from ledgermq.node.broker.decisions.fifo import MessageGroups
-from ledgermq.node.broker.flush import Durability, FlushPolicy
-from ledgermq.node.broker.decisions.producer_sequencing import Framing, InLog, PRODUCERS_MAX, Told
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.decisions.uncommitted import Overlay
 from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
 from ledgermq.node.broker.decisions.polls import Pair, Polls
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, Framing, InLog, Told
 from ledgermq.node.broker.decisions.timer_firing import Wheel, fire_times
+from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.flush import Durability, FlushPolicy
+from ledgermq.node.broker.state.delivery import QueueKey, Touched
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
-from ledgermq.node.broker.state.delivery import Delivery, LEASE, QueueKey, QueueRows, TERMS, Terms
+from ledgermq.node.broker.state.delivery import LEASE, TERMS, Delivery, QueueKey, QueueRows, Terms
 from ledgermq.node.broker.state.offset_table import OffsetTable
 
 MS = 1_000_000

@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.state.lite import LiteKey
-from ledgermq.node.broker.state.machine import Effects, Machine
-from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_pair_name, topic_name
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
+from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.lite import LiteKey
+from ledgermq.node.broker.state.machine import Effects, Machine
 from ledgermq.proto import control
 from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
 from ledgermq.proto.types import TopicKind

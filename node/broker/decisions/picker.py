@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.node.broker.decisions.fifo import MessageGroups
-from ledgermq.node.broker.filters.filters import Looks
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.filters.filters import Looks
+from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.proto.types import I32, I64
 
 SCAN_UNITS = 4096

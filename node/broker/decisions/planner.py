@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ledgermq.node.broker.decisions.broadcasting import Members
-from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Handle, Lease, SyncLite
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done
 from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, ProduceFrame, Recall, Recalled, ResumeProducer
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, Prepare, Resolve
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
+from ledgermq.node.broker.decisions.broadcasting import Members
+from ledgermq.node.broker.decisions.dead_lettering import Burials
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
-from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
-from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
-from ledgermq.node.broker.decisions.producer_sequencing import Framing
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.decisions.uncommitted import Overlay, RETAINED, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.broker.decisions.picker import Pick, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
-from ledgermq.node.broker.state.timers import Place, RECALLED_MAX
+from ledgermq.node.broker.decisions.producer_sequencing import Framing
 from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, Wheel, recall_name
+from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.decisions.uncommitted import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
+from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
+from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.timers import RECALLED_MAX, Place
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.names import LITE_SEPARATOR, base_group, parent_of, stored_name

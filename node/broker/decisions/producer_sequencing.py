@@ -17,8 +17,8 @@ from itertools import islice
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
-from ledgermq.node.broker.decisions.uncommitted import Overlay, put_back
 from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.uncommitted import Overlay, put_back
 from ledgermq.node.broker.state.producers import Producer, Producers, Stored
 from ledgermq.proto import control
 from ledgermq.proto.types import Frame

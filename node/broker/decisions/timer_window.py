@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ledgermq.node.broker.state.timers import SLOTS, SLOT_MS, key_of
+from ledgermq.node.broker.state.timers import SLOT_MS, SLOTS, key_of
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.types import I32, I64
 

@@ -8,14 +8,23 @@ application the overlay says so, and whoever asks meanwhile waits for it.
 from __future__ import annotations
 
 from ledgermq.node.broker.calls.outcome import Done
-from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, Prepare, Resolve, Resolved, UndecidedHalf
-from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.calls.transaction_calls import (
+    ChecksCounted,
+    CountChecks,
+    Overdue,
+    OverdueHalves,
+    Prepare,
+    Resolve,
+    Resolved,
+    UndecidedHalf,
+)
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
+from ledgermq.node.broker.decisions.plan import Plan
+from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
+from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, Half, ROLLBACK, committed, half_draft
+from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC

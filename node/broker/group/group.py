@@ -14,26 +14,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
+from ledgermq.node.broker.calls.group_view import GroupView, HaView
 from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
-from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.decisions.frame_results import answer, answer_in_log, certified
+from ledgermq.node.broker.decisions.leader import DECIDED, Leader, LeaderSettings
+from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.producer_sequencing import Append, IfLeading, InLog, Later
+from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
+from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, policy_of
 from ledgermq.node.broker.group.freshness import Freshness
 from ledgermq.node.broker.group.handovers import Handovers
-from ledgermq.node.broker.decisions.leader import DECIDED, Leader, LeaderSettings
-from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.broker.group.memberships import Memberships
-from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
-from ledgermq.node.broker.state.producers import Stored
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.group.reads import Assured, Read, Reads
+from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
+from ledgermq.node.broker.ranges import cut
+from ledgermq.node.broker.state.machine import Machine, last_store_ms
+from ledgermq.node.broker.state.producers import Stored
 from ledgermq.node.broker.state.recent import Recent
-from ledgermq.node.broker.decisions.sequencer import Assignment, Sequencer
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch

@@ -7,7 +7,7 @@ leadership comes back from it soon after it was handed over, it must keep up twi
 
 from __future__ import annotations
 
-from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.proto.types import Role

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, Returned
 from ledgermq.node.broker.calls.outcome import Done, Refused
-from ledgermq.node.broker.state.member_forms import from_raft
 from ledgermq.node.broker.ports import Replicator
+from ledgermq.node.broker.state.member_forms import from_raft
 from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 

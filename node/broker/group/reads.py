@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, FindOffset, Peek, Pull, ReadOffset
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.broker.ports import Replicator
 from ledgermq.node.broker.decisions.pulls import Pulls
+from ledgermq.node.broker.ports import Replicator
+from ledgermq.node.broker.state.machine import Machine
 
 Read = Peek | Pull | ReadOffset | FindOffset | Confirm
 

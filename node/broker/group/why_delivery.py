@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX
 from ledgermq.node.broker.calls.group_view import Why
 from ledgermq.node.broker.group.trace import Event
 
@@ -18,8 +19,6 @@ RANKS = (
 )  # fmt: skip
 """Reasons; of two broker groups the one with the later reason knows more."""
 _SHOWN = 12
-WIRE_MAX = 4 << 20
-"""What gRPC libraries take as one message unless they are told otherwise. Bodies may be as long, so a few messages are longer."""
 
 
 @dataclass(frozen=True, slots=True)

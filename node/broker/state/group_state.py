@@ -12,15 +12,15 @@ from typing import Protocol
 
 import numpy as np
 
-from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import FindOffset, OffsetRead, Peek, Peeked, ReadOffset
-from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.state.delivery import Delivery, QueueKey
-from ledgermq.node.broker.state.message_ids import Ids
-from ledgermq.node.broker.state.lite import LiteSets
+from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.committed_offsets import Offsets
+from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.lite import LiteSets
+from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.node.broker.state.producers import Producers
 from ledgermq.node.broker.state.retained import Retained, Trimmed
 from ledgermq.node.broker.state.transactions import HALF_QUEUE, Transactions

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.node.broker.state.machine import Machine, SNAPSHOTS_READ, SNAPSHOT_VERSION
 from ledgermq.node.broker.ranges import cut
+from ledgermq.node.broker.state.machine import SNAPSHOT_VERSION, SNAPSHOTS_READ, Machine
 from ledgermq.proto.layout import record_columns
 from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
 from ledgermq.storage.phases import Phases

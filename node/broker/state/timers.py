@@ -4,7 +4,8 @@ A waiting message lies on the timer topic, in the queue that is the *slot* of it
 columns, so that nothing on the heap grows with what is pending (I11). Timers fire in the order of (fire time, queue offset), which for
 messages of one slot is the order of `key_of` within an epoch (one minute of fire times, held by one slot). A message fired is a copy that
 names its origin, and the watermark is the place of the last one: whatever lies at or below it is done. Two laws of the one writer keep
-this sound, and `node/broker/decisions/timer_firing.py` obeys them: nothing is stored at or below the watermark as of the log's end, and nothing SLOTS epochs
+this sound, and `node/broker/decisions/timer_firing.py` obeys them: nothing is stored at or below the watermark as of the log's end,
+and nothing SLOTS epochs
 or more above it, so that a slot holds pending messages of one epoch only, behind all of earlier ones.
 
 Pure function of the applied records (I8): no clock. Recalled messages are remembered until the watermark has passed them.

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.security.admin_guard import guarded
 from ledgermq.node.frontend.security.authority import Authority
-from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code
 

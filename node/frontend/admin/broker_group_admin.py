@@ -15,17 +15,17 @@ from typing import Any, Protocol
 import yaml
 from pydantic import ValidationError
 
-from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.runtime.config_cluster import BrokerGroup, DEFAULT_MIN_IN_SYNC
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
-from ledgermq.node.controller.state import may_vote
-from ledgermq.node.replica.hosting.replica_assignments import spec_settings
-from ledgermq.node.frontend.admin.leadership_admin import Leadership
-from ledgermq.node.replica.peers.links import Link
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
 from ledgermq.node.controller.roster import Roster
+from ledgermq.node.controller.state import may_vote
+from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
+from ledgermq.node.frontend.admin.leadership_admin import Leadership
+from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.replica.hosting.replica_assignments import spec_settings
+from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import DEFAULT_MIN_IN_SYNC, BrokerGroup
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.status import Code, LedgerError, fail

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.broker.calls.consumer_calls import Handle, client_of
+from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_of
 from ledgermq.node.broker.group.trace import Event, Subject, events_of
+from ledgermq.node.broker.group.why_delivery import Facts, absent, why
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
-from ledgermq.node.broker.group.why_delivery import Facts, WIRE_MAX, absent, why
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2

@@ -23,14 +23,14 @@ from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
-from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.broker.calls.consumer_calls import client_of
+from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
-from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
+from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.frontend.admin.explaining import Explainer
 from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC, parse_member

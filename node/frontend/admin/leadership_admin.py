@@ -13,13 +13,13 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls.member_calls import HandOver, HandedOver, HandingOver
+from ledgermq.node.broker.calls.member_calls import HandedOver, HandingOver, HandOver
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent, merged
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.raft.transfer import Cause

@@ -3,7 +3,7 @@
 A change concerns three parties: the controller's metadata (where a node is; intent), the controller quorum (who votes there) and the log of
 each broker group (who replicates it; only its leader decides). One call here does as much of it as can be done now and says what it waits
 for; asked again it goes on, whoever is asked, because every step is one that may be repeated. What each step means is decided in
-`controller/` and `node/core`; refusals are theirs.
+`controller/` and `broker/`; refusals are theirs.
 
     add          known to all, reached, votes in the controller quorum, learner of every group it hosts, caught up; as an observer: no vote
                  there, observer of every group it hosts
@@ -18,15 +18,15 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from ledgermq.node.controller import voters
-from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.controller import voters
+from ledgermq.node.controller.roster import Roster
+from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
 from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.runtime.deadlines import within
-from ledgermq.node.controller.roster import Roster
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ledgermq import __version__
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.controller.state import OBSERVER
-from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name

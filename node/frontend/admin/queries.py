@@ -17,9 +17,9 @@ from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.group.why_delivery import RANKS, absent
-from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.admin.group_queries import ANSWER_BYTES, ANSWER_MAX, GroupQueries, name_of
 from ledgermq.node.frontend.admin.overview import queues_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail, refused

@@ -1,6 +1,7 @@
 """The part of the admin service that puts entries of this node's own replicas back (`ledgermq repair` on a running cluster).
 
-Thin: who is meant is checked here, what may be put back and with which proof is decided in `core/range_repair.py` and `core/repair.py`.
+Thin: who is meant is checked here, what may be put back and with which proof is decided in `node/replica/shipping/range_repair.py`
+and `node/replica/shipping/repair.py`.
 Nothing is ever forwarded: a replica is mended by the node that has it.
 """
 

@@ -20,17 +20,17 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.frontend.admin.audit_budget import Budget
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
-from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.frontend.admin.audit_budget import Budget
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.replica.hosting.replica_files import Entry, NODE_FILE, ReplicaFile, ReplicaFiles
+from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
 from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.retention.retention_rules import LogFile
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused

@@ -15,11 +15,11 @@ from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, MembersChanged
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.frontend.admin.overview import Overview, replication_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.deadlines import within
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.status import Code, fail, refused

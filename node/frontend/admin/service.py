@@ -14,27 +14,27 @@ from typing import Any, TypeVar
 
 import grpc
 
-from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
 from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.frontend.admin.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.replica.retention.pins import TooManyPins
-from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.frontend.admin.group_queries import name_of
 from ledgermq.node.frontend.admin.group_settings import given_of, group_info, settings_of
-from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, Leadership, TRANSFER_METHOD
-from ledgermq.node.frontend.native.keys import ReceiptKeys
-from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
-from ledgermq.node.runtime.deadlines import bounded, within
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.admin.repair_admin import RepairAdmin
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
 from ledgermq.node.frontend.admin.replication_admin import Replication
-from ledgermq.node.replica.maintenance.retention_loop import Retainer, WHY_METHOD
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.frontend.native.keys import ReceiptKeys
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
+from ledgermq.node.replica.maintenance.retention_loop import WHY_METHOD, Retainer
+from ledgermq.node.replica.retention.pins import TooManyPins
+from ledgermq.node.runtime.deadlines import bounded, within
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
 from ledgermq.proto.names import base_group, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from ledgermq.node.controller import users as user_commands
-from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.controller.grants import User, effective
+from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, fail

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.controller.grants import Action, Kind, Need
-from ledgermq.node.frontend.security.quotas import Hold, Quotas, Scope
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.rocketmq.wire.validation import CLIENT_ID, NAMESPACE
+from ledgermq.node.frontend.security.authority import Authority
+from ledgermq.node.frontend.security.quotas import Hold, Quotas, Scope
 from ledgermq.proto.names import group_name, topic_name
 
 CLIENT_ID_MAX = 255

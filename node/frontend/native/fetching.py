@@ -20,12 +20,11 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime import metrics
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Unreadable
-from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
+from ledgermq.node.controller.grants import Kind, Need
 from ledgermq.node.frontend.native.answers import Answer
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Caller, Callers, as_group, read
 from ledgermq.node.frontend.native.leaders import Leaders
@@ -35,11 +34,12 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.reading import Ends, look
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
-from ledgermq.node.controller.grants import Kind, Need
-from ledgermq.node.frontend.security.quotas import Hold
-from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.frontend.rocketmq.streams import GONE
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.meters import Meter
+from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 

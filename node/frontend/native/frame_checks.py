@@ -10,14 +10,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.runtime.config_sections import Limits
-from ledgermq.node.controller.state import Topic
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.controller.grants import Kind
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.native.callers import Caller, Callers, publish
 from ledgermq.node.frontend.native.requests import FrameRequest
-from ledgermq.node.controller.grants import Kind
-from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto.frames import read_frame
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Frame, TopicKind

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.controller.state import Topic
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.native.callers import CLIENT_ID_MAX, Caller, Callers, as_group, read
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.ownership import Ownership
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.sources import Engine
-from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.frontend.rocketmq.streams import GONE
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.meters import Meter
+from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.names import has_control_character
 from ledgermq.proto.status import Code, LedgerError, fail

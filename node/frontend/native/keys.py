@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from ledgermq.node.controller.receipt_keys import Keys
 from ledgermq.node.controller.state import Outcome, State
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.receipts import KEY_BYTES
 from ledgermq.proto.status import Code, LedgerError, fail
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.frontend.security.quotas import TooMuch
 from ledgermq.node.frontend.rocketmq.wire.statuses import refusal_error
+from ledgermq.node.frontend.security.quotas import TooMuch
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code, LedgerError, fail
 

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.outcome import AGAIN, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.frontend.native.frame_answers import FrameAnswers, Sent
@@ -28,8 +27,9 @@ from ledgermq.node.frontend.native.frame_checks import FrameChecker, Origin
 from ledgermq.node.frontend.native.incoming import Incoming
 from ledgermq.node.frontend.native.problems import Moved, as_error, bare
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.frontend.rocketmq.ports import Engine
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2
 from ledgermq.proto.frames import BadFrame
 from ledgermq.proto.status import Code, LedgerError, code_name, fail

@@ -14,10 +14,9 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, ProducerOpened, ResumeProducer
+from ledgermq.node.controller.grants import Kind
 from ledgermq.node.frontend.native.callers import Caller, Callers
 from ledgermq.node.frontend.native.frame_answers import FrameAnswers
 from ledgermq.node.frontend.native.frame_checks import FrameChecker, Origin
@@ -26,12 +25,13 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.produce_stream import ProduceStream, Trace, WINDOW_BYTES, WINDOW_FRAMES
+from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream, Trace
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.controller.grants import Kind
 from ledgermq.node.frontend.rocketmq.ports import Engine
 from ledgermq.node.frontend.rocketmq.streams import GONE
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import log_pb2
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.names import has_control_character

@@ -1,6 +1,7 @@
 """Where a reader finds committed entries of a broker group, beside the turns of its owner.
 
-Three places, from new to old: the window on what was applied last (`core/recent.py`), views of the mapped file that this process wrote; the
+Three places, from new to old: the window on what was applied last (`node/broker/state/recent.py`), views of the mapped file that this
+process wrote; the
 consume queues that still wait in memory, which only the owner's thread may look at, in small steps; and the files, read with `pread` by a
 thread of their own, however long the disk takes. What is found in one of them is the same in all of them: committed entries never change.
 """

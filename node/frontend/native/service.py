@@ -15,9 +15,7 @@ from typing import Any
 
 import grpc
 
-from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.native import committing, fetching, joining, producing, verifying
 from ledgermq.node.frontend.native.callers import Caller, Callers
 from ledgermq.node.frontend.native.committing import Committer
@@ -31,9 +29,11 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.producing import Hosted, Producing, Spans
 from ledgermq.node.frontend.native.sources import Engine, Sources
 from ledgermq.node.frontend.native.verifying import Verifier
-from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.rocketmq.ports import Forwarder, Metadata
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire.meters import Meters
+from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import log_pb2
 from ledgermq.proto.status import Code
 

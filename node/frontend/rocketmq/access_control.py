@@ -1,6 +1,7 @@
 """What stands between a client's call and its method: who is it, may it do that, and is it not too much.
 
-Here the pieces of `node/security` meet the requests. A gate that has nothing to ask is `open`, and then costs a call nothing: the service
+Here the pieces of `node/frontend/security` meet the requests. A gate that has nothing to ask is `open`, and then costs a call
+nothing: the service
 does not go through it. Calls that peers forward have come past the gate of the node that took them.
 """
 
@@ -9,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ledgermq.node.frontend.routing.worker_proxy import common_name
-from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.controller.grants import Kind, Need
-from ledgermq.node.frontend.security.quotas import Hold, Quotas, Scope, TooMuch
 from ledgermq.node.frontend.rocketmq.wire.needs import RULES, needs_of_settings
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller
+from ledgermq.node.frontend.routing.worker_proxy import common_name
+from ledgermq.node.frontend.security.authority import Authority
+from ledgermq.node.frontend.security.quotas import Hold, Quotas, Scope, TooMuch
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

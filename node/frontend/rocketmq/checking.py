@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.config_sections import Delivery
 from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.commanding import Commander
 from ledgermq.node.frontend.rocketmq.ports import Engine
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
+from ledgermq.node.frontend.rocketmq.wire import delivering
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config_sections import Delivery
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.message_record import decode_record
 

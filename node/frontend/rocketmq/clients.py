@@ -1,6 +1,7 @@
 """Which clients this node knows: their Settings, their session, and when they were heard of last.
 
-A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as signs of life
+A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as
+signs of life
 of the session come. When it is in doubt whether the answer to a Receive reached the client, the client gets a new session: what the old one
 holds is renewed no more, so a message that was leased and then lost on its way comes again after the liveness limit.
 

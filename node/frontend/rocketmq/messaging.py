@@ -18,37 +18,50 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.controller.state import State
 from ledgermq.node.broker.calls.consumer_calls import session_of
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
-from ledgermq.node.frontend.routing.local_reads import LocalReads
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.frontend.security.quotas import Hold
-from ledgermq.node.frontend.rocketmq import acknowledging, commanding, forwarding, group_offsets, lite_subscriptions, pulling, recalling, receiving, routes, sending, telemetry, transacting
-from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.controller.state import State
+from ledgermq.node.frontend.rocketmq import (
+    acknowledging,
+    commanding,
+    forwarding,
+    group_offsets,
+    lite_subscriptions,
+    pulling,
+    recalling,
+    receiving,
+    routes,
+    sending,
+    telemetry,
+    transacting,
+)
+from ledgermq.node.frontend.rocketmq.access_control import Gate, retry_after
 from ledgermq.node.frontend.rocketmq.acknowledging import Acknowledger
+from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.checking import Checker
+from ledgermq.node.frontend.rocketmq.client_settings import retry_ms, retry_policy
 from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.commanding import Commander
 from ledgermq.node.frontend.rocketmq.forwarding import DeadLetterForwarder
-from ledgermq.node.frontend.rocketmq.access_control import Gate, retry_after
-from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.wire.handles import Handles
-from ledgermq.node.frontend.rocketmq.lite_subscriptions import LiteSubscriptions
-from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.rocketmq.group_offsets import OffsetKeeper
-from ledgermq.node.frontend.rocketmq.ports import Engine, Forwarder, Metadata, NO_DEADLINE_S, ServiceConfig
+from ledgermq.node.frontend.rocketmq.lite_subscriptions import LiteSubscriptions
+from ledgermq.node.frontend.rocketmq.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
 from ledgermq.node.frontend.rocketmq.pulling import Puller
-from ledgermq.node.frontend.rocketmq.recalling import RecallHandles, Recaller
+from ledgermq.node.frontend.rocketmq.recalling import Recaller, RecallHandles
 from ledgermq.node.frontend.rocketmq.receiving import Receiver
 from ledgermq.node.frontend.rocketmq.sending import Sender
-from ledgermq.node.frontend.rocketmq.client_settings import retry_ms, retry_policy
 from ledgermq.node.frontend.rocketmq.streams import Streams
 from ledgermq.node.frontend.rocketmq.telemetry import Telemetry
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.transacting import TransactionIds, Transactor
-from ledgermq.node.frontend.rocketmq.wire.validation import Caller, NODE_BOOT, caller_of, group_of, topic_of
+from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.rocketmq.wire.meters import Meters
+from ledgermq.node.frontend.rocketmq.wire.validation import NODE_BOOT, Caller, caller_of, group_of, topic_of
+from ledgermq.node.frontend.routing.local_reads import LocalReads
+from ledgermq.node.frontend.security.quotas import Hold
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ledgermq.node.runtime.config_sections import Delivery, Limits
-from ledgermq.node.controller.state import State
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.controller.state import State
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 
 NO_DEADLINE_S = 30.0
 """How long a call without a deadline may take: it must not wait for ever for a leader."""

@@ -13,20 +13,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.controller.state import Topic
-from ledgermq.node.broker.calls.consumer_calls import Receive, Received
+from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Receive, Received
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.filters.filters import Filter, TagFilter
-from ledgermq.node.broker.group.why_delivery import WIRE_MAX
-from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
-from ledgermq.node.frontend.rocketmq.clients import Clients
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.lite_subscriptions import check_lite_group
-from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
-from ledgermq.node.frontend.rocketmq.wire.validation import Caller, attempt_id, batch_size, duration_ms, filter_of, group_of, invisible_ms, topic_of
+from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
+from ledgermq.node.frontend.rocketmq.wire.handles import Handles
+from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
+from ledgermq.node.frontend.rocketmq.wire.validation import (
+    Caller,
+    attempt_id,
+    batch_size,
+    duration_ms,
+    filter_of,
+    group_of,
+    invisible_ms,
+    topic_of,
+)
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind

@@ -12,17 +12,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from ledgermq.node.controller.state import Topic
-from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, NOTHING_DONE
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.flush import Durability, weakest
-from ledgermq.node.frontend.rocketmq.wire import statuses
+from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.frontend.rocketmq.recalling import Delayed, RecallHandles
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group, slot_of
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
+from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash

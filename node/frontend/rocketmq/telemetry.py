@@ -16,14 +16,14 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.frontend.rocketmq.wire import statuses
-from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.client_settings import merge
+from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.node.frontend.rocketmq.receiving import takes
-from ledgermq.node.frontend.rocketmq.client_settings import merge
 from ledgermq.node.frontend.rocketmq.streams import GONE, Open, Streams
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, check_settings, group_of, topic_of
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Forbidden, LedgerError

@@ -6,7 +6,7 @@ Rules, all of them about doing a thing at most once. A call is tried again only 
 executed here or refused; it is never sent on. While there is no leader, calls wait, inside their deadline. Signs of life of clients go
 to the leaders' nodes every second.
 
-What a call means is the business of the executor (`ledgermq.node.service`); bytes in, bytes out.
+What a call means is the business of the executor (`node/frontend/rocketmq`); bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Protocol
 
 from prometheus_client import Counter
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
-from ledgermq.node.broker.calls.outcome import AGAIN, Call, CallRefused, NOTHING_DONE, Refused
 from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
 from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 

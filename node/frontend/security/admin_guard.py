@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ledgermq.node.controller.grants import USERS, Action, Kind, Need
 from ledgermq.node.frontend.security.authority import Authority
-from ledgermq.node.controller.grants import Action, Kind, Need, USERS
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import LedgerError

@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from ledgermq.node.controller.grants import OPERATOR_GRANTS, Grant, Need, User, allows, effective
+from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.controller.grants import Grant, Need, OPERATOR_GRANTS, User, allows, effective
-from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, OPERATOR, Claim, Credentials, claim_of, proves
 from ledgermq.proto.status import Code, LedgerError, fail
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.background.pace import Pace
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors

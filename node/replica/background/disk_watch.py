@@ -9,8 +9,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.replica.retention.retention_rules import Level, Space, Watermarks
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.disk import Disk
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.errors import NoSpace, is_exhausted, is_no_space
 from ledgermq.storage.key_index import KeyIndex

@@ -1,6 +1,7 @@
 """Reads the whole log of one broker group again and again: rot is found before somebody asks for the entry.
 
-Which file is next and what verifies is decided by `core/scrub.py`; here are its thread, its pace, and what is said. What is found is told
+Which file is next and what verifies is decided by `node/replica/retention/scrub.py`; here are its thread, its pace, and what is said.
+What is found is told
 to the group, which lets a repair look at everything (`hosting.py`); nothing is judged or changed here. Reads the files alone, below the
 synced mark.
 """
@@ -13,11 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import Fenced, Unreadable
-from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.background.pace import Pace
+from ledgermq.node.replica.retention.scrub import Differs, Gone, Scrubber
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.control import SealRecord
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import LogDamaged, StorageError, is_exhausted, is_no_space, lacks_descriptors

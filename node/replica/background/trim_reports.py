@@ -5,11 +5,11 @@ Here lives only what is said about a trim; what it does, and what it waits for, 
 
 from __future__ import annotations
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.replica.retention import trimming
 from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.replica.retention import trimming
 from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.replica.retention.trimming import STEP_BYTES, TrimmedIndex, TrimmedLog, TrimmedQueues
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 
 __all__ = ["STEP_BYTES", "Trimming"]

@@ -19,7 +19,16 @@ from dataclasses import replace
 from ledgermq.node.broker.flush import LazySync, Unsynced
 from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
 from ledgermq.node.broker.ranges import tail_of
-from ledgermq.node.replica.consensus.replica_boot import MEMBERSHIP_INDEX, alone, configurations, members_of, membership_entries, read_verified, record_in, record_of
+from ledgermq.node.replica.consensus.replica_boot import (
+    MEMBERSHIP_INDEX,
+    alone,
+    configurations,
+    members_of,
+    membership_entries,
+    read_verified,
+    record_in,
+    record_of,
+)
 from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, decode, encode, encode_append
 from ledgermq.node.replica.consensus.tail import Tail
 from ledgermq.proto.control import UnknownControlRecord, draft

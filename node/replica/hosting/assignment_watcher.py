@@ -17,14 +17,14 @@ from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.hosting.hosted_groups import Hosted
 from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, effective, holdings
-from ledgermq.node.runtime.logs import get_logger
+from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import Refused as GreetingRefused
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.errors import FatalError
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.errors import StorageError
 

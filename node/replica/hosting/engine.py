@@ -26,17 +26,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientGone, ClientsAlive
+from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
 from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.syncer import Synced, Syncer
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.appointments import Wish

@@ -1,6 +1,7 @@
 """The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
 
-Decides nothing about bytes: whether a repair helps says `core/repair.py`, what an installation does `core/install.py`. A workshop is
+Decides nothing about bytes: whether a repair helps says `node/replica/shipping/repair.py`, what an installation does
+`node/replica/shipping/installation.py`. A workshop is
 used on the thread of its group's life (`hosting.py`), but for the first opening.
 """
 
@@ -11,19 +12,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.runtime.config_cluster import BrokerGroup
-from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.broker.ports import Unreadable
+from ledgermq.node.replica.background.digests import DIGESTS_FILE
+from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, State
+from ledgermq.node.replica.hosting.opening import NeedsRepair, open_group, root_of, wanted_identity
+from ledgermq.node.replica.hosting.replica_assignments import Holding, Told, effective, holdings
+from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
+from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.repair import repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper
-from ledgermq.node.replica.background.digests import DIGESTS_FILE
-from ledgermq.node.replica.hosting.replica_assignments import Holding, Told, effective, holdings
-from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, State
-from ledgermq.node.replica.hosting.opening import NeedsRepair, open_group, root_of, wanted_identity
-from ledgermq.node.replica.hosting.running import RunningGroup
-from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identity_files
 from ledgermq.storage.disk import Disk

@@ -32,17 +32,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
+from ledgermq.node.replica.hosting.running import RunningGroup
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
-from ledgermq.node.replica.hosting.running import RunningGroup
 from ledgermq.proto.status import refused
 from ledgermq.proto.types import RebuildStatus, ReplicaStatus, Role
 from ledgermq.raft.config import MS
@@ -180,7 +180,8 @@ class HostedGroup:
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """From any thread: how old what this replica knows may be (`node/broker/group/freshness.py`); None while that is unknown, or it leads."""
+        """From any thread: how old what this replica knows may be (`node/broker/group/freshness.py`); None while that
+        is unknown, or it leads."""
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
 

@@ -14,24 +14,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.runtime.config_cluster import BrokerGroup
-from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
-from ledgermq.node.broker.flush import FlushPolicy, LazySync, PAGE_BYTES
-from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.decisions.transaction_checks import CHECK_RETRY_NS, TransactionRules
+from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
+from ledgermq.node.broker.group.group import Group
+from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.member_forms import as_raft
-from ledgermq.node.broker.ports import Unreadable, reading
+from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.controller.roster import Roster
+from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.node.broker.state.restoring import restore
+from ledgermq.node.replica.hosting.running import RESERVE_FILE, RunningGroup
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.controller.roster import Roster
-from ledgermq.node.replica.hosting.running import RESERVE_FILE, RunningGroup
-from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.proto.entry_encoding import host_bytes
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity

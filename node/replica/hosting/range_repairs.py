@@ -1,7 +1,8 @@
 """Ranges that an operator has put back while their group runs: who waits, and the pace.
 
 One at a time, in steps on the thread of the group's life, so that no step runs beside the opening, letting go or repair of the same
-directory. What is proven and written is `core/range_repair.py`. Only `begin` hands anything out; everything here belongs to the engine's
+directory. What is proven and written is `node/replica/shipping/range_repair.py`. Only `begin` hands anything out; everything here
+belongs to the engine's
 thread.
 """
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ledgermq.node.controller.broker_groups import GroupSpec, Specs, export, restore
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
-from ledgermq.node.controller.broker_groups import GroupSpec, Specs, export, restore
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged

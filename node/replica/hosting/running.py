@@ -15,20 +15,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.outcome import Call
-from ledgermq.node.replica.consensus.catch_up import CatchUp
 from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.group.leadership_history import LeadershipEvent, Ring, restored, words
-from ledgermq.node.broker.state.machine import Machine
-from ledgermq.node.replica.retention.pins import PinBook
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.replica.retention.retention_facts import FileBook
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.background.indexing import Indexer, MeasuredLookup
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.background.scrubbing import Plan, Scrub
 from ledgermq.node.replica.background.trim_reports import Trimming
+from ledgermq.node.replica.consensus.catch_up import CatchUp
+from ledgermq.node.replica.retention.pins import PinBook
+from ledgermq.node.replica.retention.retention_facts import FileBook
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import ReplicaStatus
 from ledgermq.raft.config import MS

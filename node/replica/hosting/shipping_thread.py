@@ -1,6 +1,7 @@
 """The thread of one broker group that serves its files to peers, beside the turns: commits never wait for a request of bytes.
 
-What is served, and to whom how much, is `core/shipping.py`; here live the bounded queue in front of it and the pace. The thread begins with
+What is served, and to whom how much, is `node/replica/shipping/shipping.py`; here live the bounded queue in front of it and the pace.
+The thread begins with
 the first request: most groups never get one.
 """
 
@@ -12,9 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.shipping import Shipper
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 
 REQUESTS_MAX = 256

@@ -6,8 +6,8 @@ that stays slow gets one line a minute that says how many syncs were.
 
 from __future__ import annotations
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import SyncTicket
+from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 

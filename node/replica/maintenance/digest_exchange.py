@@ -18,16 +18,16 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.operator_calls import Kept, Seal
-from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.replica.background.digests import Digests
 from ledgermq.node.replica.hosting.hosting import HostedGroup, State
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.control import SealRecord
 from ledgermq.proto.status import LedgerError

@@ -1,4 +1,5 @@
-"""Retention of the broker groups of one node: asks for facts, lets `core/retention.py` decide, has the records proposed.
+"""Retention of the broker groups of one node: asks for facts, lets `node/replica/retention/retention_rules.py` decide, has the
+records proposed.
 
 Every `check_ms`, per group: what this replica knows of its files (small steps on the engine's thread), how full the disk is (a thread),
 what the other replicas say (a question to each node). Only the leader proposes; a new leader goes on where the records end, for nothing
@@ -18,23 +19,44 @@ from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime import metrics
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement, STORAGE_METHOD
-from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
-from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.group_view import Why
-from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.retained import Retained
-from ledgermq.node.replica.retention.retention_rules import Facts, HOUR_MS, LogFile, Pin, Rules, Space, Verdict, Watermarks, decide, lowest, refuses, trim_of
-from ledgermq.node.replica.retention.retention_facts import consumed_queues, consumer_pins, follower_pins, half_pin, observer_pins, snapshot_pin, timer_pin
-from ledgermq.node.replica.retention.why_kept import why
 from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
 from ledgermq.node.replica.hosting.hosting import HostedGroup, State
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, Agreement
+from ledgermq.node.replica.retention.retention_facts import (
+    consumed_queues,
+    consumer_pins,
+    follower_pins,
+    half_pin,
+    observer_pins,
+    snapshot_pin,
+    timer_pin,
+)
+from ledgermq.node.replica.retention.retention_rules import (
+    HOUR_MS,
+    Facts,
+    LogFile,
+    Pin,
+    Rules,
+    Space,
+    Verdict,
+    Watermarks,
+    decide,
+    lowest,
+    refuses,
+    trim_of,
+)
+from ledgermq.node.replica.retention.why_kept import why
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.config import NodeConfig
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.status import LedgerError, refused
 from ledgermq.storage.disk import Disk

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
 from ledgermq.node.replica.peers.peer_frames import BadFrame
-from ledgermq.node.replica.peers.greeting import ALIVE, Greeter, NONCE_BYTES, Refused
-from ledgermq.node.runtime.logs import get_logger
-from ledgermq.node.replica.peers.peer_stream import Frame, GREETING_TIMEOUT_S, Outbox, PeerHandler, PeerStream
+from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerHandler, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 
 RECONNECT_S = (0.02, 0.05, 0.1, 0.2)

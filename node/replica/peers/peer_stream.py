@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.runtime import metrics
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.peers.peer_frames import BadFrame, Buffer, FrameReader, SIGN_OF_LIFE, encode
+from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, Buffer, FrameReader, encode
+from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
 
 GREETING_BYTES = 64 << 10

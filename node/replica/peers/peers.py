@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.links import Link
-from ledgermq.node.runtime.logs import get_logger
 from ledgermq.node.replica.peers.peer_server import PeerServer
 from ledgermq.node.replica.peers.peer_stream import PeerHandler
 from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.runtime.logs import get_logger
 
 log = get_logger()
 

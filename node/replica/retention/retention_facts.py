@@ -12,8 +12,8 @@ from typing import Protocol
 
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
-from ledgermq.node.replica.retention.retention_rules import FOLLOWER, LogFile, OBSERVER, Pin
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.types import PeerProgress, Range
 

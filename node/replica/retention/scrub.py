@@ -1,11 +1,14 @@
 """Bit rot: which log file of a broker group is read again next, whether it still holds what was written, and how far that has come.
 
-One of two loops that must not be confused: whether replicas hold the same is asked by agreement (`node/replica/maintenance/digest_exchange.py`), which reads a file
+One of two loops that must not be confused: whether replicas hold the same is asked by agreement
+(`node/replica/maintenance/digest_exchange.py`), which reads a file
 once; this one reads everything again, for ever. The file whose last reading lies longest ago is next, so that a pass goes on where it was
 after every start and no file starves, however often a process ends. A sealed file whose digest a majority recorded is held against that
 digest, asked from the medium and not from memory; only if it differs, and for files without a record, entries are read one by one with all
-CRCs, and the blank behind them, to name what is damaged. Every file is read once after every opening, for the process may have been down
-for long, and again when it has rested. Plain functions over the disk port: pace, thread and words are in `node/replica/background/scrubbing.py`.
+CRCs, and the blank behind them, to name what is damaged. Every file is read once after every opening, for the process may have been
+down
+for long, and again when it has rested. Plain functions over the disk port: pace, thread and words are in
+`node/replica/background/scrubbing.py`.
 """
 
 from __future__ import annotations

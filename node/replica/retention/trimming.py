@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.pins import PinBook
-from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.replica.retention.retention_facts import Placed, first_at
 
 STEP_BYTES = 256 << 10

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ledgermq.node.broker.calls.group_view import Why
-from ledgermq.node.broker.state.retained import Retained, TRIMS_KEPT
-from ledgermq.node.replica.retention.retention_rules import DISK, NOT_DUE, Rules, SIZE, TIME, Verdict
+from ledgermq.node.broker.state.retained import TRIMS_KEPT, Retained
+from ledgermq.node.replica.retention.retention_rules import DISK, NOT_DUE, SIZE, TIME, Rules, Verdict
 
 _DUE = {TIME: "its last message is older than the configured age", SIZE: "the sealed files are together larger than configured"}
 _DUE[DISK] = "the disk of a replica is nearly full"

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, AsksPeers, NEVER_NS
-from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream, WINDOW_BYTES
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, AsksPeers
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream, SnapshotStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.types import Identity
 from ledgermq.storage import identity as identities

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledgermq.node.replica.shipping.windowed_fetch import Asker, EntryStream, SnapshotStream, serial
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import BadPacket
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, Parcel, decode, is_shipping
+from ledgermq.node.replica.shipping.windowed_fetch import Asker, EntryStream, SnapshotStream, serial
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS
 from ledgermq.storage.log_source import Facts

@@ -23,10 +23,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from ledgermq.node.replica.shipping.peer_fetch import AsksPeers, NEVER_NS
-from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, WINDOW_BYTES
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.peer_fetch import NEVER_NS, AsksPeers
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Identity, Range

@@ -1,6 +1,6 @@
 """What rebuilds a replica from its peers looks like to whoever hosts it: one shape for a repair of damage and for an installation.
 
-Sans-IO like everything in `node/core`, over the disk port: no clock, no network. The host hands in what arrived and the time, sends what
+Sans-IO like everything in this package, over the disk port: no clock, no network. The host hands in what arrived and the time, sends what
 comes out, and calls again at `wake_at_ns` or when something arrives. A turn reads and writes a bounded number of bytes, and may block for a
 sync: it belongs on a thread that no running group shares. While a rebuild is under way the group is not open: nobody leads, votes or
 acknowledges in it, but `shipping.Shipper` may serve from its files.

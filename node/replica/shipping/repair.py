@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, AsksPeers, NEVER_NS
-from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, AsksPeers
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Identity, Range, SyncedMark

@@ -15,7 +15,17 @@ import crc32c
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import BadPacket
-from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, FactsWanted, Parcel, SnapshotSent, SnapshotWanted, decode, encode, is_shipping
+from ledgermq.node.replica.shipping.shipping_wire import (
+    EntriesSent,
+    EntriesWanted,
+    FactsWanted,
+    Parcel,
+    SnapshotSent,
+    SnapshotWanted,
+    decode,
+    encode,
+    is_shipping,
+)
 from ledgermq.proto.types import Range
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError

@@ -12,7 +12,7 @@ import crc32c
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import BadPacket, TERM_MAX
+from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket
 from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket, ShippingMessage
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, Missing, Why

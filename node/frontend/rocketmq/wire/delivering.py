@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.broker.calls.consumer_calls import Handle, Lease
+from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, md5
 from ledgermq.proto import messaging_pb2 as pb

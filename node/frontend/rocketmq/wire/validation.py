@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
 
-from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.broker.calls.consumer_calls import session_of
 from ledgermq.node.broker.filters.filters import Filter, TagFilter, sql_filter
 from ledgermq.node.broker.filters.sql_filter import FilterError
+from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
 from ledgermq.proto.names import RESERVED_KEYS, check_lite, group_name, has_control_character, topic_name
