@@ -10,7 +10,7 @@ import pytest
 END = """
 from ledgermq.node import logs
 from ledgermq.proto.status import ExitCode
-from ledgermq.node.errors import FatalError
+from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.process import end_process
 
 logs.configure("info", "n1")
