@@ -8,17 +8,17 @@ import sys
 import pytest
 
 END = """
-from ledgermq.node import logs
+from ledgermq.node.runtime import logs
 from ledgermq.proto.status import ExitCode
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.process import end_process
+from ledgermq.node.process.process import end_process
 
 logs.configure("info", "n1")
 end_process(FatalError(ExitCode.SYNC_FAILED, "the log could not be synced", "check the disk"))
 """
 GO_ON = """
 import logging
-from ledgermq.node import logs
+from ledgermq.node.runtime import logs
 
 logs.configure("info", "n1")
 for _ in range(2000):

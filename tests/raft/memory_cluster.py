@@ -50,6 +50,8 @@ class Member:
     """A core with its driver: the shortest correct way to carry out effects."""
 
     core_type: type[Core] = Core
+    keeps_votes = True
+    """Whether the disk refuses a vote that is taken back, as the product's file of votes does."""
     disk_full_share = 0.02
 
     def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing) -> None:
@@ -98,7 +100,8 @@ class Member:
     def carry_out(self, writes: Writes, message: Append | None, entries: list[Entry]) -> None:
         if writes.hard_state is not None:
             old, new = self.disk.hard_state, writes.hard_state
-            assert new.term > old.term or (new.term == old.term and old.vote in (None, new.vote)), f"{old} became {new}"
+            forward = new.term > old.term or (new.term == old.term and old.vote in (None, new.vote))
+            assert forward or not self.keeps_votes, f"{old} became {new}"
             self.disk.hard_state = new
         if writes.truncate_from is not None:
             del self.disk.written[writes.truncate_from :]

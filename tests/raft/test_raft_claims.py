@@ -197,7 +197,7 @@ class VotesTwice(Core):
 )
 def test_the_five_properties_notice_a_broken_rule(planted: type[Core], property_: str) -> None:
     """Figure 3: without the restriction of §5.4.1, or with two votes in one term (§5.2), a property falls."""
-    member = type("BrokenMember", (Member,), {"core_type": planted})
+    member = type("BrokenMember", (Member,), {"core_type": planted, "keeps_votes": False})
     broken = type("BrokenCluster", (PaperCluster,), {"member_type": member})
 
     def lives() -> None:
