@@ -16,7 +16,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.checks.scan import LogReport, Scan
 from ledgermq.audit.reading import bytewise
-from ledgermq.audit.reading.decode import I64
+from ledgermq.audit.reading.decode import HEADER_BYTES, I64
 
 NEIGHBOURS = 16
 """So many entries beside a damaged one are tried in its place."""
@@ -35,7 +35,8 @@ class Table:
 def read_table(one: Replica, report: LogReport) -> Table:
     """Look at one log file again, entry by entry; only what the replica holds counts."""
     first = report.first_index or 0
-    length = max(min(one.held, report.last_index or 0) - first + 1, 0)
+    # A damaged first index may claim more entries than the file has room for.
+    length = max(min(one.held - first + 1, (report.last_index or 0) - first + 1, report.length // HEADER_BYTES), 0)
     chain, offset, size = (np.full(length, -1, np.int64) for _ in range(3))
     for piece in Scan(one.task(f"{report.base:020d}")).columns():
         places = piece.index - first
@@ -70,23 +71,24 @@ def agree_by_majority(result: GroupResult) -> None:
 
 def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]]) -> None:
     tables = [read_table(one, report) for one, report in present]
-    low = min(table.first for table in tables)
-    high = max(table.first + len(table.chain) for table in tables)
-    chains = np.full((len(tables), max(high - low, 0)), -1, np.int64)
+    # Only numbers that some replica has: a damaged index may be far away from all others.
+    numbers = np.unique(np.concatenate([table.first + np.arange(len(table.chain)) for table in tables]))
+    chains = np.full((len(tables), len(numbers)), -1, np.int64)
     for row, table in enumerate(tables):
-        chains[row, table.first - low : table.first - low + len(table.chain)] = table.chain
+        begin = int(np.searchsorted(numbers, table.first))
+        chains[row, begin : begin + len(table.chain)] = table.chain
     voters = [row for row, (one, _) in enumerate(present) if one.name in result.voters]
     equal = np.array([((chains[voters] == chains[row]) & (chains[row] >= 0)).sum(axis=0) for row in voters])
     agreed = np.flatnonzero((equal >= result.majority).any(axis=0))
     if not len(agreed):
         return
     top = int(agreed[-1])
-    result.compared = low + top
+    result.compared = int(numbers[top])
     reference = voters[int(np.argmax(equal[:, top]))]
     for row, (one, report) in enumerate(present):
         at = first_apart(chains[row][: top + 1], chains[reference][: top + 1])
         if at is not None:
-            diverge(result, one, report, tables[row], present[reference], tables[reference], low + at)
+            diverge(result, one, report, tables[row], present[reference], tables[reference], int(numbers[at]))
 
 
 def first_apart(own: I64, theirs: I64) -> int | None:

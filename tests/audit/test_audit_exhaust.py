@@ -166,6 +166,21 @@ def test_a_size_that_no_entry_has_does_not_end_the_quick_audit(ground: Field) ->
         assert ground.ground.plain(changes, AGREEMENT).verdict == PASS
 
 
+@pytest.mark.parametrize("flipped", [9, 13])
+@pytest.mark.parametrize("filled", [False, True], ids=["", "and the first one is lost"])
+def test_an_index_that_is_far_away_needs_no_memory(ground: Field, filled: bool, flipped: int) -> None:
+    """The last entry's index is 2⁴⁸ or 2¹⁶ too large. The audit compares what the replicas hold, and not the numbers between."""
+    (one,) = (one for root, one in ground.atlas.replicas.items() if root == "n1/raft")
+    last = one.entries[-1]
+    first = next(entry for entry in one.entries if entry.path == last.path)
+    data = bytearray((ground.ground.base / last.path).read_bytes())
+    if filled:
+        data[first.at : first.at + first.size] = b"\x01" * first.size
+    data[last.at + flipped] ^= 1
+    result = ground.ground.plain({last.path: bytes(data)})
+    assert result.verdict == FAIL and {finding.replica for finding in result.findings} == {"n1"}
+
+
 def test_the_cluster_is_whole_and_has_every_kind_of_file(ground: Field) -> None:
     """Both groups pass, one of them is trimmed, and the cases know where in them they are."""
     for mode in MODES:

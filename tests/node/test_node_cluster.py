@@ -378,7 +378,7 @@ def test_lost_map_is_78(tmp_path: Path) -> None:
     """A read through a map whose file was truncated ends the process with its own exit code, not with a core dump or an endless loop."""
     code = f"""
 import mmap, os
-from ledgermq.node.process import exit_on_lost_map
+from ledgermq.node.process.process import exit_on_lost_map
 exit_on_lost_map()
 path = {str(tmp_path / "file")!r}
 with open(path, "wb") as file:

@@ -11,7 +11,7 @@ import pytest
 
 LOG = """
 import os, sys
-from ledgermq.node.process import exit_on_lost_map
+from ledgermq.node.process.process import exit_on_lost_map
 from ledgermq.proto.entry_encoding import encode_messages
 from ledgermq.storage import identity
 from ledgermq.storage.entry_log import EntryLog
