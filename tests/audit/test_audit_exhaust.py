@@ -246,6 +246,7 @@ def test_a_run_of_zeros_is_one_kind_of_place(ground: Field) -> None:
 
 @pytest.mark.parametrize("count", [pytest.param(1, id="one"), pytest.param(40, id="many", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("group", ["raft", "ha"])
+@pytest.mark.verify
 def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, group: str, count: int) -> None:
     """The same through gRPC, of what counts of a running node. Both groups are whole."""
     field = Field(tmp_path, "one" if group == "raft" else "other")
@@ -266,6 +267,7 @@ def test_no_damage_up_to_the_marker_passes_on_running_nodes(tmp_path: Path, grou
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_spark_says_the_same_of_every_case(ground: Field) -> None:
     """One session, both engines: verdict, reasons and findings are equal."""
     from ledgermq.audit.spark.engine import SparkEngine
@@ -314,6 +316,7 @@ def test_a_mark_that_names_an_entry_of_nobody_is_refused_for_that(ground: Field)
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_a_repair_ends_well_or_changes_nothing(ground: Field) -> None:
     """Audited by the plain engine afterwards."""
     wrong, tried = [], 0

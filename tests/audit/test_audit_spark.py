@@ -183,6 +183,7 @@ def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_the_watching_example_finds_what_is_wrong(tmp_path: Path) -> None:
     """Three streams in one query over nodes that run: a damaged entry is told, every entry is seen once, and started again it goes on."""
     writers = write_cluster(tmp_path, history(9, 250))

@@ -53,6 +53,7 @@ def test_any_record_means_the_same_to_both(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_memory")
 @pytest.mark.parametrize("first", range(1000, 1200, 50))
+@pytest.mark.verify
 def test_any_record_means_the_same_to_both_for_long(tmp_path: Path, first: int) -> None:
     """The same over many seeds."""
     for seed in range(first, first + 50):

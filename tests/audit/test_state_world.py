@@ -63,6 +63,7 @@ def test_what_the_audit_derives_is_what_the_node_has(tmp_path: Path, steps: list
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.verify
 def test_what_the_audit_derives_is_what_the_node_has_for_long(tmp_path: Path, first: int) -> None:
     """The same over many seeds."""
     for seed in range(first, first + 25):

@@ -208,6 +208,7 @@ def test_an_unclean_election_is_told_and_the_cluster_passes_once_the_lost_histor
 
 
 @pytest.mark.timeout(1500)
+@pytest.mark.verify
 def test_spark_reads_running_nodes_of_an_ha_group_and_its_directories(tmp_path: Path) -> None:
     """The same verdicts where tasks read: PASS over the nodes; at rest damage on a slave is found, and repaired from what was found."""
     with running(tmp_path, groups=ha(), log_file_bytes=FILE_BYTES) as cluster:

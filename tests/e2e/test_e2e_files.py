@@ -29,6 +29,7 @@ def lax() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.mark.verify
 def test_no_command_leaves_anything_open_to_other_users(tmp_path: Path, lax: None) -> None:
     """Nodes with their logs and controller journals, copies of messages, receipts, reports, findings of both engines, backups, repairs."""
     made, given = tmp_path / "made", tmp_path / "given"

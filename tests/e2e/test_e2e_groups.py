@@ -198,6 +198,7 @@ def killed_in_a_move(run: CommandLine, cluster: LocalCluster, history: History, 
 
 
 @pytest.mark.timeout(1200)
+@pytest.mark.verify
 def test_a_move_goes_on_after_a_kill_of_whoever_takes_part(tmp_path: Path) -> None:
     """The command, the source, the target, the leader, and a leader that is the source, each in the middle of a move under load: the same
     command finishes it, or --abort gives it up though the target is dead. Everything acknowledged is there, once, and in order."""
