@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.audit.reading.columns import fire_time
 from ledgermq.audit.state.part import Part, Path
-from ledgermq.audit.state.reader import TIMER_TOPIC, WAITING_TOPICS, Entry, Messages, parent_of
+from ledgermq.audit.state.reader import TIMER_TOPIC, WAITING_TOPICS, BadRecord, Entry, Messages, parent_of
 from ledgermq.audit.state.topics import Topics
 
 OF_TOPIC_MAX = 131_072
@@ -47,7 +48,9 @@ class Ids(Part):
         for row in rows.tolist():
             topic = messages.topics[int(messages.topic_of[row])]
             properties = messages.properties(row)
-            fire_ms = int(properties.get("TIMER_OUT_MS", "0")) if topic == TIMER_TOPIC else 0
+            fire_ms = fire_time(messages.raw_properties(row)) if topic == TIMER_TOPIC else 0
+            if fire_ms < 0:
+                raise BadRecord(*messages.place(row), "waits on the timer topic and does not say until when")
             of = parent_of(properties.get("REAL_TOPIC", "") if topic in WAITING_TOPICS else topic)
             message_id = properties.get("UNIQ_KEY")
             if of not in windows or message_id is None:

@@ -58,10 +58,10 @@ class Unknown(Unreadable):
 
 
 class BadRecord(Unreadable):
-    """A control record, in the entry at `index` and position `pos`, is not what docs/format.md §11 says."""
+    """A record that the state is derived from, in the entry at `index` and position `pos`, is not what docs/format.md §11 says."""
 
     def __init__(self, index: int, pos: int, size: int, why: str) -> None:
-        super().__init__(f"entry {index} is a control record that {why}")
+        super().__init__(f"entry {index} is a record that {why}")
         self.index, self.pos, self.size = index, pos, size
 
 
@@ -163,6 +163,10 @@ class Messages:
         if topic not in self.topics:
             return np.zeros(0, np.int64)
         return np.flatnonzero(self.topic_of == self.topics.index(topic))
+
+    def place(self, row: int) -> tuple[int, int, int]:
+        """Index, position and size of an entry."""
+        return int(self.index[row]), int(self.pos[row]), int(self.size[row])
 
     def raw_properties(self, row: int) -> bytes:
         return self.window[int(self.property_at[row]) : int(self.property_end[row])]

@@ -116,6 +116,7 @@ def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
 
 
 MENDED = (
+    "one whole flip n1/raft/dledger-n1/data/00000000000000004096 274 ff -",
     "one agreement flip n1/ha/dledger-n1/data/00000000000000008192 2384 ff record+body+chain+later+ends",
     "one agreement flip n1/raft/dledger-n1/data/00000000000000000000 608 ff chain+later+seals",
     "one whole flip n2/ha/state/snapshot.previous 745 01 crc",
