@@ -38,7 +38,7 @@ sim: ## four minutes of simulated clusters, from a seed that is derived from the
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m bench.sim_soak --for 240 --from-commit
 
-exhaust: ## every byte of a small cluster, altered at every level of consistency, before the auditor (hours)
+exhaust: ## every byte of a small cluster, altered at every level of consistency, before the auditor (more than an hour)
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m tests.audit.exhaust --pieces .exhaust
 

@@ -223,6 +223,7 @@ def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(trial: 
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Trial, nodes: int) -> None:
     for seed in range(DRAWN, MANY):
@@ -231,6 +232,7 @@ def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Tria
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_byte_of_every_header_is_put_back(stopped: Trial, share: int) -> None:
     for entry in replicas(stopped, "raft")[0].entries[share::SHARES]:
