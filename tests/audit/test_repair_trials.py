@@ -214,7 +214,7 @@ def test_the_begin_of_a_trimmed_log_is_told_by_its_snapshot(stopped: Trial) -> N
     assert attempt is not None and attempt.status and not stopped.complaint(attempt)
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.verify)])
 def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(trial: Trial, nodes: int) -> None:
     """Any file of one replica, or of two."""
     for seed in range(DRAWN):

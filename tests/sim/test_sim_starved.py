@@ -89,6 +89,7 @@ def test_a_leader_that_dies_among_starved_nodes_is_replaced_within_the_bound() -
         assert took_ms * MS <= TIMING.election_max_ns + TIMING.slack_max_ns + 8 * LONGEST_WAIT_MS * MS, f"seed {seed}: {took_ms} ms"
 
 
+@pytest.mark.verify
 def test_a_death_is_noticed_as_soon_as_ever_once_there_are_processors_again() -> None:
     """After the longest slack has faded."""
     for seed in SEEDS[:2]:
