@@ -8,6 +8,7 @@ from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.membership import MemberChange
+from ledgermq.sim.bugs import WishesEvictedBack
 from tests.raft.appointed_states import Goal, Search, States
 
 REMOVALS = (Goal("n2"), Goal("n3"))
@@ -44,14 +45,6 @@ def test_every_change_ends_from_very_many_states(minimum: int, goals: tuple[Goal
     print(f"{found} states")
 
 
-class WishesBack(Core):
-    """Planted, as it was once: a node that is out of the set is not kept out of it."""
-
-    def _forget_evictions(self, now_ns: int) -> None:
-        super()._forget_evictions(now_ns)
-        self._evicting = {node: eviction for node, eviction in self._evicting.items() if node in self._in_sync()}
-
-
 class LeavesAnyway(Core):
     """Planted, as it was once: whom a change wants out leaves, however few stay."""
 
@@ -69,7 +62,7 @@ class RemovesAnyway(Core):
 @pytest.mark.parametrize(
     ("core", "cuts", "goals", "said"),
     [
-        (WishesBack, 0, (Goal("n3"),), "does not end"),
+        (WishesEvictedBack, 0, (Goal("n3"),), "does not end"),
         (LeavesAnyway, 0, REMOVALS, "leaves too few in sync"),
         (RemovesAnyway, 1, (Goal("n3"),), "is removed although too few"),
     ],
