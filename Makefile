@@ -21,8 +21,8 @@ test: ## the fast tests
 test-slow: ## real processes, the official Python client, Spark: what needs quiet, then three at a time
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q --durations 10 -m "slow and quiet and not verify and not soak" $(SLOW_FILES)
-	@$(VENV)/python -m tests.second_chance "-n 3 --dist loadfile --no-loadscope-reorder $(SLOW_FILES)" \
-		-q --durations 40 -m "slow and not quiet and not verify and not soak"
+	@$(VENV)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 \
+		-m "slow and not quiet and not verify and not soak" $(SLOW_FILES)
 
 verify: test test-slow ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, and all of exhaust
 	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
