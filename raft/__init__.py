@@ -1,4 +1,4 @@
-"""Pure, sans-IO consensus: what a replica of one broker group decides (design §5, §6).
+"""Pure, sans-IO consensus: what a replica of one broker group decides (docs/architecture.md, Consensus).
 
 `core.py` takes inputs (time, messages, the driver's appends and syncs) and leaves one `Effects` value behind, whose docstring fixes the
 order in which the driver carries it out. Below it are layers with a law each, every one knowing only those below: `appointing.py`

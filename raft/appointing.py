@@ -1,4 +1,6 @@
-"""Groups of the rule IN_SYNC (design §6): taking office when the controller says so, and keeping the in-sync set true to what is there.
+"""Groups of the rule IN_SYNC: taking office when the controller says so, and keeping the in-sync set up to date.
+
+See docs/architecture.md, HA groups.
 
 Decided by the controller, in one order for all (`appointments.py`): who is master of which epoch, and who is in sync. A master leads an
 epoch only if that is above every term it has made durable, so never one that it led before a restart. It waits for everybody in the set;

@@ -1,4 +1,6 @@
-"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC (design §6), and the three ways to change it.
+"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC, and the three ways to change it.
+
+See docs/architecture.md, HA groups.
 
 Pure values and functions: whoever keeps the agreed state (the controller quorum, the simulator's stand-in for it) applies them in one order
 for all. Here is decided who may be master of which epoch and who is in sync; what a replica does with it is `appointing.py`'s business, and

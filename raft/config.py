@@ -77,7 +77,7 @@ class Rule(StrEnum):
 
     MAJORITY  votes of a majority; a majority has it on stable storage (Raft)
     ALL       votes of all voters; all of them have it: for the moment between the two others, with either of which it shares a voter
-    IN_SYNC   whom the controller appointed; everybody in the in-sync set has it (HA groups, design §6)
+    IN_SYNC   whom the controller appointed; everybody in the in-sync set has it (docs/architecture.md, HA groups)
     """
 
     MAJORITY = "majority"

@@ -1,4 +1,4 @@
-"""One replica's mind: elections, replication and commit of one broker group (Raft, with the changes of design §5).
+"""One replica's mind: elections, replication and commit of one broker group (Raft, with the changes of docs/architecture.md, Consensus).
 
 The core lives in layers, each of which knows only those below it:
 

@@ -55,8 +55,9 @@ class Following(Elections):
             yields = self.role is Role.LEADER
             self._become_follower(message.term, message.sender, now_ns, self._reason_to_yield(message.sender) if yields else None)
         if self.members.rule is not Rule.MAJORITY and self.voted_for is None:
-            # Epoch and master are durable, like a vote, before anything of this message is (design §6). Under the rule ALL this replica may
-            # have voted for another candidate of the term, against which the leader was elected: that vote is not taken back.
+            # Epoch and master are durable, like a vote, before anything of this message is
+            # (docs/architecture.md, HA groups). Under the rule ALL this replica may have voted for another candidate of the term,
+            # against which the leader was elected: that vote is not taken back.
             self.voted_for = message.sender
         if known:
             self._note_silence(now_ns - self._leader_heard_ns, now_ns)

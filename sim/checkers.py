@@ -1,4 +1,4 @@
-"""The invariants, watched from outside after every step: what no interleaving may ever show (design §1, I1–I5).
+"""The invariants, watched from outside after every step: what no interleaving may ever show (docs/architecture.md, Invariants, I1–I5).
 
 Here lives knowledge about all nodes at once, which no node has. A checker reads replicas and media and remembers; it never acts on them.
 `Violation` names the invariant; the simulator turns it into a seed that fails. What is applied is compared in `truth.py`, what clients saw

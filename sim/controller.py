@@ -1,9 +1,9 @@
 """The controller's stand-in: what the cluster is wanted to be, the call that brings it about, and who is master of an HA group.
 
-Here lives what the metadata quorum agrees on (design §6). Topics and consumer groups that somebody asked for, and where the nodes can be
-reached, are intent: whatever the log of the group says wins, and a leader that lacks something is told again, by any node's reconciler,
-until it is there. The appointment is decided here alone, by the product's own functions (`raft/appointments.py`), one wish after the other.
-How wishes get here, and how nodes hear what became of them, is `appointing.py`'s affair.
+Here lives what the metadata quorum agrees on (docs/architecture.md, The controller). Topics and consumer groups that a client asked for,
+and where the nodes can be reached, are intent: whatever the log of the group says wins, and any node's reconciler tells a leader that
+lacks something again until it is there. The appointment is decided here alone, by the product's own functions
+(`raft/appointments.py`), one wish after the other. How wishes get here, and how nodes hear what became of them, is `appointing.py`'s affair.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ created, renamed or removed in a directory since its last `sync_dir`, some prefi
 the page cache outlives the process.
 
 A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
-cache goes on returning them (design §3, "after a failed fsync").
+cache goes on returning them (docs/architecture.md, Durability).
 
 Media lie as well: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (a write that was acknowledged and is
 nowhere, or elsewhere), `break_page` (EIO until it is written again, except for a checker: `inspected`), `shorten` and `vanish` (files

@@ -311,7 +311,7 @@ class Medium:
             raise Killed
 
     def fail_next_sync(self) -> None:
-        """The next sync of anything reports EIO, and what it should have stored is lost (design §3)."""
+        """The next sync of anything reports EIO, and what it should have stored is lost (docs/architecture.md, Durability)."""
 
         def fail(path: str) -> None:
             self.disk.on_sync = None

@@ -138,7 +138,7 @@ class Staging:
 
     def resume(self, point: Point, stop: int) -> Iterator[Point]:
         """Verify what is staged already from `point` on: the point behind each piece. It may be in the page cache only, so it is written
-        again (design §4)."""
+        again (docs/architecture.md, Durability)."""
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
             if piece.blank_at is not None:

@@ -1,4 +1,4 @@
-"""What recovery does with an entry log: the labelled decision table of design §4, and nothing else.
+"""What recovery does with an entry log: the labelled decision table of docs/architecture.md, Durability, and nothing else.
 
 The table is total: every combination of facts has exactly one row, and a test enumerates them all. Finding the facts and carrying out
 the act belongs to `log_recovery.py`.

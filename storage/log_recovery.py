@@ -1,9 +1,9 @@
 """Recovery of an entry log: finds the facts, asks the table of `log_decision.py`, and carries out what it says.
 
-Rules (design §4). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced. What lies above it and
-is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page cache only, so they are written
-again in place and synced before anybody learns of them. Index units are rebuilt from the log where they disagree with it. A log begins
-where its `begin` file says: files before that are what an interrupted trim left, and go; a file that is missing from there on is damage.
+Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced.
+What lies above it and is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page
+cache only, so they are written again in place and synced before the core learns of them. Index units are rebuilt from the log where they
+disagree with it. A log begins where its `begin` file says: files before that are what an interrupted trim left, and go; a file that is missing from there on is damage.
 
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
 every byte above the mark and all of the space behind the end. Bodies below the mark are the audit's affair, except in files whose units

@@ -93,7 +93,8 @@ class Mending:
         self.mark = mark
         self.written_bytes = 0
         self.again = disk.exists(f"{directory}/{MARKER}")
-        """An earlier repair was interrupted: what verifies may be in the page cache only, so all of it is written again (design §4)."""
+        """An earlier repair was interrupted: what verifies may be in the page cache only, so all of it is written again
+        (docs/architecture.md, Durability)."""
         self._disk = disk
         self._directory = directory
         self._identity = identity

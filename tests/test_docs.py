@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from ledgermq.sim.faults import KNOWN
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = re.compile(r"`([a-z_/]+\.py):([A-Za-z_.]+)`")
+
+
+def tracked(pattern: str) -> list[Path]:
+    """Files of the repository by a pattern of git, also those that were not added yet."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", pattern]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [path for path in (ROOT / line for line in listing.splitlines()) if path.is_file()]
 
 
 def references() -> list[tuple[str, str, str]]:
@@ -181,3 +189,54 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert there.exists(), f"{page.name}: {target} is gone"
             headings = {slug(heading) for heading in re.findall(r"^#+ (.*)$", there.read_text(), re.M)} if anchor else set()
             assert not anchor or anchor in headings, f"{page.name}: {target} names no heading"
+
+
+FOLDERS = "proto|raft|storage|node|client|audit|sim|src|tests|bench|examples|deploy|docs|requirements"
+PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)(?:::?[\w.]+)?`")
+# Files that a command makes.
+MADE = {"bench/results/suite.json"}
+
+
+def missing_paths(text: str) -> list[str]:
+    """Paths in code of a page that lead nowhere."""
+    return [path for path in PATH.findall(text) if path not in MADE and not (ROOT / path).exists()]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name)
+def test_named_paths_and_tests_exist(page: Path) -> None:
+    """Every file and folder that a page names is there, and so is every test; the track record tells of former ones."""
+    text = page.read_text()
+    assert missing_paths(text) == []
+    if page.name != "track-record.md":
+        assert [(path, name) for path, name in TEST_REFERENCE.findall(text) if name not in names_of(ROOT / path)] == []
+
+
+def test_a_missing_path_is_named() -> None:
+    """The check above can fail."""
+    assert missing_paths("`raft/core.py`, `raft/gone.py`, `node/gone.py:Name`, `tests/gone.py::test_x`") == [
+        "raft/gone.py",
+        "node/gone.py",
+        "tests/gone.py",
+    ]
+
+
+CITATION = re.compile(r"architecture\.md, (I\d+\b|[A-Z][\w ]*)")
+ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
+
+
+def citations() -> Iterator[tuple[Path, str]]:
+    """What code and decisions cite of the architecture: an invariant or a section."""
+    for path in [path for pattern in ("*.py", "docs/decisions/*.md") for path in tracked(pattern)]:
+        yield from ((path, cited) for cited in CITATION.findall(path.read_text()))
+
+
+def test_what_the_code_cites_is_defined() -> None:
+    """A citation of the architecture names one of its sections or invariants, and nothing cites a design that is not here."""
+    sections = tuple(re.findall(r"^## (.*)$", ARCHITECTURE, re.M))
+    invariants = re.findall(r"^\| (I\d+) \|", ARCHITECTURE, re.M)
+    assert invariants == [f"I{number}" for number in range(1, 13)]
+    wrong = [(path.name, cited) for path, cited in citations() if not cited.startswith(sections) and cited not in invariants]
+    assert wrong == []
+    elsewhere = "design" + " §"
+    assert [path.name for pattern in ("*.py", "*.md") for path in tracked(pattern) if elsewhere in path.read_text()] == []
+    assert sum(1 for _ in citations()) > 20

@@ -1,4 +1,4 @@
-"""Architecture rules as a test: import arrows, no cycles, banned calls, module laws (design §2).
+"""Architecture rules as a test: import arrows, no cycles, banned calls, module laws (docs/architecture.md, Rooms).
 
 The tables below are the rules; a new package or exception is a line here, with its reason.
 """
@@ -89,7 +89,7 @@ BANNED_STDLIB: dict[str, set[str]] = {
 CLI_LIBRARY = "click"
 BANNED_CALLS = {"eval": "parse the value", "exec": "write the code down", "input": "use the CLI library in a commands.py"}
 BANNED_IMPORTS = {"pickle": "invariant I12: JSON or protobuf"}
-# The controller's library speaks pickle behind an authenticated channel; this package guards it (design §6, I12).
+# The controller's library speaks pickle behind an authenticated channel; this package guards it (docs/architecture.md, I12).
 PICKLE_GUARDS: set[str] = {"node.controller"}
 
 
@@ -160,7 +160,7 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
             yield f"{where}: {head} is banned: {BANNED_IMPORTS[head]}"
         if head == "ledgermq" and ours not in ("ledgermq", "__version__"):
             if not within(ours, allowed):
-                yield f"{where}: {name} may not import {ours} (design §2)"
+                yield f"{where}: {name} may not import {ours} (docs/architecture.md, Rooms)"
             if within(ours, forbidden):
                 yield f"{where}: {name} must not use {ours}"
 

@@ -1,4 +1,4 @@
-"""Holding the replicas of one broker group against each other, and deciding what every flaw means (design §8).
+"""Holding the replicas of one broker group against each other, and deciding what every flaw means (docs/architecture.md, The audit).
 
 The replicas are compared up to the highest index on which a majority of the voters agrees by recomputed chain CRC, at least the highest
 recorded commit. Whatever differs up to there is a finding; what differs behind it was never promised to anybody.

@@ -1,4 +1,6 @@
-"""Flush policies: how soon a message must be durable, and when written bytes that nobody waits for are synced (design §4).
+"""Flush policies: how soon a message must be durable, and when bytes are synced that no caller waits for.
+
+See docs/architecture.md, Durability.
 
 Pure values and arithmetic. Commit means durable on a majority (in an HA group: on every member of the in-sync set) under every policy; a
 class only decides what an acknowledgement waits for, and so how long a sync may wait. Three classes exist: `durable` (commit), `memory` (in

@@ -1,4 +1,6 @@
-"""Between the controller quorum and the replicas of HA groups on this node: appointments come in, wishes go out (design §6).
+"""Between the controller quorum and the replicas of HA groups on this node: appointments come in, wishes go out.
+
+See docs/architecture.md, HA groups.
 
 Whatever is agreed on of a group goes to its replica: at the start, with every change, and again when the replica wishes for something as
 if it did not know, as one does that was opened again in this process. What a replica wishes is put to the quorum once, within a deadline,

@@ -1,5 +1,5 @@
-"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent (design §6), and the masters of
-HA groups, of which it is the only judge (`ha.py`).
+"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent, and the masters
+of HA groups, which only the quorum decides (`ha.py`). See docs/architecture.md, The controller.
 
 Pure and deterministic: `apply(state, command)` returns the next state and what to tell the caller, from its arguments alone. States are
 immutable, so any thread may read one; commands, outcomes and the exported state are plain JSON values. No clock, no chance, no I/O, and

@@ -1,4 +1,6 @@
-"""Brings intent into force: what the controller agreed on becomes control records in the log of each broker group led here (design §6).
+"""Brings intent into force: what the controller agreed on becomes control records in the log of each group led here.
+
+See docs/architecture.md, The controller.
 
 One thing goes the other way: dead-letter topics come into force in a log when it needs them, and the controller is told where they are.
 

@@ -98,7 +98,8 @@ class Storage(Section):
 
 
 class Flush(Section):
-    """What an acknowledgement of a send waits for, and how long bytes may lie unsynced that nobody waits for (design §4).
+    """What the acknowledgement of a send waits for, and how long bytes may stay unsynced that no caller waits for.
+    See docs/architecture.md, Durability.
 
     Not part of a group's identity: it may change at any restart. A topic's own `durability` stands above it.
     """

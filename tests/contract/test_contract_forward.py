@@ -1,4 +1,4 @@
-"""Any node answers any client call: the same results through a node that keeps no replica (design §7), in process."""
+"""Any node answers any client call (docs/architecture.md, Serving clients): equal results through a node without a replica, in process."""
 
 from __future__ import annotations
 

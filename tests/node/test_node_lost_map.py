@@ -1,4 +1,4 @@
-"""What a node does when the pages behind a map are gone: one exit code, one sentence, whoever touches them (design §3)."""
+"""What a node does when the pages behind a map are gone: one exit code, one sentence, in every thread (docs/architecture.md, The log)."""
 
 from __future__ import annotations
 

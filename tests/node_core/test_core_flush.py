@@ -118,7 +118,7 @@ def test_what_is_replicated_already_is_answered_in_the_same_turn() -> None:
 
 
 def test_nothing_from_memory_is_delivered_before_it_is_committed() -> None:
-    """The answer is early, the message is not: delivery follows the commit index alone (design §4)."""
+    """The answer is early, the message is not: delivery follows the commit index alone (docs/architecture.md, Durability)."""
     b = bench()
     b.ask(produce(b, ("t", -1)))
     replicate(b)

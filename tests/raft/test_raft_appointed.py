@@ -1,4 +1,4 @@
-"""Masters that a controller appoints, step by step (design §6): what a replica wishes, when it leads, and what it calls committed."""
+"""Masters that a controller appoints, step by step (docs/architecture.md, HA groups): wishes, leading, and commit."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Groups of the rule IN_SYNC under random faults (design §6): masters that a controller appoints, an in-sync set that it alone changes,
-with wishes and news that are lost, late and repeated, and whole times without a controller.
+"""Groups of the rule IN_SYNC under random faults (docs/architecture.md, HA groups).
+
+A controller appoints the masters and alone changes the in-sync set. Wishes and news are lost, late and repeated, and at times there is no
+controller.
 
 Besides the checks of `memory_cluster.py`: whatever anybody calls committed lies on the stable storage of everyone whom the controller would
 make master next. Every rule is broken once, to see the checks notice it.

@@ -213,7 +213,7 @@ def test_4_2_1_copies_of_learners_do_not_count() -> None:
 
 
 def test_4_2_1_provisional_copies_do_not_count() -> None:
-    """A voter whose directory nobody would miss: its copy is no copy, and its answer no answer (design §4)."""
+    """A voter whose directory nobody would miss: its copy is no copy, and its answer no answer (docs/architecture.md, Durability)."""
     raft = leading("b")
     raft.appended(Extent(2, 2, 2, 100))
     raft.synced(*raft.sync_begins())

@@ -68,7 +68,7 @@ class ChangingCluster(Cluster):
                 self.turn(leader)
 
     def wipe_somebody(self) -> None:
-        """One at a time, of a group that can do without it: what was lost on a majority is lost (design §4)."""
+        """One at a time, of a group that can do without it: what was lost on a majority is lost (docs/architecture.md, Durability)."""
         leader = max((m for m in self.up() if m.core.role is Role.LEADER), key=lambda m: m.core.term, default=None)
         if leader is None:
             return

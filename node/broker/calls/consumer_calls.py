@@ -78,7 +78,7 @@ class CancelReceive:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A receipt handle after its MAC was checked (design §7)."""
+    """A receipt handle after its MAC was checked (docs/architecture.md, Serving clients)."""
 
     group: str
     topic: str

@@ -12,8 +12,8 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Bring these topics and consumer groups into force through control records (design §6). Entries equal to what is in force are skipped.
-    Answer: `Configured` once all are applied. Deleted ones are listed by stored name."""
+    """Bring these topics and consumer groups into force through control records (docs/architecture.md, The controller).
+    Entries equal to what is in force are skipped. Answer: `Configured` once all are applied. Deleted ones are listed by stored name."""
 
     token: Token
     topics: Sequence[TopicConfig] = ()

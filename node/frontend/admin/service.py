@@ -435,7 +435,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- helpers
 
     async def _topic(self, name: Any) -> Any:
-        """The topic; a barrier read before it is called unknown (design §6)."""
+        """The topic; a barrier read before it is called unknown (docs/architecture.md, The controller)."""
         key = (name.namespace, name.name)
         if key not in self._controller.state.topics:
             await self._controller.barrier()

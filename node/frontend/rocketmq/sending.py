@@ -33,7 +33,7 @@ from ledgermq.proto.types import Draft, TopicKind
 
 METHOD = "SendMessage"
 DURABILITY_KEY = "x-ledgermq-durability"
-"""Trailing metadata of a successful send: the class of its acknowledgement (design §4)."""
+"""Trailing metadata of a successful send: the class of its acknowledgement (docs/architecture.md, Durability)."""
 
 GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
 """Kinds of topics whose messages with a message group stay in one queue."""

@@ -1,4 +1,4 @@
-"""Any node answers any client call: one hop to the node that leads the broker group (design §7).
+"""Any node answers any client call: one hop to the node that leads the broker group (docs/architecture.md, Serving clients).
 
 Rules, all of them about doing a thing at most once. A call is tried again only while nothing can have been done: its executor said
 `not-leader`, the leader's node said so, or the call never left this node. Once a call left and its stream ended, the answer is

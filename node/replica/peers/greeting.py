@@ -1,4 +1,4 @@
-"""Who may speak on the peer port: the mutual proof of the cluster secret and the comparison of identities (design §3, §7).
+"""Who may speak on the peer port: the mutual proof of the cluster secret and the comparison of identities (docs/architecture.md, The log).
 
 Pure apart from the book of what is remembered of peers (`peer_book.py`). Every refusal is one sentence that says what to do. The proof is
 HMAC-SHA256 over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: nothing can be reflected,

@@ -1,5 +1,6 @@
-"""Repair of a log that is damaged at or below its synced mark, entry by entry from the peers (design §4, I10; FAST'18, protocol-aware
-recovery).
+"""Repair of a log that is damaged at or below its synced mark, entry by entry from the peers.
+
+See docs/architecture.md, I10, and FAST'18, protocol-aware recovery.
 
 The log is walked from its begin with all CRCs computed. Where the walk stops, entries are fetched from a peer that continues the last good
 one, verified, and written into the same place, until a local entry that is right in itself continues them, or the synced mark is reached

@@ -1,4 +1,4 @@
-"""Receipt handles: an opaque, checkable text that names one lease (design §7).
+"""Receipt handles: an opaque, checkable text that names one lease (docs/architecture.md, Serving clients).
 
 A handle holds the broker group, the consumer group, the stored topic, queue, queue offset, lease number and attempt (`opaque.py` says what
 keeps it from being made up). Whether the lease is still in force is the broker group's business.
