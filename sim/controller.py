@@ -3,7 +3,8 @@
 Here lives what the metadata quorum agrees on (docs/architecture.md, The controller). Topics and consumer groups that a client asked for,
 and where the nodes can be reached, are intent: whatever the log of the group says wins, and any node's reconciler tells a leader that
 lacks something again until it is there. The appointment is decided here alone, by the product's own functions
-(`raft/appointments.py`), one wish after the other. How wishes get here, and how nodes hear what became of them, is `appointing.py`'s affair.
+(`raft/appointments.py`), one wish after the other. `appointing.py` brings wishes here and their outcome
+to the nodes.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced.
 What lies above it and is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page
 cache only, so they are written again in place and synced before the core learns of them. Index units are rebuilt from the log where they
-disagree with it. A log begins where its `begin` file says: files before that are what an interrupted trim left, and go; a file that is missing from there on is damage.
+disagree with it. A log begins where its `begin` file says: files before that are what an
+interrupted trim left, and go; a file that is missing from there on is damage.
 
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
 every byte above the mark and all of the space behind the end. Bodies below the mark are the audit's affair, except in files whose units
