@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ def references() -> list[tuple[str, str, str]]:
     return found
 
 
+@functools.cache
 def names_of(path: Path) -> set[str]:
     """Top-level names and `Class.method`s defined in a module."""
     names = set()
@@ -43,16 +45,23 @@ def names_of(path: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(("page", "path", "name"), references())
-def test_named_code_exists(page: str, path: str, name: str) -> None:
-    """A walk that names a function which is gone would mislead its reader."""
-    assert (ROOT / path).is_file(), f"{page}: {path} is gone"
-    assert name in names_of(ROOT / path), f"{page}: {path} has no {name}"
+def missing_names(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """One complaint for each pair of file and name that does not exist."""
+    return [f"{path} has no {name}" for path, name in pairs if not (ROOT / path).is_file() or name not in names_of(ROOT / path)]
 
 
-def test_there_are_references() -> None:
-    """The pattern still matches what the pages write."""
-    assert len(references()) > 50
+def test_a_missing_name_is_reported() -> None:
+    """The checks below can fail: for a file that does not exist, and for a name that a file does not define."""
+    here = "tests/test_docs.py"
+    wrong = [("tests/test_nowhere.py", "test_docs"), (here, "test_nothing")]
+    assert missing_names([*wrong, (here, "test_named_code_exists")]) == [f"{path} has no {name}" for path, name in wrong]
+
+
+def test_named_code_exists() -> None:
+    """The functions and methods that the pages name exist."""
+    found = references()
+    assert len(found) > 50, "the pattern no longer matches what the pages write"
+    assert [f"{page}: {why}" for page, path, name in found for why in missing_names([(path, name)])] == []
 
 
 TEST_REFERENCE = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
@@ -64,19 +73,18 @@ def bad_file_rows() -> list[str]:
     return [line for line in lines if line.startswith("| ") and not line.startswith("| what ")]
 
 
-@pytest.mark.parametrize("row", bad_file_rows())
-def test_every_bad_file_has_its_test(row: str) -> None:
+def test_every_bad_file_has_its_test() -> None:
     """Each row names a test, and the test exists."""
-    found = TEST_REFERENCE.findall(row)
-    assert found, f"no test is named in: {row}"
-    for path, name in found:
-        assert (ROOT / path).is_file(), f"{path} is gone"
-        assert name in names_of(ROOT / path), f"{path} has no {name}"
+    named = {row: TEST_REFERENCE.findall(row) for row in bad_file_rows()}
+    assert named, "the pattern no longer matches the rows"
+    assert [row for row, tests in named.items() if not tests] == [], "rows that name no test"
+    assert [why for tests in named.values() for why in missing_names(tests)] == []
 
 
 ROWS_OF_FAULTS = range(1, 52)
 
 
+@functools.cache
 def fault_rows() -> dict[int, list[str]]:
     """Number of a row of faults.md → its other cells: fault, what holds, real processes, simulator, elsewhere."""
     found: dict[int, list[str]] = {}
@@ -104,9 +112,7 @@ def test_every_fault_is_tried_somewhere_or_says_why_not(number: int) -> None:
     missing = [kind for kind, about in KNOWN.items() if number in about.rows and kind not in kinds]
     assert not missing, f"row {number} leaves out {missing}"
     tests = TEST_REFERENCE.findall(f"{real} {elsewhere}")
-    for path, name in tests:
-        assert (ROOT / path).is_file(), f"{path} is gone"
-        assert name in names_of(ROOT / path), f"{path} has no {name}"
+    assert missing_names(tests) == []
     assert tests or kinds or "not tried: " in holds, f"row {number} names nothing and does not say why"
 
 
@@ -115,11 +121,9 @@ def claims() -> list[str]:
     return [line for line in (ROOT / "docs/delivery.md").read_text().splitlines() if line.startswith("| ") and "`tests/" in line]
 
 
-@pytest.mark.parametrize("claim", claims())
-def test_every_claim_about_delivery_is_shown_by_tests_that_exist(claim: str) -> None:
-    """A guarantee whose test is gone is a promise that nobody keeps."""
-    for path, name in TEST_REFERENCE.findall(claim):
-        assert name in names_of(ROOT / path), f"{path} has no {name}"
+def test_every_claim_about_delivery_is_shown_by_tests_that_exist() -> None:
+    """Each test that shows a guarantee of delivery.md exists."""
+    assert [why for claim in claims() for why in missing_names(TEST_REFERENCE.findall(claim))] == []
 
 
 def test_the_claims_about_delivery_are_many() -> None:
