@@ -4,6 +4,8 @@ VENV := .venv/bin
 # Collecting all tests takes as long as some of them: the slow ones are looked for where there are any.
 SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
 export PYTHON
+# pytest rewrites the asserts of every test file. Each process would do that again at each start (14 s) if it could not keep the result.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-slow verify soak sim exhaust bench bench-parts lint proto lock clean
 
