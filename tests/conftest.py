@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,6 +40,10 @@ BEGIN_FIRST = (
 cannot run at the same time: as first and fourth of three workers' files they are run by the same one."""
 
 
+CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
+"""Collected cases of each test that is marked `one_in`."""
+
+
 settings.register_profile("ledgermq", deadline=None)
 settings.load_profile("ledgermq")
 """No example is wrong for being slow: that depends on who else uses the machine."""
@@ -49,6 +54,16 @@ def pytest_configure() -> None:
     gc.set_threshold(COLLECTING_THRESHOLD)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """`one_in(n)` leaves all cases of a test but each n-th to `make verify`. Items are collected in the order of their parameters."""
+    sampled = item.get_closest_marker("one_in")
+    if sampled is not None:
+        test = (item.parent, item.name.partition("[")[0])
+        if CASES[test] % sampled.args[0]:
+            item.add_marker(pytest.mark.verify)
+        CASES[test] += 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

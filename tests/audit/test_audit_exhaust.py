@@ -27,9 +27,9 @@ from tests.audit.exhaust.memory import Memory
 from tests.audit.exhaust.running import READ, audit_of, serving
 
 SEED = 20261122
-SAMPLE = {WHOLE: 320, DEEP: 60, AGREEMENT: 250}
+SAMPLE = {WHOLE: 160, DEEP: 30, AGREEMENT: 120}
 CROSS = 40
-KEPT, BESIDE = 20, 4
+KEPT, BESIDE = 8, 4
 SPARK_SAMPLE, REPAIRS = 12, 60
 REPAIRED = {
     "a word that the chain does not cover": "one whole flip n3/raft/dledger-n3/data/00000000000000004096 2626 ff -",

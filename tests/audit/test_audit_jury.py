@@ -20,7 +20,7 @@ from tests.audit.jury.trial import matrix
 
 SEED = 20261122
 SAMPLE, SLICE = 150, 30
-BENCH_SAMPLE, BENCH_SOAK = 36, 3_000
+BENCH_SAMPLE, BENCH_MORE, BENCH_SOAK = 12, 36, 3_000
 SOAK_CASES, SOAK_HEALTHY = 10_000, 600
 
 
@@ -30,6 +30,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("jury"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
 def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Damaged, part: int) -> None:
     """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
@@ -50,10 +51,11 @@ def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
     assert (result.verdict, result.findings) == ("PASS", [])
 
 
+@pytest.mark.parametrize("sample", [BENCH_SAMPLE, pytest.param(BENCH_MORE, marks=pytest.mark.verify)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.verify if name == "running" else ()) for name in BENCHES])
-def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str) -> None:
+def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str, sample: int) -> None:
     """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample of damaged and of healthy ones."""
-    session = sit(tmp_path, {name: BENCHES[name]}, BENCH_SAMPLE, SEED)
+    session = sit(tmp_path, {name: BENCHES[name]}, sample, SEED)
     assert not session.complaints, session.complaints
     assert session.cases
 
