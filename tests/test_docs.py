@@ -224,6 +224,12 @@ def test_a_missing_path_is_named() -> None:
     ]
 
 
+def test_the_index_names_every_page() -> None:
+    """A page that the index leaves out is not found."""
+    index = (ROOT / "docs/README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"]({page.name})" not in index and page.name != "README.md"] == []
+
+
 CITATION = re.compile(r"architecture\.md, (I\d+\b|[A-Z][\w ]*)")
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text()
 
