@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 
@@ -19,15 +19,18 @@ def hand_over(cluster: LocalCluster, to: str) -> None:
     assert answer.status.code == 20000, answer.status.message
 
 
-def under_kills(cluster: LocalCluster, work: Callable[[], None], spared: str, every_s: float = EVERY_S) -> list[str]:
-    """Do `work`; until it is done, kill the leader of g1 every `every_s` seconds. Returns who was killed; raises what `work` raised.
+def under_kills(cluster: LocalCluster, work: Callable[[Sequence[str]], None], spared: str, every_s: float = EVERY_S) -> list[str]:
+    """Run `work` in a thread, and kill the leader of g1 every `every_s` seconds until it returns.
+
+    Returns the nodes that were killed, in order, and raises what `work` raised. `work` gets the same list while it grows, so that it can
+    go on until enough nodes were killed, however fast the machine is.
 
     `spared` is the node that clients are connected to: what its death does to a call is the client's business. When it leads, it hands
     over first. The work has a thread of its own, not the killing: a node ends with the thread that started it.
     """
     killed: list[str] = []
     with ThreadPoolExecutor(1) as threads:
-        doing = threads.submit(work)
+        doing = threads.submit(work, killed)
         while True:
             try:
                 doing.result(every_s)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from ledgermq.node.replica.peers.links import Lost
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto import peer_pb2
 from tests.contract.backend import CLIENT_ID, Backend, ack_request, contract, message, receive_request
 
 OTHER = (("x-mq-client-id", "t2"),)
@@ -187,6 +189,29 @@ async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> Non
         (again,) = (await raw.receive(metadata=OTHER)).messages
         assert again.system_properties.delivery_attempt == 2
         assert await raw.ack(again) == pb.OK
+
+
+@contract()
+async def test_a_change_whose_answer_was_lost_is_asked_again(server: Backend) -> None:
+    """A change that the leader never executed counts when the next leader is asked; one that was executed has replaced its handle."""
+    await server.raw.send(message())
+    (got,) = (await server.raw.receive()).messages
+    deliver = server.link.call
+
+    async def lost_on_the_way(call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        server.link.call = deliver  # type: ignore[method-assign]
+        raise Lost("the connection to node n1 ended")
+
+    async def answer_lost(call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
+        await deliver(call)
+        return await lost_on_the_way(call)
+
+    server.link.call = lost_on_the_way  # type: ignore[method-assign]
+    changed = await server.raw2.change(got, 60)
+    assert changed.status.code == pb.OK
+    got.system_properties.receipt_handle = changed.receipt_handle
+    server.link.call = answer_lost  # type: ignore[method-assign]
+    assert (await server.raw2.change(got, 60)).status.code == pb.INVALID_RECEIPT_HANDLE
 
 
 @contract()

@@ -1,14 +1,15 @@
 """The seven program outlines of the contract for the official Python client, exactly as they stand there, against three real nodes.
 
-Once on a calm cluster, and all at once while the leader is killed every five seconds.
+Once on a calm cluster, and while the leader is killed every five seconds.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,13 @@ CALM = {
     "priority_lite": "lite simple room42",
 }
 """What each must have printed at least; that it ends with status 0 is what it asserts itself."""
-LITE_RACE, RACES = "LiteSubscriptionQuotaExceededException", 3
-"""Lite consumers of this client do not wait for their Settings: who subscribes too early has a quota of 0. Then it starts anew."""
+LITE_RACE = "LiteSubscriptionQuotaExceededException"
+"""Lite consumers of this client do not wait for their Settings: one that subscribes too early has a quota of 0."""
+CHANGE_IN_DOUBT = "40013, the lease of this receipt handle has expired, was replaced or is acknowledged already"
+"""A leader died after it had changed a lease and before it answered: the node asks the next leader, which knows the new handle only. The
+contract lets a client hear that (docs/known-weaknesses.md), and these programs do not handle it."""
+RACES = 3
+"""A program that meets one of these is started anew so many times at most."""
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +60,11 @@ def start(cluster: LocalCluster, name: str, home: Path) -> subprocess.Popen[str]
     return subprocess.Popen(command, env=environment, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run_all(cluster: LocalCluster, home: Path) -> dict[str, str]:
-    """What each printed. The producer comes first: another one wants to find its messages, and none beside them. The others run at once."""
+def run_all(cluster: LocalCluster, home: Path, excused: Sequence[str] = (LITE_RACE,)) -> dict[str, str]:
+    """What each printed. One that printed a text of `excused` is started anew.
+
+    The producer comes first: another program wants to find its messages, and no others. The rest runs at once.
+    """
     home.mkdir()
     printed: dict[str, str] = {}
     others = [path.stem for path in sorted(PROGRAMS.glob("*.py")) if path.stem != "producer"]
@@ -64,7 +73,7 @@ def run_all(cluster: LocalCluster, home: Path) -> dict[str, str]:
         for name, process in running.items():
             printed[name], _ = process.communicate(timeout=120)
             for again in range(RACES):
-                if LITE_RACE not in printed[name]:
+                if not any(text in printed[name] for text in excused):
                     break
                 process = start(cluster, name, home / f"{name}-{again}")
                 printed[name], _ = process.communicate(timeout=120)
@@ -80,15 +89,15 @@ def test_the_programs_run_unmodified(cluster: LocalCluster, tmp_path: Path) -> N
 
 
 def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Twice in a row, with a new leader every five seconds: all of them end with status 0."""
+    """Again and again until two leaders were killed, one every five seconds: all of them end with status 0."""
 
+    def until_two_are_killed(killed: Sequence[str]) -> None:
+        for turn in itertools.count():
+            run_all(cluster, tmp_path / f"killed-{turn}", (LITE_RACE, CHANGE_IN_DOUBT))
+            if len(killed) >= 2:
+                return
 
-    def twice() -> None:
-        for turn in range(2):
-            run_all(cluster, tmp_path / f"killed-{turn}")
-
-    killed = under_kills(cluster, twice, spared="n1")
-    assert len(killed) >= 2
+    under_kills(cluster, until_two_are_killed, spared="n1")
     # Messages of every kind are in these logs, and copies made from others; the files must still prove themselves.
     cluster.wait_ready()
     assert set(cluster.stop().values()) == {0}

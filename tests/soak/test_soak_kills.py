@@ -56,7 +56,7 @@ def test_the_statements_hold_while_leaders_are_killed(tmp_path: Path) -> None:
             found: dict[str, bool] = {}
             with Workload(cluster, SPARED) as workload:
                 home = tmp_path / f"suite-{rounds}"
-                killed = under_kills(cluster, lambda c=cluster, h=home, f=found: f.update(suite(c.directory, h)), SPARED)  # type: ignore[misc]
+                killed = under_kills(cluster, lambda _, c=cluster, h=home, f=found: f.update(suite(c.directory, h)), SPARED)  # type: ignore[misc]
                 workload.end_producers()
                 # What the dead knew is not needed: everything again from the disks.
                 cluster.stop()

@@ -1,7 +1,8 @@
 """AckMessage and ChangeInvisibleDuration: what consumers do with their leases (§2.7, §2.8).
 
 A receipt handle names its broker group, so any node sends the entries of a call to where their leases are. An acknowledgement is answered
-when it is committed, and likewise when it is repeated, so a node that does not know whether one counted asks the next leader. Handles that
+when it is committed, and likewise when it is repeated, so a node that does not know whether one counted asks the next leader. The node
+asks again for a change as well: if the first request counted, the handle is replaced, and the second request changes nothing. Handles that
 are unreadable, of another group or topic, expired or replaced are INVALID_RECEIPT_HANDLE, entry by entry.
 """
 
@@ -143,9 +144,11 @@ class Acknowledger:
             try:
                 return await self._change_here(broker_group, handle, request, stored, caller, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason != "not-leader":
+                if refusal.refused.reason not in AGAIN:
                     raise
-        responses = await self._forwarder.submit(broker_group, CHANGE, caller.metadata(), data, deadline - DEADLINE_MARGIN_S)
+        responses = await self._forwarder.submit(
+            broker_group, CHANGE, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
+        )
         return responses[0]
 
     async def execute_change(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
