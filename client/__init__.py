@@ -1,9 +1,9 @@
 """The Python client and the client side of the command line.
 
-Here lives what talks to a cluster from outside: connection and retries, administration, sending, receiving, and the commands built on
-them. Nothing here opens a data directory, and nothing in a node imports it. What applications may use is what this module exports
-(docs/client.md); the official clients are the first choice for sending and receiving. Each name is imported when it is first asked for: a
-command that shows a status needs neither producers nor numpy.
+This package talks to a cluster from outside: connections and retries, administration, sending, receiving, and the commands built on them.
+It never opens a data directory, and no node imports it. Applications may use what this module exports (docs/client.md); for sending and
+receiving, the official RocketMQ clients are the first choice. Each exported name is imported on first use, so that a command that shows a
+status loads neither the producers nor numpy.
 """
 
 from importlib import import_module

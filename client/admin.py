@@ -1,7 +1,8 @@
 """Administration of a cluster in plain Python values, for threads (`Admin`) and for event loops (`AsyncAdmin`).
 
-Every operation is written once, as a talk (`talks.py`); an `operation` blocks on an Admin and is awaited on an AsyncAdmin. All of them may
-be repeated safely: what exists with the same settings is created, what is under way goes on. They raise the errors of `errors.py`.
+Every operation is written once, as a talk (`talks.py`): an `operation` blocks when called on an `Admin` and is awaited on an `AsyncAdmin`.
+All operations are safe to repeat: creating an object that exists with the same settings succeeds, and a change that is under way continues.
+They raise the errors of `errors.py`.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ Kind: TypeAlias = Literal["normal", "fifo", "delay", "transaction", "mixed", "pr
 Permission: TypeAlias = Literal["rw", "r", "w", "none"]
 Durability: TypeAlias = Literal["group", "high", "memory", "hybrid"]
 Place: TypeAlias = Literal["earliest", "latest"] | int | datetime
-"""Where to read on: an end, an offset (of one queue), or the first message stored at or after a time."""
+"""Where to continue reading: one end of the queue, an offset (of one queue), or the first message stored at or after a time."""
 ASK_AGAIN_S = 0.3
 _Change = pb.ChangeMemberRequest.Kind
 
 
 class operation(Generic[P, R]):
-    """A method that is a talk, carried out by whichever form of Admin it is called on."""
+    """A method written as a talk; the Admin it is called on decides whether it blocks or is awaited."""
 
     def __init__(self, talk: Callable[Concatenate[Any, P], Talk[R]]) -> None:
         self._talk = talk
@@ -62,7 +63,7 @@ class operation(Generic[P, R]):
 
 
 class Operations:
-    """What both forms offer. Names are `name`, or `namespace@name`."""
+    """The operations of both forms. Topics and groups are given as `name` or `namespace@name`."""
 
     connection: Connection | AsyncConnection
 
@@ -78,7 +79,8 @@ class Operations:
 
     @operation
     def transfer(self, broker_group: str, to: str) -> Talk[None]:
-        """Let another node lead a broker group; returns when it does. Refused when it has not caught up within the timeout."""
+        """Transfer the leadership of a broker group to another node and return when it leads. Refused if that node has not caught up within
+        the timeout."""
         request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
         end = time.monotonic() + self.connection.timeout_s
         while not (answer := (yield from self._ask("TransferLeadership", request, pb.TransferLeadershipResponse))).done:
@@ -88,19 +90,19 @@ class Operations:
 
     @operation
     def why_leader_moved(self, broker_group: str, *, last: int = 10) -> Talk[results.Explanation]:
-        """Why leadership of a broker group moved, as far as the nodes recorded it; the newest change last."""
+        """Why leadership of a broker group changed, as far as the nodes recorded it; the newest change last."""
         request = pb.LeadershipHistoryRequest(broker_group=broker_group, last=last)
         return read(results.Explanation, (yield from self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)))
 
     @operation
     def why_kept(self, broker_group: str, base: int, *, node: str | None = None) -> Talk[results.Explanation]:
-        """Why the log file of this position is still there, or since when it is not; on one node, or in the group as a whole."""
+        """Why the log file that holds this position is still kept, or since when it is gone; on one node, or in the whole group."""
         request = pb.WhyKeptRequest(broker_group=broker_group, base=base, node=node)
         return read(results.Explanation, (yield from self._ask("WhyKept", request, pb.WhyKeptResponse)))
 
     @operation
     def members(self) -> Talk[tuple[results.Member, ...]]:
-        """Which nodes make the cluster, where they are, and what they are in each broker group."""
+        """The nodes of the cluster, their addresses, and the role of each in every broker group."""
         answer = yield from self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
         return read_all(results.Member, answer.members)
 
@@ -108,23 +110,23 @@ class Operations:
     def add_member(
         self, node: str, addresses: results.Addresses | None = None, *, groups: Sequence[str] = (), observer: bool = False
     ) -> Talk[None]:
-        """Let a node join as a learner, or as an observer, which never votes; returns when it has caught up. It must run with
+        """Add a node as a learner, or as an observer, which never votes; return when it has caught up. The node must run with
         `join: true`."""
         yield from self._change(_Change.ADD, node, groups, addresses, observer=observer)
 
     @operation
     def promote_member(self, node: str, *, groups: Sequence[str] = (), observer_too: bool = False) -> Talk[None]:
-        """Let a learner vote; an observer only with `observer_too`."""
+        """Make a learner a voter; an observer only with `observer_too`."""
         yield from self._change(_Change.PROMOTE, node, groups, observer=observer_too)
 
     @operation
     def remove_member(self, node: str, *, groups: Sequence[str] = ()) -> Talk[None]:
-        """Take a node out of its broker groups and of the controller quorum. Its data stays on its disk."""
+        """Remove a node from its broker groups and from the controller quorum. Its data stays on its disk."""
         yield from self._change(_Change.REMOVE, node, groups)
 
     @operation
     def set_member_address(self, node: str, addresses: results.Addresses) -> Talk[None]:
-        """Tell all nodes where a node is reached from now on."""
+        """Tell all nodes the new addresses of a node."""
         yield from self._change(_Change.SET_ADDRESS, node, (), addresses)
 
     def _change(
@@ -136,7 +138,8 @@ class Operations:
         *,
         observer: bool = False,
     ) -> Talk[None]:
-        """Ask until it is done, or until nothing has moved for the timeout. Broken off, it stays as it is; asked again, it goes on."""
+        """Repeat the request until the change is complete, or until it made no progress for the timeout. An interrupted change stays as it
+        is; calling again continues it."""
         request = pb.ChangeMemberRequest(kind=kind, node=node, broker_groups=groups, observer=observer)
         if addresses is not None:
             where = pb.NodeAddresses(client=addresses.client, peer=addresses.peer, controller=addresses.controller, http=addresses.http)
@@ -146,13 +149,13 @@ class Operations:
             if answer.waits_for != former:
                 moved, former = time.monotonic(), answer.waits_for
             elif time.monotonic() - moved > self.connection.timeout_s:
-                what = f"{node}: nothing has moved for {self.connection.timeout_s:g} s; it waits for: {former}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "mend that, then ask again: it goes on where it is")
+                what = f"{node}: no progress for {self.connection.timeout_s:g} s; it waits for: {former}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the change continues")
             yield Pause(ASK_AGAIN_S)
 
     @operation
     def clients(self) -> Talk[results.Clients]:
-        """The producers and consumers that the nodes have heard of in the last minutes."""
+        """The producers and consumers that contacted the nodes within the last minutes."""
         return read(results.Clients, (yield from self._ask("ListClients", pb.ListClientsRequest(), pb.ListClientsResponse)))
 
     # -- topics
@@ -180,7 +183,7 @@ class Operations:
         durability: Durability = "group",
         dedup_ms: int = 0,
     ) -> Talk[results.Topic]:
-        """Create a topic. The same settings again are fine, other settings are refused."""
+        """Create a topic. Succeeds if it exists with the same settings; refused if it exists with others."""
         request = pb.CreateTopicRequest(topic=name_of(name), kind=kind, queues=queues, permission=permission, dedup_ms=dedup_ms)
         request.durability = durability.removeprefix("group")
         return read(results.Topic, (yield from self._ask("CreateTopic", request, pb.CreateTopicResponse)).topic)
@@ -196,7 +199,8 @@ class Operations:
         dedup_ms: int | None = None,
         add_group: str | None = None,
     ) -> Talk[results.Topic]:
-        """Change what is given; the number of queues only grows. `add_group`: queues in a broker group that has none of them yet."""
+        """Change the given settings. The number of queues can only grow. `add_group`: create queues in a broker group that has none of this
+        topic yet."""
         request = pb.UpdateTopicRequest(topic=name_of(name), queues=queues, permission=permission, dedup_ms=dedup_ms, add_group=add_group)
         if durability is not None:
             request.durability = durability.removeprefix("group")
@@ -217,7 +221,7 @@ class Operations:
 
     @operation
     def group(self, name: str) -> Talk[results.ConsumerGroup]:
-        """One consumer group, and how far it is in each queue."""
+        """One consumer group and its progress in each queue."""
         answer = yield from self._ask("DescribeGroup", pb.DescribeGroupRequest(group=name_of(name)), pb.DescribeGroupResponse)
         return read(results.ConsumerGroup, answer.group)
 
@@ -232,7 +236,7 @@ class Operations:
         lite_topic: str = "",
         broadcast: bool = False,
     ) -> Talk[results.ConsumerGroup]:
-        """Create a consumer group; without it a group has the defaults as soon as a consumer uses it."""
+        """Create a consumer group. A group that was never created gets the defaults when a consumer first uses it."""
         request = pb.CreateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, broadcast=broadcast)
         request.lite_topic = lite_topic
         if backoff is not None:
@@ -250,7 +254,7 @@ class Operations:
         lite_topic: str | None = None,
         broadcast: bool | None = None,
     ) -> Talk[results.ConsumerGroup]:
-        """Change what is given. `Backoff()` without any value is the default again."""
+        """Change the given settings. `Backoff()` without values restores the default."""
         request = pb.UpdateGroupRequest(group=name_of(name), max_attempts=max_attempts, fifo=fifo, lite_topic=lite_topic)
         request.MergeFrom(pb.UpdateGroupRequest(broadcast=broadcast, backoff=None if backoff is None else _backoff(backoff)))
         return read(results.ConsumerGroup, (yield from self._ask("UpdateGroup", request, pb.UpdateGroupResponse)).group)
@@ -262,13 +266,13 @@ class Operations:
 
     @operation
     def lag(self, group: str, *, topic: str | None = None) -> Talk[tuple[results.TopicLag, ...]]:
-        """What waits for a consumer group: in the topics it has used, or in one."""
+        """The messages a consumer group has not consumed yet: in every topic it has used, or in one topic."""
         request = pb.GroupLagRequest(group=name_of(group), topic=None if topic is None else name_of(topic))
         return read_all(results.TopicLag, (yield from self._ask("GroupLag", request, pb.GroupLagResponse)).topics)
 
     @operation
     def reset(self, group: str, topic: str, to: Place, *, queue: int | None = None) -> Talk[tuple[results.Cursor, ...]]:
-        """Let a consumer group read on elsewhere: backwards messages come again, forwards they are skipped."""
+        """Move a consumer group's position: moved backwards, messages are delivered again; moved forwards, they are skipped."""
         if isinstance(to, int) and queue is None:
             raise BadArgument("an offset means a different message in every queue", "name the queue as well, or give a datetime")
         request = pb.ResetGroupRequest(group=name_of(group), topic=name_of(topic), queue=queue, **_place(to))
@@ -276,11 +280,11 @@ class Operations:
 
     @operation
     def skip(self, group: str, topic: str, queue: int, *, count: int = 0) -> Talk[tuple[results.Cursor, ...]]:
-        """Let a consumer group go on behind what it has in flight in a queue, or `count` messages further."""
+        """Move a consumer group's position in a queue past the messages in flight, or past `count` more messages."""
         topics = yield from Operations.lag(self, group, topic=topic)
         cursors = [found.cursor for one in topics for found in one.queues if found.queue == queue and found.cursor is not None]
         if not cursors:
-            raise BadArgument(f"nothing is known of queue {queue} of topic {topic}", "see what lag() tells of the group")
+            raise BadArgument(f"queue {queue} of topic {topic} is unknown", "lag() lists the queues of the group")
         return (yield from Operations.reset(self, group, topic, cursors[0] + count, queue=queue))
 
     # -- messages
@@ -304,7 +308,7 @@ class Operations:
         until: datetime | None = None,
         limit: int = 10,
     ) -> Talk[results.Found]:
-        """Up to `limit` messages by key or id, the newest first, or else by the time they were stored, the oldest first."""
+        """Up to `limit` messages: by key or id, newest first; otherwise by store time, oldest first."""
         request = pb.QueryRequest(topic=name_of(topic), key=key, message_id=message_id)
         for side, moment in (("begin_ms", since), ("end_ms", until)):
             if moment is not None:
@@ -323,16 +327,16 @@ class Operations:
 
     @operation
     def detail(self, message: results.Message) -> Talk[results.MessageDetail]:
-        """Where a message lies on every replica, and what each consumer group has done with it."""
+        """Where a message is stored on every replica, and what each consumer group has done with it."""
         if message.delayed_until is not None:
-            raise BadArgument("a message that is not visible yet has no place in its topic", "ask again after its time")
+            raise BadArgument("a message that is not visible yet has no place in its topic", "repeat the call after its delivery time")
         request = pb.MessageDetailRequest(topic=name_of(message.topic), broker_group=message.broker_group)
         request.group_queue, request.offset = message.group_queue, message.offset
         return read(results.MessageDetail, (yield from self._ask("MessageDetail", request, pb.MessageDetailResponse)))
 
     @operation
     def trace(self, topic: str, message_id: str) -> Talk[tuple[results.TraceEvent, ...]]:
-        """What became of a message, event by event, as far as the log still tells."""
+        """The events of a message, in order, as far as the log still holds them."""
         request = pb.TraceMessageRequest(topic=name_of(topic), message_id=message_id)
         events: list[results.TraceEvent] = []
         while True:
@@ -344,7 +348,7 @@ class Operations:
 
     @operation
     def why_not_delivered(self, message_id: str, group: str, *, topic: str | None = None) -> Talk[results.Explanation]:
-        """Why a consumer group has not got a message, or that it has. The reasons: `ledgermq why-not-delivered --help`."""
+        """Why a consumer group has not received a message, or that it has. `ledgermq why-not-delivered --help` lists the reasons."""
         request = pb.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group), topic=None if topic is None else name_of(topic))
         return read(results.Explanation, (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)))
 
@@ -357,7 +361,7 @@ class Operations:
 
     @operation
     def user(self, name: str) -> Talk[results.User]:
-        """One user, and what it may do by itself and by its roles."""
+        """One user, with the permissions of its own and of its roles."""
         answer = yield from self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
         return read(results.User, answer.users[0])
 
@@ -365,7 +369,7 @@ class Operations:
     def create_user(
         self, name: str, secret_key: str | None, *, grants: Sequence[str] = (), roles: Sequence[str] = ()
     ) -> Talk[results.User]:
-        """Create a user; without a secret a role. A grant is ACTION:KIND:PATTERN, such as `publish:topic:orders*`."""
+        """Create a user, or a role if there is no secret. A grant is ACTION:KIND:PATTERN, such as `publish:topic:orders*`."""
         if secret_key is not None:
             self.connection.guard_secret()
         request = pb.CreateUserRequest(name=name, secret_key=secret_key or "", grants=grants, roles=roles)
@@ -383,7 +387,7 @@ class Operations:
         secret_key: str | None = None,
         end_former_secret: bool = False,
     ) -> Talk[results.User]:
-        """Change permissions, or the secret: the former one is valid too until it is ended."""
+        """Change permissions or the secret. After a new secret is set, the former one stays valid until it is ended."""
         if secret_key is not None:
             self.connection.guard_secret()
         request = pb.ChangeUserRequest(name=name, grant=grant, revoke=revoke, give_roles=give_roles, take_roles=take_roles)
@@ -397,14 +401,14 @@ class Operations:
 
 
 class Admin(Operations):
-    """Administration that blocks until it is answered. Thread-safe, as its connection is."""
+    """Administration that blocks until the cluster answers. Thread-safe, as its connection is."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
 
 class AsyncAdmin(Operations):
-    """Administration that is awaited."""
+    """Administration for event loops; every operation is awaited."""
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.connection = connection
@@ -415,7 +419,7 @@ def _backoff(backoff: Backoff) -> pb.Backoff:
 
 
 def _place(place: Place) -> dict[str, Any]:
-    """As the requests take it."""
+    """The fields of a request that stand for a place."""
     if isinstance(place, datetime):
         return {"store_ms": _ms(place)}
     return {"offset": place} if isinstance(place, int) else {place: True}
@@ -423,5 +427,5 @@ def _place(place: Place) -> dict[str, Any]:
 
 def _ms(moment: datetime) -> int:
     if moment.tzinfo is None:
-        raise BadArgument(f"{moment} names no time zone", "give it one, such as datetime.now(UTC)")
+        raise BadArgument(f"{moment} has no time zone", "give it one, such as datetime.now(UTC)")
     return ms_of(moment)

@@ -1,6 +1,6 @@
-"""Administration of a cluster: what operators ask and change, as plain calls that retry inside the connection's timeout.
+"""The administrative requests of `ledgermq.v1.Admin` as plain calls, which retry within the connection's timeout.
 
-Every call here may be repeated safely: creating what exists with the same settings succeeds.
+Every call here is safe to repeat: creating an object that exists with the same settings succeeds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.proto import admin_pb2 as pb
 
 R = TypeVar("R", bound=Message)
 PAGE = 1000
-"""As many messages as one answer may hold."""
+"""The largest number of messages in one answer."""
 
 
 def name_of(text: str, namespace: str = "") -> pb.Name:
@@ -24,7 +24,7 @@ def name_of(text: str, namespace: str = "") -> pb.Name:
 
 
 class AdminCalls:
-    """The `ledgermq.v1.Admin` service of any node. Every call raises `Unreachable` or `Refused`."""
+    """The `ledgermq.v1.Admin` service; any node answers. Every call raises `Unreachable` or `Refused`."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -103,7 +103,7 @@ class AdminCalls:
         return self._ask("Query", request, pb.QueryResponse)
 
     def query_pages(self, request: pb.QueryRequest, limit: int) -> Iterator[pb.QueryResponse]:
-        """Answer after answer, until `limit` messages came or nothing follows. Changes the request."""
+        """Yield answers until `limit` messages have arrived or no page follows. Changes the request."""
         left = limit
         while left > 0:
             request.max = min(left, PAGE)
@@ -115,7 +115,7 @@ class AdminCalls:
                 return
 
     def message_detail(self, message: pb.PeekedMessage) -> pb.MessageDetailResponse:
-        """Where a message of a query's answer lies, and what became of it."""
+        """Where a message found by a query is stored, and what each consumer group has done with it."""
         request = pb.MessageDetailRequest(
             topic=message.topic, broker_group=message.broker_group, group_queue=message.group_queue, offset=message.offset
         )
@@ -126,7 +126,7 @@ class AdminCalls:
         return self._ask("GroupLag", request, pb.GroupLagResponse)
 
     def trace_pages(self, topic: pb.Name, message_id: str) -> Iterator[pb.TraceMessageResponse]:
-        """Answer after answer, until everything behind the message was looked at."""
+        """Yield answers until the whole log behind the message has been searched."""
         request = pb.TraceMessageRequest(topic=topic, message_id=message_id)
         while True:
             page = self._ask("TraceMessage", request, pb.TraceMessageResponse)
@@ -142,7 +142,7 @@ class AdminCalls:
         return self._ask("WhyKept", request, pb.WhyKeptResponse)
 
     def transfer_leadership(self, broker_group: str, to: str) -> pb.TransferLeadershipResponse:
-        """One step: asked again, it joins what is under way."""
+        """One step of a transfer; a repeated call joins the transfer that is under way."""
         request = pb.TransferLeadershipRequest(broker_group=broker_group, to=to)
         return self._ask("TransferLeadership", request, pb.TransferLeadershipResponse)
 
@@ -150,7 +150,7 @@ class AdminCalls:
         return self._ask("ElectMaster", request, pb.ElectMasterResponse)
 
     def change_replication(self, broker_group: str, to: str) -> pb.ChangeReplicationResponse:
-        """One step: asked again, it goes on where it is."""
+        """One step of a change; a repeated call continues it."""
         request = pb.ChangeReplicationRequest(broker_group=broker_group, to=to)
         return self._ask("ChangeReplication", request, pb.ChangeReplicationResponse)
 
@@ -159,18 +159,18 @@ class AdminCalls:
         return self._ask("LeadershipHistory", request, pb.LeadershipHistoryResponse)
 
     def change_member(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """One step: asked again, it goes on where it is."""
+        """One step of a change; a repeated call continues it."""
         return self._ask("ChangeMember", request, pb.ChangeMemberResponse)
 
     def add_broker_group(self, request: pb.AddBrokerGroupRequest) -> pb.AddBrokerGroupResponse:
-        """One step: asked again, it says how far it is."""
+        """One step of a creation; a repeated call reports its progress."""
         return self._ask("AddBrokerGroup", request, pb.AddBrokerGroupResponse)
 
     def list_broker_groups(self) -> pb.ListBrokerGroupsResponse:
         return self._ask("ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
 
     def move_replica(self, request: pb.MoveReplicaRequest) -> pb.MoveReplicaResponse:
-        """One step: asked again, it goes on where it is."""
+        """One step of a move; a repeated call continues it."""
         return self._ask("MoveReplica", request, pb.MoveReplicaResponse)
 
     def prefer_leader(self, broker_group: str, node: str) -> pb.PreferLeaderResponse:
@@ -202,7 +202,7 @@ class AdminCalls:
         return self._ask("RotateReceiptKey", pb.RotateReceiptKeyRequest(), pb.RotateReceiptKeyResponse)
 
     def repair_range(self, request: pb.RepairRangeRequest) -> pb.RepairRangeResponse:
-        """Of the node at the other end. Asked again, it goes on where it is."""
+        """One step of a repair on the node at this endpoint; a repeated call continues it."""
         return self._ask("RepairRange", request, pb.RepairRangeResponse)
 
     def list_users(self, name: str = "") -> pb.ListUsersResponse:

@@ -1,6 +1,6 @@
-"""The commands that look after a cluster: status, topic.
+"""The commands `status` and `topic`.
 
-Only argument parsing and exit statuses live here; what they do is in the client package. stdout carries the result alone.
+Only argument parsing and exit statuses live here; the client package does the work. stdout carries only the result.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ledgermq.proto import admin_pb2
 KINDS = ["normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"]
 PERMISSIONS = ["rw", "r", "w", "none"]
 DURABILITIES = ["group", "high", "memory", "hybrid"]
-DEDUP_HELP = "Answer a message id that comes again within this time instead of storing it; 0s: never."
-DURABILITY_HELP = "A send waits for: a durable majority (high), one in memory, by PRIORITY (hybrid), or as its broker group says."
+DEDUP_HELP = "Answer a repeated message id within this time without storing it again; 0s: never."
+DURABILITY_HELP = "A send waits for: a majority's disks (high) or memory (memory), by PRIORITY (hybrid), or the group's default (group)."
 
 # -- status -----------------------------------------------------------------------------------------------------------------------------
 
 
 @click.command()
 @cluster_command
-@click.option("--wait", "wait_s", type=DURATION, default="0s", help="Wait up to this long for the wanted state.")
-@click.option("--strict", is_flag=True, help="Also want every node up and every replica caught up.")
+@click.option("--wait", "wait_s", type=DURATION, default="0s", help="Wait up to this long for a healthy state.")
+@click.option("--strict", is_flag=True, help="Also require that every node is up and every replica has caught up.")
 @json_option
 def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -> None:
     """Nodes, broker groups, replicas and topics.
@@ -38,8 +38,8 @@ def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -
       ledgermq status
       ledgermq status --wait 30s --strict --json
 
-    Exit status: 0 every group has a leader and a quorum, 1 some has not (--strict: or a node is down or a replica lags),
-    3 nobody answers.
+    Exit status: 0 every group has a leader and a quorum, 1 a group has none (--strict: or a node is down or a replica lags),
+    3 no node answers.
     """
     end = time.monotonic() + wait_s
     while True:
@@ -62,7 +62,8 @@ def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -
 
 
 def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
-    """Every group led; with `strict` also every node up and every replica level with its leader's commit index."""
+    """Whether every group has a leader and a quorum; with `strict` also every node is up and every replica has the leader's commit
+    index."""
     if answer.health == "down" or not answer.groups or any(not group.HasField("leader") for group in answer.groups):
         return False
     if not strict:
@@ -108,7 +109,7 @@ def topic_create(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Create a topic. The same settings again are fine; other settings are refused.
+    """Create a topic. Succeeds if it exists with the same settings; refused if it exists with others.
 
     \b
     Example: ledgermq topic create orders --kind fifo --queues 16
@@ -123,8 +124,8 @@ def topic_create(
 
 @topic.command("update")
 @click.argument("name")
-@click.option("--queues", type=click.IntRange(1, 4096), help="Grow to this many queues, spread evenly over the broker groups.")
-@click.option("--add-group", metavar="GROUP", help="Queues in this broker group, which has none of them yet.")
+@click.option("--queues", type=click.IntRange(1, 4096), help="New total number of queues, spread evenly over the broker groups.")
+@click.option("--add-group", metavar="GROUP", help="Create queues in this broker group, which has none of this topic yet.")
 @click.option("--permission", type=click.Choice(PERMISSIONS))
 @click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
 @click.option("--dedup", "dedup_s", type=DURATION, help=DEDUP_HELP)
@@ -142,7 +143,7 @@ def topic_update(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Change a topic's permission, durability or deduplication, or raise its number of queues. Nobody is interrupted.
+    """Change a topic's permission, durability or deduplication, or raise its number of queues. Producers and consumers continue.
 
     \b
     Examples:
@@ -150,8 +151,8 @@ def topic_update(
       ledgermq topic update orders --queues 24
       ledgermq topic update orders --add-group g4
 
-    More queues give most message groups (FIFO) another queue: what was sent to one before is consumed beside what is sent after. Where that
-    order matters, let consumers finish first.
+    With more queues, most message groups (FIFO) move to another queue: messages sent before the change may be consumed at the same time as
+    messages sent after it. If that order matters, let the consumers finish first.
     """
     if queues is None and add_group is None and permission is None and durability is None and dedup_s is None:
         raise BadArgument("there is nothing to change", "give --queues, --add-group, --permission, --durability or --dedup")
@@ -168,7 +169,7 @@ def topic_update(
 @cluster_command
 @json_option
 def topic_list(connection: Connection, as_json: bool) -> None:
-    """All topics.
+    """List all topics.
 
     \b
     Example: ledgermq topic list --json
@@ -186,7 +187,7 @@ def topic_list(connection: Connection, as_json: bool) -> None:
 @cluster_command
 @json_option
 def topic_describe(connection: Connection, name: str, namespace: str, as_json: bool) -> None:
-    """One topic with its queues.
+    """Show one topic with its queues.
 
     \b
     Example: ledgermq topic describe orders

@@ -1,7 +1,7 @@
 """The commands about broker groups as a whole: broker-group, move-replica and rebalance.
 
-Only argument parsing, progress and exit statuses live here; what balances a cluster is decided by its nodes. Every change is asked for step
-by step until it is done; broken off, it stays as it is, and the same command goes on.
+Only argument parsing, progress and exit statuses live here; the nodes plan how to balance the cluster. Each command repeats its request
+until the change is complete. An interrupted change stays as it is, and the same command continues it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
 
 
 class Stopped(ClusterError):
-    """Ctrl-C: what stands as it is, and the ways from there."""
+    """Ctrl-C: says what state the change is in, and how to continue or abort it."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 @click.group("broker-group")
 def broker_group() -> None:
-    """Add broker groups while the cluster runs, and list them.
+    """Add broker groups to a running cluster, and list them.
 
     \b
     Examples:
@@ -47,11 +47,11 @@ def broker_group() -> None:
 
 @broker_group.command("add")
 @click.argument("name")
-@click.option("--replicas", help="Its nodes, as n1,n2,n3; otherwise those with the fewest replicas.")
-@click.option("--count", type=click.IntRange(1, 64), help="So many nodes, when none are named. [default: 3, or all where there are fewer]")
-@click.option("--replication", type=click.Choice(["raft", "ha"]), help="How it replicates. [default: raft]")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A further key of a broker group in the configuration.")
-@click.option("--no-wait", is_flag=True, help="Return once it is begun.")
+@click.option("--replicas", help="Nodes of the group, as n1,n2,n3. [default: the nodes with the fewest replicas]")
+@click.option("--count", type=click.IntRange(1, 64), help="Number of nodes, if --replicas is not given. [default: 3, or all if fewer]")
+@click.option("--replication", type=click.Choice(["raft", "ha"]), help="Replication mode. [default: raft]")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Another configuration key of a broker group; repeatable.")
+@click.option("--no-wait", is_flag=True, help="Return when the creation has started.")
 @cluster_command
 @json_option
 def add(
@@ -64,7 +64,7 @@ def add(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Begin the broker group NAME; its nodes open it without a restart. Topics get queues in it with: ledgermq topic update --add-group.
+    """Create the broker group NAME without restarting nodes. To give a topic queues in it: ledgermq topic update --add-group.
 
     \b
     Examples:
@@ -72,7 +72,7 @@ def add(
       ledgermq broker-group add g4 --count 5
       ledgermq broker-group add g5 --replicas n1,n2 --replication ha --set ack=in-sync --set min_in_sync=2
 
-    Exit status: 0 it has a leader and all replicas; 3 no controller quorum; 4 refused, with the reason, or nothing moved for --timeout.
+    Exit status: 0 it has a leader and all replicas; 3 no controller quorum; 4 refused, with the reason, or no progress for --timeout.
     """
     if replicas is not None and count is not None:
         raise BadArgument("--replicas names the nodes, and --count says how many to choose", "give one of them")
@@ -109,14 +109,14 @@ def _setting(text: str) -> tuple[str, str]:
 @cluster_command
 @json_option
 def list_groups(connection: Connection, as_json: bool) -> None:
-    """The broker groups: where their replicas are, who leads and who is meant to, and what moves.
+    """List the broker groups: replicas, current and preferred leader, queues, and moves under way.
 
     \b
     Examples:
       ledgermq broker-group list
       ledgermq broker-group list --json
 
-    Exit status: 0 answered; 3 nobody answers.
+    Exit status: 0 answered; 3 no node answers.
     """
     groups = AdminCalls(connection).list_broker_groups().groups
     if as_json:
@@ -161,31 +161,32 @@ def _group_json(found: pb.BrokerGroupEntry) -> dict[str, Any]:
 
 @click.command("move-replica")
 @click.argument("group")
-@click.option("--from", "source", required=True, help="The node that gives its replica away.")
-@click.option("--to", "target", required=True, help="The node that gets one.")
-@click.option("--abort", is_flag=True, help="Give up the move that is under way.")
-@click.option("--no-wait", is_flag=True, help="Return once the move is under way; the same command goes on.")
+@click.option("--from", "source", required=True, help="The node that gives up its replica.")
+@click.option("--to", "target", required=True, help="The node that receives it.")
+@click.option("--abort", is_flag=True, help="Abort the move that is under way.")
+@click.option("--no-wait", is_flag=True, help="Return when the move has started; the same command continues it.")
 @cluster_command
 @json_option
 def move_replica(connection: Connection, group: str, source: str, target: str, abort: bool, no_wait: bool, as_json: bool) -> None:
-    """Move a replica of the broker group GROUP to another node: it is copied there, votes there, and only then goes here.
+    """Move a replica of the broker group GROUP to another node: the new copy catches up and votes before the old one is removed.
 
     \b
     Examples:
       ledgermq move-replica g1 --from n1 --to n4
       ledgermq move-replica g1 --from n1 --to n4 --abort
 
-    Producers and consumers go on. Broken off, the same command goes on where it is. The directory stays on the former node.
+    Producers and consumers continue. If interrupted, the same command continues the move. The old directory stays on its node.
 
-    Exit status: 0 it has moved; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout; 130 stopped, it stays as it is.
+    Exit status: 0 it has moved; 3 no leader; 4 refused, with the reason, or no progress for --timeout; 130 interrupted, the move stays as
+    it is.
     """
     request = pb.MoveReplicaRequest(broker_group=group, from_node=source, to_node=target, abort=abort)
     try:
         answer = _moved(connection, request, no_wait=no_wait)
     except KeyboardInterrupt:
         what = f"stopped while the replica of {group} is on its way from {source} to {target}"
-        on = f"go on: {_command(request)}"
-        raise Stopped(what, on if abort else f"{on}, or give it up: {_command(request)} --abort") from None
+        on = f"continue: {_command(request)}"
+        raise Stopped(what, on if abort else f"{on}, or abort: {_command(request)} --abort") from None
     if as_json:
         left = answer.left_directory or None
         render.print_json(
@@ -226,22 +227,22 @@ def _moved(connection: Connection, request: pb.MoveReplicaRequest, *, no_wait: b
 
 
 def _followed(connection: Connection, what: str, answer: A, ask: Callable[[], A], show: Callable[[A], None]) -> A:
-    """Ask until it is done, or until nothing has moved for the connection's timeout."""
+    """Repeat `ask` until the change is complete, or until it made no progress for the connection's timeout."""
     moved, former = time.monotonic(), ""
     while not answer.done:
         show(answer)
         if answer.waits_for != former:
             moved, former = time.monotonic(), answer.waits_for
         elif time.monotonic() - moved > connection.timeout_s:
-            stuck = f"{what}: nothing has moved for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
-            raise Refused(Code.PRECONDITION_FAILED, stuck, "mend that, then run the same command again: it goes on where it is")
+            stuck = f"{what}: no progress for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
+            raise Refused(Code.PRECONDITION_FAILED, stuck, "remove the cause, then run the same command again: it continues the change")
         time.sleep(ASK_AGAIN_S)
         answer = ask()
     return answer
 
 
 @click.command("rebalance")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and why; move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the plan with its reasons; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
 @json_option
@@ -253,11 +254,10 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
       ledgermq rebalance --dry-run
       ledgermq rebalance --yes
 
-    One step after the other. Ctrl-C stops: the steps taken stay, the next rebalance goes on with the one under way, and a move of a
-    replica can be given up (move-replica --abort). Topics whose messages have an order, lite topics and topics that recognise duplicates
-    keep their queues where they are.
+    The steps run one after the other. Ctrl-C stops: completed steps stay, the next rebalance continues the one under way, and a replica
+    move can be aborted (move-replica --abort). Ordered topics, lite topics and topics with deduplication keep their queues where they are.
 
-    Exit status: 0 balanced, or the plan was shown; 3 no leader; 4 a step was refused; 130 stopped, the steps taken stay.
+    Exit status: 0 balanced, or the plan was shown; 3 no leader; 4 a step was refused; 130 interrupted, completed steps stay.
     """
     admin = AdminCalls(connection)
     plan = admin.plan_rebalance()
@@ -287,9 +287,9 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
 
 
 def _stopped(plan: pb.PlanRebalanceResponse, taken: int, step: pb.RebalanceStep) -> Stopped:
-    what = f"stopped in step {taken + 1} of {len(plan.steps)}, {_words(step)}: what was done before it stays"
-    on = "go on: ledgermq rebalance"
-    return Stopped(what, f"{on}, or give this move up: {_command(_request(step))} --abort" if step.kind == MOVE_REPLICA else on)
+    what = f"stopped in step {taken + 1} of {len(plan.steps)}, {_words(step)}: completed steps stay"
+    on = "continue: ledgermq rebalance"
+    return Stopped(what, f"{on}, or abort this move: {_command(_request(step))} --abort" if step.kind == MOVE_REPLICA else on)
 
 
 def _request(step: pb.RebalanceStep) -> pb.MoveReplicaRequest:
@@ -305,7 +305,7 @@ def _take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> 
         while not (answer := admin.transfer_leadership(step.broker_group, step.to_node)).done:
             if time.monotonic() >= end:
                 what = f"{step.to_node} does not lead {step.broker_group} yet: it lacks {answer.lag_entries} entries on its disk"
-                raise Refused(Code.PRECONDITION_FAILED, what, "it gets leadership once it keeps up; or run rebalance again later")
+                raise Refused(Code.PRECONDITION_FAILED, what, "leadership moves once it has caught up; or run rebalance again later")
     else:
         grow = {step.broker_group: step.queues}
         admin.update_topic(step.topic.name, None, None, step.topic.namespace, grow=grow)

@@ -1,4 +1,4 @@
-"""`ledgermq client`: which programs use the cluster, and where they are connected.
+"""`ledgermq client`: which client programs use the cluster, and to which nodes they are connected.
 
 Only argument parsing and exit statuses live here.
 """
@@ -29,21 +29,21 @@ def client() -> None:
 
 
 @client.command("list")
-@click.option("--topic", default="", help="Only those that publish or subscribe to this topic (namespace@topic).")
+@click.option("--topic", default="", help="Only clients that publish or subscribe to this topic (namespace@topic).")
 @click.option("--group", default="", help="Only consumers of this group (namespace@group).")
 @cluster_command
 @json_option
 def list_clients(connection: Connection, topic: str, group: str, as_json: bool) -> None:
-    """Which clients the nodes have heard of in the last minutes: type, group, topics, language, and whether their stream is open.
+    """List the clients that contacted the nodes within the last minutes: type, group, topics, language, and whether their stream is open.
 
-    A client may be known to several nodes. Settings and transaction checks reach it where it is connected.
+    Several nodes may know the same client. Settings and transaction checks reach it through the node it is connected to.
 
     \b
     Examples:
       ledgermq client list
       ledgermq client list --group billing --json
 
-    Exit status: 0 answered; 2 some nodes did not answer; 3 nobody answers.
+    Exit status: 0 answered; 2 some nodes did not answer; 3 no node answers.
     """
     answer = AdminCalls(connection).list_clients()
     wanted = [c for c in answer.clients if (not topic or topic in c.topics) and (not group or group == c.group)]
@@ -53,7 +53,7 @@ def list_clients(connection: Connection, topic: str, group: str, as_json: bool) 
         rows = [_row(found) for found in wanted]
         render.print_table("clients", ["client", "node", "stream", "type", "group", "topics", "language", "host", "silent ms"], rows)
     if answer.unreachable:
-        what = f"INCOMPLETE: the clients of {', '.join(answer.unreachable)} are not known, it did not answer"
+        what = f"INCOMPLETE: the clients of {', '.join(answer.unreachable)} are unknown: no answer"
         raise Incomplete(what, "see: ledgermq status")
 
 

@@ -1,7 +1,7 @@
-"""What every command that talks to a cluster shares: its options, durations, progress on stderr, and the question before destruction.
+"""What every command that talks to a cluster shares: common options, durations, progress on stderr, and the confirmation of destructive
+changes.
 
-The commands themselves are in `admin_commands.py` (status, topic), `group_commands.py` and `message_commands.py` (send, peek,
-query). No command lives here, and stdout is never written.
+The commands themselves are in the modules named `*_commands.py`. This module never writes to stdout.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _FILE = click.Path(path_type=Path)
 
 
 def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that every cluster command takes, and hands over an open Connection as the first argument."""
+    """Add the options that every cluster command takes, and pass an open Connection as the first argument."""
 
     @click.option("--endpoints", envvar="LEDGERMQ_ENDPOINTS", default=DEFAULT_ENDPOINTS, show_default=True, help="'host:port;host:port'")
-    @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="How long to try, retries included.")
+    @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="Time limit of a call, retries included.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
-    @click.option("--tls", is_flag=True, help="Encrypted; the node shows a certificate.")
-    @click.option("--ca", type=_FILE, help="PEM file of the authority of that certificate; the system's by default.")
-    @click.option("--certificate", type=_FILE, help="PEM file of an own certificate, where nodes ask for one.")
-    @click.option("--certificate-key", type=_FILE, help="PEM file of its key.")
+    @click.option("--tls", is_flag=True, help="Connect with TLS.")
+    @click.option("--ca", type=_FILE, help="PEM file of the CA that signed the nodes' certificates. [default: the system's CAs]")
+    @click.option("--certificate", type=_FILE, help="PEM file of the client certificate, if the nodes require one.")
+    @click.option("--certificate-key", type=_FILE, help="PEM file of the client certificate's key.")
     @wraps(command)
     def with_connection(
         endpoints: str,
@@ -74,7 +74,7 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def credentials_of_environment() -> Credentials | None:
-    """Those of the environment: an option would be seen by everybody who lists processes."""
+    """The credentials in the environment variables. They are not options, because every user of the machine can list command lines."""
     access_key, secret_key = (os.environ.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
     if bool(access_key) != bool(secret_key):
         raise BadArgument("only one of LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY is set", "set both, or neither")
@@ -82,7 +82,7 @@ def credentials_of_environment() -> Credentials | None:
 
 
 def wire_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> dict[str, Any]:
-    """How to connect, as `Connection` takes it."""
+    """The connection settings as `Connection` takes them."""
     for name, path in (("--ca", ca), ("--certificate", certificate), ("--certificate-key", key)):
         if path is not None and not tls:
             raise BadArgument(f"{name} has no meaning without --tls", "add --tls")
@@ -93,7 +93,7 @@ def wire_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | No
 
 
 def file_bytes(path: Path) -> bytes:
-    """What a file named on the command line holds."""
+    """The content of a file named on the command line. Raises BadArgument if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -101,7 +101,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-namespace_option = click.option("--namespace", default="", help="Namespace of the topic or group; empty by default.")
+namespace_option = click.option("--namespace", default="", help="Namespace of the topic or group. [default: none]")
 
 
 class Meter:
@@ -126,7 +126,7 @@ class Meter:
         self._bar.stop()
 
     def expect(self, total: int | None, seconds_left: float | None) -> None:
-        """What is known meanwhile of how much there is, and how long it will take."""
+        """Set the expected total and remaining time, when they become known."""
         self._total, self._left = total, "" if seconds_left is None else f", about {seconds_left:.0f} s left"
         self._bar.update(self._task, total=total, description=f"{self._what}{self._left}")
 
@@ -139,7 +139,7 @@ class Meter:
 
 
 def confirmed(what: str, yes: bool) -> None:
-    """Ask on a terminal, insist on --yes elsewhere."""
+    """Ask for confirmation on a terminal; elsewhere require --yes. Raises BadArgument."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,7 +1,7 @@
-"""One connection to a cluster: several endpoints, any of which answers, and the retry rule of every call, for threads and for event loops.
+"""One connection to a cluster: its endpoints, any of which answers, and the retry rule of every call, for threads and for event loops.
 
-Here live addresses, channels and deadlines. What is asked, and what an answer means beyond its status, belongs to the callers. Waiting
-differs between `Connection` and `AsyncConnection`; everything else is their base's.
+Addresses, channels and deadlines live here. The meaning of a request, and of an answer beyond its status, belongs to the callers.
+`Connection` and `AsyncConnection` differ only in how they wait; everything else is in their base class.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # A node that came back at another address leaves connections behind that nobody answers and nobody ends.
+    # When a node returns at another address, its old connections get no answer and are never closed: keepalive finds them.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 8_000),
-    # A ping of another kind that is under way takes the place of this one, and has a time-out of its own.
+    # Any other ping under way replaces the keepalive ping, and has a timeout of its own.
     ("grpc.http2.ping_timeout_ms", 8_000),
     ("grpc.http2.max_pings_without_data", 0),
-    # A proxy of the environment is for the web: it would swallow even connections to loopback.
+    # A proxy set in the environment is meant for the web; it would even take over connections to loopback.
     ("grpc.enable_http_proxy", 0),
 ]
-# Transport states after which another endpoint is worth a try; everything else is the caller's mistake or ours.
+# Transport states after which another endpoint is tried; every other state is a mistake of the caller or of this client.
 ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 A = TypeVar("A")
@@ -56,7 +56,7 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Host and port of one endpoint, and the member of the cluster that is meant there, where it matters: workers of a node share one."""
+    """Host and port of one endpoint, and the cluster member meant there if it matters: the workers of a node share an endpoint."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class Address:
 
     @property
     def place(self) -> str:
-        """Where to connect to."""
+        """The target to connect to."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -72,7 +72,7 @@ class Address:
 
 
 def parse_endpoints(text: str) -> tuple[Address, ...]:
-    """`h:p;h:p` as addresses, `NODE@h:p` being a certain member behind one; raises BadArgument with what is accepted."""
+    """Parse `h:p;h:p` into addresses; `NODE@h:p` names a certain member behind an endpoint. Raises BadArgument with the accepted form."""
     found = []
     for part in (p.strip() for p in text.split(";")):
         match = _ENDPOINT.fullmatch(part)
@@ -83,7 +83,7 @@ def parse_endpoints(text: str) -> tuple[Address, ...]:
 
 
 class Endpoints(Generic[C]):
-    """What both kinds of connection share: all but the waiting."""
+    """What both kinds of connection share: everything except waiting."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Endpoints(Generic[C]):
         ca: bytes | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`endpoints`: host:port;host:port. `timeout_s`: how long to try, retries included. `credentials` sign every call; `ca`: the PEM of
-        the authority that servers must have a certificate of, else the system's; `certificate`: the PEMs of the client's own key and
-        certificate, for servers that ask for one."""
+        """`endpoints`: host:port;host:port. `timeout_s`: time limit of a call, retries included. `credentials` sign every call. `ca`: PEM
+        of the CA that signed the servers' certificates, by default the system's CAs. `certificate`: PEMs of the client's own key and
+        certificate, for servers that require them."""
         self.addresses = parse_endpoints(endpoints)
         self.timeout_s = timeout_s
         self.credentials = credentials
@@ -111,18 +111,18 @@ class Endpoints(Generic[C]):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What other connections to the same cluster are made with."""
+        """The arguments with which further connections to the same cluster are made."""
         certificate = None if self._own == (None, None) else self._own
         wire = {"credentials": self.credentials, "tls": self.tls, "ca": self._ca, "certificate": certificate}
         return {"endpoints": ";".join(map(str, self.addresses)), **wire}
 
     @property
     def metadata(self) -> Metadata:
-        """Of a call to the endpoint in use."""
+        """The metadata of a call to the endpoint in use."""
         return self.metadata_to(self.address)
 
     def metadata_to(self, address: Address) -> Metadata:
-        """Of a call to one address."""
+        """The metadata of a call to one address."""
         meant = ((MEMBER_METADATA, address.node),) if address.node else ()
         return (("x-mq-client-id", self.client_id), ("x-mq-language", "PYTHON"), ("x-mq-protocol", "v2"), *meant, *self._signature())
 
@@ -142,10 +142,10 @@ class Endpoints(Generic[C]):
         return self.channel_to(self.address)
 
     def channel_to(self, address: Address) -> C:
-        """The channel of any node, such as one that another node named."""
+        """The channel to any node, for example one that another node named."""
         with self._lock:
             if address not in self._channels:
-                # A further worker gets a connection of its own: the system may lead it to that very worker.
+                # Each further worker gets a connection of its own: the kernel may hand a new connection to that worker.
                 own = () if is_first(address.node) else (("ledgermq.node", address.node),)
                 self._channels[address] = self._opened(address.place, [*OPTIONS, *own])
             return self._channels[address]
@@ -157,23 +157,23 @@ class Endpoints(Generic[C]):
         return grpc.ssl_channel_credentials(self._ca, *self._own)
 
     def elsewhere(self, failed: Address) -> None:
-        """Use the next endpoint from now on, unless another caller has left `failed` already: a window full of failed calls moves once."""
+        """Switch to the next endpoint, unless another caller has already left `failed`: many calls that fail together switch only once."""
         with self._lock:
             if self.address.place == failed.place:
                 self._turn += 1
 
     def guard_secret(self) -> None:
-        """A secret leaves this machine encrypted or not at all. Raises BadArgument."""
+        """Refuse to send a secret unencrypted over a network. Raises BadArgument."""
         open_to = [at.host for at in self.addresses if not (at.host == "localhost" or _is_loopback(at.host))]
         if open_to and not self.tls:
             what = f"the secret would travel to {open_to[0]} unencrypted"
-            raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or work on that machine")
+            raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or run the command on that machine")
 
     def asking(self, path: str, request: Message, response: type[M]) -> Talk[M]:
-        """Call until the answer's `status` is OK, or it has no `problem`, or one that is not worth repeating.
+        """Repeat a call until its answer has status OK (or no `problem`), or a status that no retry can change.
 
-        A transport failure and a retryable status both lead to the next endpoint after a pause, within the timeout: a node that is cut
-        off, or that was removed from the cluster, answers "no quorum" for as long as it is asked. Only for calls that may be repeated.
+        After a transport failure or a retryable status, the next endpoint is tried after a pause, within the timeout: a node that is
+        partitioned, or was removed from the cluster, would answer "no quorum" forever. Only for calls that are safe to repeat.
         Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
@@ -199,13 +199,13 @@ class Endpoints(Generic[C]):
             self.elsewhere(address)
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
-        # What a node said is worth more than that the last one did not answer any more.
+        # An answer from a node explains more than the transport error of the last try.
         what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last})"
         raise Unreachable(what, remedy)
 
 
 def _trouble(answer: Any) -> Refused | None:
-    """Why an answer is none. Answers of the Log service have a problem where those of others have a status."""
+    """The error in an answer, or None. Answers of the Log service have a `problem`, all others a `status`."""
     if "status" in answer.DESCRIPTOR.fields_by_name:
         return None if answer.status.code == OK else refusal(answer.status.code, answer.status.message)
     if not answer.HasField("problem"):
@@ -230,7 +230,7 @@ class Connection(Endpoints[grpc.Channel]):
         self._channels.clear()
 
     def ask(self, path: str, request: Message, response: type[M]) -> M:
-        """One answer, by the rule of `asking`."""
+        """One answer, with the retry rule of `asking`."""
         return self.carry_out(self.asking(path, request, response))
 
     def carry_out(self, talk: Talk[A]) -> A:
@@ -275,7 +275,7 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
 
 
 def transport_code(error: grpc.RpcError) -> grpc.StatusCode:
-    """Why a call failed before it was answered."""
+    """The status code of a call that failed in transport."""
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     return code if isinstance(code, grpc.StatusCode) else grpc.StatusCode.UNKNOWN
 

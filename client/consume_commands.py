@@ -1,6 +1,6 @@
-"""The command that consumes: by leases (`receiving.py`), or into a data file by the native streams (`native/consuming.py`).
+"""The `consume` command: with leases (`receiving.py`), or into a data file by native streams (`native/consuming.py`).
 
-Only argument parsing, progress and the choice of the way live here. stdout carries the result alone.
+Only argument parsing, progress and the choice between the two live here. stdout carries only the result.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from ledgermq.proto.status import Code
 @click.command()
 @click.option("--topic", "topic_name", required=True)
 @click.option("--group", "group_name", required=True)
-@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: and a SQL92 condition.")
+@click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: followed by a SQL92 condition.")
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when nothing came for this long.")
-@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages come again.")
-@click.option("--to", "path", type=click.Path(dir_okay=False), help="Write to this file: .jsonl, .csv, .parquet, else a body per line.")
+@click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when no message arrived for this long.")
+@click.option("--no-ack", is_flag=True, help="Do not acknowledge: the messages are delivered again.")
+@click.option(
+    "--to", "path", type=click.Path(dir_okay=False), help="Output file: .jsonl, .csv or .parquet; any other name gets one body per line."
+)
 @namespace_option
 @cluster_command
 @json_option
@@ -45,7 +47,7 @@ def consume(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Receive and acknowledge messages: a body per line, or a JSON object per line. Follows until Ctrl-C unless bounded.
+    """Receive and acknowledge messages; print one body or JSON object per line. Runs until Ctrl-C unless bounded.
 
     \b
     Examples:
@@ -54,8 +56,8 @@ def consume(
       ledgermq consume --topic orders --group big --filter "sql:amount > 1000 AND region IN ('eu', 'us')"
       ledgermq consume --topic orders --group lake --until-empty 2s --to orders.parquet
 
-    A file is appended to, a .parquet file is a new one that is there when it is complete. Messages are acknowledged once they are in it,
-    durably. A group that has no leases in the topic reads .jsonl, .csv and .parquet files in batches, and commits offsets.
+    Output is appended to an existing file, except .parquet, which must be a new file and appears when complete. Messages are acknowledged
+    after they are durable in the file. A group without leases in the topic reads .jsonl, .csv and .parquet in batches, and commits offsets.
     """
     kind = data_files.kind_of(path)
     if kind and path is not None and not expression.startswith(SQL_PREFIX) and _may_stream(connection, topic_name, group_name, namespace):
@@ -66,10 +68,10 @@ def consume(
             asyncio.run(_stream(topic_name, {**options, **connection.options}, file, limit, until_empty_s, no_ack, meter))
         return
     if kind == ".parquet":
-        what = f"a Parquet file is complete only at its end, and what group {group_name} gets of topic {topic_name} is leased"
-        raise BadArgument(what, "consume to a .jsonl or .csv file, or as another group without --filter sql:")
+        what = f"group {group_name} consumes topic {topic_name} by leases, which would expire before a Parquet file is complete"
+        raise BadArgument(what, "consume to a .jsonl or .csv file, or with another group and without --filter sql:")
     receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
-    # Ctrl-C is how following a topic ends: nothing went wrong.
+    # Ctrl-C is the normal end of following a topic.
     with suppress(KeyboardInterrupt):
         receiver.route()
         lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if path in (None, "-") else data_files.lines_to(str(path), as_json)
@@ -80,7 +82,7 @@ def consume(
 def consume_loop(
     receiver: Receiver, lines: data_files.Lines, limit: int | None, until_empty_s: float | None, no_ack: bool, meter: Meter
 ) -> None:
-    """By leases, a batch after the other."""
+    """Consume with leases, one batch after the other."""
     done = 0
     while limit is None or done < limit:
         batch = BATCH if limit is None else min(BATCH, limit - done)
@@ -96,7 +98,7 @@ def consume_loop(
 
 
 def _may_stream(connection: Connection, topic: str, group: str, namespace: str) -> bool:
-    """Whether the group's progress in the topic is committed offsets, or none."""
+    """Whether the group may be read by streams: its progress in the topic is committed offsets, or it has none."""
     from ledgermq.client.native.connection import LogConnection
     from ledgermq.client.native.consuming import Progress, by_offsets, progress_of
 
@@ -104,7 +106,7 @@ def _may_stream(connection: Connection, topic: str, group: str, namespace: str) 
     try:
         progress = progress_of(AdminCalls(connection).describe_group(group, namespace), topic, namespace)
     except Refused as error:
-        # A group that is not known has not begun; one that the caller may not look at is known by its offsets alone.
+        # An unknown group has no progress. If the caller may not read the group, only its committed offsets tell.
         progress = [] if error.code == Code.CONSUMER_GROUP_NOT_FOUND else None
 
     async def ask() -> bool:
@@ -135,6 +137,6 @@ async def _stream(
         async with consumer:
             await filling.run(consumer, until_empty_s)
     except BaseException:
-        # Also when nothing could be read at all; a file that is complete stays.
+        # Also when reading could not start; a completed file stays.
         file.abandon()
         raise

@@ -1,8 +1,8 @@
-"""Files that consumed messages are written to: a body a line, JSON Lines, CSV, Parquet.
+"""Files that consumed messages are written to: one body per line, JSON Lines, CSV, Parquet.
 
-Law: what `flush` has returned for is on stable storage, and only that may be acknowledged. Files of lines are appended to, so that nothing
-that was acknowledged is ever overwritten; a Parquet file is one piece, which gets its name when it is complete, and before that nothing of
-it counts.
+Law: messages for which `flush` has returned are on stable storage, and only those may be acknowledged. Line files are appended to, so that
+an acknowledged message is never overwritten. A Parquet file is written as a whole: it gets its name when it is complete, and until then
+none of its messages counts as written.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ Row = dict[str, Any]
 
 
 def kind_of(path: str | None) -> str:
-    """The suffix of a file that holds whole messages; "" for one of bodies."""
+    """The suffix of a file of whole messages; "" for a file of bodies."""
     suffix = "" if path is None else Path(path).suffix
     return suffix if suffix in DATA else ""
 
 
 def lines_to(path: str, as_json: bool = False) -> Lines:
-    """A file of lines by its name. Raises BadArgument."""
+    """Open a line file, whose format follows from its name. Raises BadArgument."""
     out = appended(path)
     return Lines(out, kind_of(path), as_json=as_json, synced=is_regular(out))
 
@@ -61,13 +61,13 @@ def rows_of(batch: Batch) -> Iterable[Row]:
 
 
 class Lines:
-    """A line a message, appended. `kind`: the suffix of a data file, or "" for bodies (`as_json`: JSON)."""
+    """One line per message, appended. `kind`: the suffix of a data file, or "" for bodies (with `as_json`: JSON)."""
 
     whole = False
-    """Nothing counts before the file is closed."""
+    """Whether messages count as written only when the file is closed."""
 
     def __init__(self, out: IO[bytes], kind: str = "", *, as_json: bool = False, synced: bool = False) -> None:
-        """`synced`: it is a regular file, whose bytes are on stable storage when `flush` returns."""
+        """`synced`: the output is a regular file, whose bytes are on stable storage when `flush` returns."""
         self._out = out
         self._kind = ".jsonl" if as_json and not kind else kind
         self._synced = synced
@@ -75,7 +75,7 @@ class Lines:
             out.write(self._csv([CSV_COLUMNS]))
 
     def write(self, bodies: Sequence[bytes], rows: Iterable[Row]) -> None:
-        """Messages, as bodies and as rows; `rows` are only looked at when they are needed."""
+        """Write messages, given as bodies and as rows; `rows` is only iterated if the format needs it."""
         if self._kind == ".jsonl":
             self._out.writelines([render.json_line(**row).encode() + b"\n" for row in rows])
         elif self._kind == ".csv":
@@ -102,12 +102,12 @@ class Lines:
         self._out.close()
 
     def abandon(self) -> None:
-        """What was not flushed comes again; it may be in the file."""
+        """Stop without flushing. Unflushed messages are delivered again, though they may be in the file."""
         self._out.close()
 
 
 def _cell(value: Any) -> Any:
-    """Keys are joined with a space, as the log has them; properties are a JSON object."""
+    """Join keys with a space, as the log stores them; encode properties as a JSON object."""
     if isinstance(value, list):
         return " ".join(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else value
@@ -127,7 +127,7 @@ class Parquet:
         self._path = path
         self._part = path.with_name(f".{path.name}.part")
         if path.exists():
-            raise BadArgument(f"{path} exists, and nothing can be added to a Parquet file", "give another file, or remove it")
+            raise BadArgument(f"{path} exists, and a Parquet file cannot be appended to", "give another file, or remove it")
         try:
             self._file: IO[bytes] = open(self._part, "wb")  # noqa: SIM115 - closed by `close` and `abandon`
         except OSError as error:
@@ -141,10 +141,10 @@ class Parquet:
         self._writer.write_batch(record_batch)
 
     def flush(self) -> None:
-        """Nothing counts yet."""
+        """Do nothing: no message counts as written before `close`."""
 
     def close(self) -> None:
-        """Complete it, make it durable, and give it its name. A file without messages has no columns, and is none."""
+        """Complete the file, make it durable, and give it its name. Without messages there are no columns, and no file is left."""
         if self._writer is None:
             self.abandon()
             return
@@ -166,8 +166,9 @@ class Parquet:
 
 
 def appended(path: str) -> IO[bytes]:
-    """A file of lines, to be continued. A line that a crash tore is of a message that comes again: of JSON Lines it is cut off, of other
-    files, which may be somebody's own, it is ended, and so is a quoted cell of CSV. Raises BadArgument."""
+    """Open a line file to append to. A crash may have torn the last line, whose message is delivered again. In a JSON Lines file the torn
+    line is cut off. In other files, which may hold the user's own lines, the line is ended, and so is a quoted CSV cell. Raises
+    BadArgument."""
     try:
         out = open(path, "ab")  # noqa: SIM115 - the caller closes it
         size = os.fstat(out.fileno()).st_size if is_regular(out) else 0
@@ -189,7 +190,7 @@ def is_regular(out: IO[bytes]) -> bool:
 
 
 def _last_line(file: IO[bytes], size: int) -> bytes:
-    """What lies behind the last line's end, however long it is."""
+    """The bytes behind the last newline, however many."""
     tail, at, newline = b"", size, False
     while at and not newline:
         begin = max(0, at - _TAIL_BYTES)
@@ -200,7 +201,7 @@ def _last_line(file: IO[bytes], size: int) -> bytes:
 
 
 def _within_quotes(file: IO[bytes]) -> bool:
-    """Whether a CSV file ends within a quoted cell: a quote within one is written twice."""
+    """Whether a CSV file ends inside a quoted cell. A quote inside a cell is written twice, so counting quotes is enough."""
     file.seek(0)
     return sum(piece.count(b'"') for piece in iter(lambda: file.read(_TAIL_BYTES), b"")) % 2 == 1
 

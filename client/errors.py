@@ -1,8 +1,8 @@
-"""What can go wrong for a caller of a cluster, as exceptions whose attributes say who is at fault and what to do.
+"""The errors that a caller of a cluster can meet, as exceptions whose attributes say who is at fault and what to do.
 
-`exit_code`, `what` and `remedy` are what the command line prints; `retryable` is what retry loops read. Codes are those of the client
-contract. Callers of the Python API meet `Unreachable`, `Refused`, `BadArgument` and, of producers, `SendFailed` and its kinds;
-`Incomplete` is the commands' own.
+The command line prints `what` and `remedy` and exits with `exit_code`; retry loops read `retryable`. Codes are those of the RocketMQ client
+contract. Callers of the Python API meet `Unreachable`, `Refused` and `BadArgument`; producers also raise `SendFailed` and its subclasses.
+Only commands raise `Incomplete`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from ledgermq.proto.status import Code, ExitCode, fail
 
 
 class ClusterError(Exception):
-    """Base of everything a call to a cluster raises."""
+    """Base of every error that a call to a cluster raises."""
 
     exit_code = ExitCode.REFUSED
     retryable = False
     unknown = False
-    """Of something that was sent: whether it may have been stored all the same. False: it was not."""
+    """For a send: whether the message may have been stored all the same. False: it was not stored."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what}; {remedy}")
@@ -25,15 +25,15 @@ class ClusterError(Exception):
 
 
 class Unreachable(ClusterError):
-    """No endpoint answered, or no leader was found, within the time allowed."""
+    """No endpoint answered, or no leader was found, within the timeout."""
 
     exit_code = ExitCode.UNREACHABLE
     retryable = True
 
 
 class Refused(ClusterError):
-    """The cluster answered, and the answer is no. `code` is the contract's status code; `shown` are lines of the caller's own text in which
-    the mistake is marked."""
+    """The cluster refused the request. `code` is the contract's status code; `shown` holds lines of the caller's own text with the mistake
+    marked."""
 
     def __init__(self, code: int, message: str, remedy: str = "correct the request", shown: str = "") -> None:
         known = fail(code, message)
@@ -44,7 +44,7 @@ class Refused(ClusterError):
 
 
 class SendFailed(ClusterError):
-    """A message was not acknowledged in its time, or before its producer was closed. If `unknown`, it may be stored, or may yet be."""
+    """A message was not acknowledged before its deadline, or before its producer was closed. If `unknown`, it may be or become stored."""
 
     exit_code = ExitCode.UNREACHABLE
     retryable = True
@@ -55,27 +55,27 @@ class SendFailed(ClusterError):
 
 
 class ProducerFenced(SendFailed):
-    """Somebody else opened a producer of this name; only the newest may send."""
+    """Another producer of the same name was opened; only the newest may send."""
 
     exit_code = ExitCode.REFUSED
     retryable = False
 
 
 class Incomplete(ClusterError):
-    """What came is true, but something may be missing from it."""
+    """The result is correct but may be incomplete."""
 
     exit_code = ExitCode.INCOMPLETE
     retryable = True
 
 
 class BadArgument(ClusterError):
-    """A value that cannot be sent at all, found before any call."""
+    """A value that cannot be sent; found before any call."""
 
     exit_code = ExitCode.USAGE
 
 
 class WrongKind(BadArgument):
-    """The topic's messages do not come by native streams."""
+    """Native streams do not carry messages of this topic's kind."""
 
     def __init__(self, topic: str, kind: str) -> None:
         what = f"topic {topic} is of kind {kind}; native streams carry ordinary messages only"
@@ -84,13 +84,13 @@ class WrongKind(BadArgument):
 
 
 REMEDIES: dict[int, str] = {
-    Code.ILLEGAL_TOPIC: "topic names have 1 to 127 characters of A-Z a-z 0-9 _ - % |",
-    Code.ILLEGAL_CONSUMER_GROUP: "group names have 1 to 120 characters of A-Z a-z 0-9 _ - % |",
-    Code.ILLEGAL_FILTER_EXPRESSION: "use *, tags joined with ||, or sql: and a condition",
-    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the right kind: a message group needs a fifo topic",
-    Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to those of a user (ledgermq user create)",
+    Code.ILLEGAL_TOPIC: "a topic name has 1 to 127 characters of A-Z a-z 0-9 _ - % |",
+    Code.ILLEGAL_CONSUMER_GROUP: "a group name has 1 to 120 characters of A-Z a-z 0-9 _ - % |",
+    Code.ILLEGAL_FILTER_EXPRESSION: "use *, tags joined with ||, or sql: followed by a condition",
+    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the matching kind: a message group needs a fifo topic",
+    Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to the keys of a user (ledgermq user create)",
     Code.FORBIDDEN: "see its permission: ledgermq topic describe NAME",
-    Code.PRECONDITION_FAILED: "see how it is with `describe`, or choose another name",
+    Code.PRECONDITION_FAILED: "see its settings with `describe`, or choose another name",
     Code.TOPIC_NOT_FOUND: "create it: ledgermq topic create NAME",
     Code.CONSUMER_GROUP_NOT_FOUND: "create it: ledgermq group create NAME",
     Code.MESSAGE_BODY_TOO_LARGE: "a body has at most 4 MiB",
@@ -102,7 +102,7 @@ UNKNOWN_REMEDY = "see the node's log if the reason is not clear"
 
 
 def refusal(code: int, message: str) -> Refused:
-    """The exception for a status that is not OK. A message may bring its remedy along, behind a semicolon."""
+    """The exception for a status that is not OK. The message may contain a remedy behind a semicolon."""
     shown = ""
     if code == Code.ILLEGAL_FILTER_EXPRESSION:
         message, _, shown = message.partition("\n")

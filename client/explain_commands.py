@@ -1,6 +1,6 @@
-"""The command that explains one message to one consumer group, why-not-delivered, and the trace that `query --trace` shows.
+"""The command `why-not-delivered`, and the trace that `query --trace` shows.
 
-Only argument parsing and exit statuses live here; the cluster does the explaining.
+Only argument parsing and exit statuses live here; the cluster finds the explanation.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ NOT_THERE = frozenset({"not-found", "expired"})
 
 @click.command("why-not-delivered")
 @click.argument("message_id")
-@click.option("--group", "group_name", required=True, help="The consumer group that misses it.")
-@click.option("--topic", "topic_name", help="Where it was sent; all topics by default, those the group has used first.")
+@click.option("--group", "group_name", required=True, help="The consumer group that has not received the message.")
+@click.option("--topic", "topic_name", help="The message's topic. [default: search all, those the group has used first]")
 @namespace_option
 @cluster_command
 @json_option
 def why_not_delivered(
     connection: Connection, message_id: str, group_name: str, topic_name: str | None, namespace: str, as_json: bool
 ) -> None:
-    """Why a consumer group has not got a message, or that it has: one sentence, then the evidence.
+    """Explain why a consumer group has not received a message, or that it has: one sentence, then the evidence.
 
     \b
     Examples:
@@ -38,9 +38,9 @@ def why_not_delivered(
       ledgermq why-not-delivered 01D6F5A2C8E042AB00C0FFEE0000000001 --group billing --topic orders --json
 
     \b
-    Reasons (--json): acknowledged, leased, visible-again, too-large (its client cannot take it), ready, no-consumer, ordered (an earlier
-    message of its group comes first), delayed, half (its transaction is undecided), rolled-back, recalled, filtered, skipped (a reset),
-    dead-lettered, unread (the group never asked), done (how is not known any more), expired, not-found.
+    Reasons (--json): acknowledged, leased, visible-again, too-large (for its client), ready, no-consumer, ordered (an earlier message of
+    its message group comes first), delayed, half (its transaction is undecided), rolled-back, recalled, filtered, skipped (by a reset),
+    dead-lettered, unread (the group never asked), done (how is no longer known), expired, not-found.
 
     Exit status: 0 answered; 4 no message has the id.
     """
@@ -59,7 +59,7 @@ def why_not_delivered(
 
 
 def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_json: bool) -> None:
-    """Every event of a message that the log still holds, in log order: a line, or a JSON object, for each."""
+    """Print every event of a message that the log still holds, in log order: one line, or one JSON object, per event."""
     for page in admin.trace_pages(topic, message_id):
         for event in page.events:
             fields = event_fields(event)
@@ -71,7 +71,7 @@ def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_jso
 
 
 def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:
-    """One event as the JSON form shows it."""
+    """One event in the form of the JSON output."""
     return {
         "store_ms": event.store_ms,
         "index": event.index,

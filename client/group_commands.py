@@ -1,6 +1,6 @@
-"""The commands that look after consumer groups: create, update, list, describe, delete, lag, reset, skip.
+"""The commands for consumer groups: create, update, list, describe, delete, lag, reset, skip.
 
-Only argument parsing and exit statuses live here; what they do is in the client package. stdout carries the result alone.
+Only argument parsing and exit statuses live here; the client package does the work. stdout carries only the result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ledgermq.proto.group_config import BACKOFF_FORM, backoff_fields, parse_back
 
 @click.group()
 def group() -> None:
-    """Create, list, describe, update, reset and delete consumer groups, and show how far they are.
+    """Create, list, describe, update, reset and delete consumer groups, and show their progress.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def group() -> None:
 
 
 class BackoffType(click.ParamType[admin_pb2.Backoff]):
-    """`1s,5s,30s`, `exponential:5s..2h*2`, or `default`: a message without any value."""
+    """Parse `1s,5s,30s`, `exponential:5s..2h*2`, or `default`, which is a message without values."""
 
     name = "backoff"
 
@@ -47,17 +47,17 @@ class BackoffType(click.ParamType[admin_pb2.Backoff]):
 
 
 BACKOFF = BackoffType()
-BACKOFF_HELP = f"When consumers ask again for what they could not process: {BACKOFF_FORM}, or default."
-LITE_HELP = "The topic of kind lite that the group's consumers are bound to."
+BACKOFF_HELP = f"Redelivery delays of messages that a consumer failed to process: {BACKOFF_FORM}, or default."
+LITE_HELP = "The topic of kind lite that the group's consumers read."
 
 
 @group.command("create")
 @click.argument("name")
 @click.option("--max-attempts", type=click.IntRange(1, 1000), default=17, show_default=True, help="Deliveries before dead-lettering.")
-@click.option("--fifo", is_flag=True, help="Deliver the messages of a message group one after the other.")
+@click.option("--fifo", is_flag=True, help="Deliver the messages of a message group in order, one at a time.")
 @click.option("--backoff", type=BACKOFF, help=BACKOFF_HELP)
 @click.option("--lite-topic", default="", help=LITE_HELP)
-@click.option("--broadcast", is_flag=True, help="Every consumer gets every message.")
+@click.option("--broadcast", is_flag=True, help="Deliver every message to every consumer.")
 @namespace_option
 @cluster_command
 @json_option
@@ -72,7 +72,7 @@ def group_create(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Create a consumer group. A group that was never created exists with the defaults once a consumer uses it.
+    """Create a consumer group. A group that was not created gets the defaults when a consumer first uses it.
 
     \b
     Examples:
@@ -92,10 +92,10 @@ def group_create(
 @group.command("update")
 @click.argument("name")
 @click.option("--max-attempts", type=click.IntRange(1, 1000), help="Deliveries before dead-lettering.")
-@click.option("--fifo/--no-fifo", default=None, help="Deliver the messages of a message group one after the other.")
+@click.option("--fifo/--no-fifo", default=None, help="Deliver the messages of a message group in order, one at a time.")
 @click.option("--backoff", type=BACKOFF, help=BACKOFF_HELP)
 @click.option("--lite-topic", help=LITE_HELP)
-@click.option("--broadcast/--no-broadcast", default=None, help="Every consumer gets every message.")
+@click.option("--broadcast/--no-broadcast", default=None, help="Deliver every message to every consumer.")
 @namespace_option
 @cluster_command
 @json_option
@@ -110,7 +110,7 @@ def group_update(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Change the settings of a consumer group; what is not given stays as it is.
+    """Change settings of a consumer group. Settings that are not given stay as they are.
 
     \b
     Example: ledgermq group update billing --max-attempts 3 --backoff exponential:5s..2h*2
@@ -136,7 +136,7 @@ def group_update(
 @cluster_command
 @json_option
 def group_list(connection: Connection, as_json: bool) -> None:
-    """All consumer groups.
+    """List all consumer groups.
 
     \b
     Example: ledgermq group list
@@ -158,7 +158,7 @@ def group_list(connection: Connection, as_json: bool) -> None:
 @cluster_command
 @json_option
 def group_describe(connection: Connection, name: str, namespace: str, as_json: bool) -> None:
-    """One consumer group and how far it is in each queue.
+    """Show one consumer group and its progress in each queue.
 
     \b
     Example: ledgermq group describe billing --json
@@ -193,21 +193,21 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
 
 @group.command("lag")
 @click.argument("name")
-@click.option("--topic", "topic_name", help="Only this topic, also if the group has not used it yet.")
+@click.option("--topic", "topic_name", help="Only this topic, even if the group has not used it yet.")
 @namespace_option
 @cluster_command
 @json_option
 def group_lag(connection: Connection, name: str, topic_name: str | None, namespace: str, as_json: bool) -> None:
-    """How many messages wait for a consumer group, per topic and queue.
+    """Show how many messages a consumer group has still to consume, per topic and queue.
 
-    lag: messages never delivered; leased: delivered and not acknowledged; oldest age: since the first message that waits was stored.
+    lag: messages never delivered; leased: delivered but not acknowledged; oldest age: time since the oldest of them was stored.
 
     \b
     Examples:
       ledgermq group lag billing
       ledgermq group lag billing --topic orders --json
 
-    Exit status: 0 done; 2 INCOMPLETE: a broker group without a leader could not be asked, its numbers are unknown.
+    Exit status: 0 done; 2 INCOMPLETE: a broker group has no leader, so its numbers are unknown.
     """
     answer = AdminCalls(connection).group_lag(name, topic_name, namespace)
     if as_json:
@@ -216,15 +216,15 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, namespa
         render.lag_text(answer)
     unknown = sorted({q.broker_group for t in answer.topics for q in t.queues if not q.HasField("lag")})
     if unknown:
-        what = f"INCOMPLETE: nothing is known of the queues in broker group {', '.join(unknown)}"
-        raise Incomplete(what, "see ledgermq status, and ask again when the group has a leader")
+        what = f"INCOMPLETE: the numbers of broker group {', '.join(unknown)} are unknown"
+        raise Incomplete(what, "see ledgermq status, and retry when the group has a leader")
 
 
 @group.command("reset")
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True)
 @click.option("--to", "where", required=True, metavar="PLACE", help="earliest, latest, a time, or an offset (with --queue).")
-@click.option("--queue", type=click.IntRange(0), help="One queue; all by default.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namespace_option
 @cluster_command
@@ -232,11 +232,11 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, namespa
 def group_reset(
     connection: Connection, name: str, topic_name: str, where: str, queue: int | None, yes: bool, namespace: str, as_json: bool
 ) -> None:
-    """Let a consumer group read a topic from another place on: backwards messages come again, forwards they are skipped.
+    """Move the position of a consumer group in a topic: moved backwards, messages are delivered again; moved forwards, they are skipped.
 
-    What is in flight is forgotten: an acknowledgement of a message delivered before the reset is refused. A time is ISO 8601 (UTC unless it
-    names another offset), milliseconds since 1970 as 1700000000000ms, or a duration before now as -10m. An offset belongs to one queue and
-    is brought into what the queue holds.
+    Leases end: the acknowledgement of a message that was delivered before the reset is refused. A time is ISO 8601 (UTC unless it has
+    another offset), milliseconds since 1970 as 1700000000000ms, or a duration before now as -10m. An offset belongs to one queue and is
+    clamped to the range that the queue holds.
 
     \b
     Examples:
@@ -261,7 +261,7 @@ def group_reset(
 @group.command("skip")
 @click.argument("name")
 @click.option("--topic", "topic_name", required=True)
-@click.option("--queue", type=click.IntRange(0), required=True, help="As group lag numbers them.")
+@click.option("--queue", type=click.IntRange(0), required=True, help="The queue's number, as shown by group lag.")
 @click.option("--count", type=click.IntRange(0), default=0, show_default=True, help="Messages to skip behind those in flight.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @namespace_option
@@ -270,10 +270,10 @@ def group_reset(
 def group_skip(
     connection: Connection, name: str, topic_name: str, queue: int, count: int, yes: bool, namespace: str, as_json: bool
 ) -> None:
-    """Let a consumer group go on behind what it has in flight in a queue, or some messages further: for messages that nobody can process.
+    """Skip the messages that a consumer group has in flight in a queue, and optionally more: for messages that no consumer can process.
 
-    What is skipped is not delivered again: an acknowledgement of it is refused, and it does not go to the dead-letter topic. It stays in
-    the log; `group reset` brings it back.
+    Skipped messages are not delivered again and do not go to the dead-letter topic; acknowledging them is refused. They stay in the log;
+    `group reset` makes the group read them again.
 
     \b
     Examples:
@@ -283,9 +283,9 @@ def group_skip(
     lag = AdminCalls(connection).group_lag(name, topic_name, namespace)
     found = [q for t in lag.topics for q in t.queues if q.queue == queue]
     if not found or not found[0].HasField("cursor"):
-        raise BadArgument(f"nothing is known of queue {queue} of topic {topic_name}", "see: ledgermq group lag " + name)
+        raise BadArgument(f"queue {queue} of topic {topic_name} is unknown", "see: ledgermq group lag " + name)
     offset = found[0].cursor + count
-    confirmed(f"letting the consumer group {name} go on at offset {offset} of queue {queue} of topic {topic_name}", yes)
+    confirmed(f"moving the consumer group {name} to offset {offset} of queue {queue} of topic {topic_name}", yes)
     request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue, offset=offset)
     _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
 

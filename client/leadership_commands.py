@@ -1,4 +1,4 @@
-"""The commands about who leads a broker group: transfer and why-leader-moved.
+"""The commands about the leader of a broker group: transfer and why-leader-moved.
 
 Only argument parsing, progress and exit statuses live here.
 """
@@ -21,11 +21,11 @@ LAST_MAX = 64
 
 @click.command("transfer")
 @click.argument("group")
-@click.option("--to", required=True, help="The node that is to lead.")
+@click.option("--to", required=True, help="The node that shall become leader.")
 @cluster_command
 @json_option
 def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None:
-    """Let another node lead the broker group GROUP. It must have a voting replica; no message is lost, and calls wait for the new leader.
+    """Transfer the leadership of GROUP to a node with a voting replica. No message is lost; calls wait for the new leader.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
         while not answer.done:
             if time.monotonic() >= end:
                 what = f"{to} does not lead {group} yet: it lacks {answer.lag_entries} entries on its disk"
-                raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up (ledgermq status), or give more --timeout")
+                raise Refused(Code.PRECONDITION_FAILED, what, "wait until it has caught up (ledgermq status), or use a longer --timeout")
             meter.show(max(0, behind - answer.lag_entries))
             answer = admin.transfer_leadership(group, to)
     if as_json:
@@ -53,11 +53,11 @@ def transfer(connection: Connection, group: str, to: str, as_json: bool) -> None
 
 @click.command("why-leader-moved")
 @click.argument("group")
-@click.option("--last", type=click.IntRange(1, LAST_MAX), default=10, show_default=True, help="So many changes.")
+@click.option("--last", type=click.IntRange(1, LAST_MAX), default=10, show_default=True, help="Show at most N changes.")
 @cluster_command
 @json_option
 def why_leader_moved(connection: Connection, group: str, last: int, as_json: bool) -> None:
-    """Why leadership of the broker group GROUP moved: one sentence, then what the nodes recorded, the newest change last.
+    """Explain why the leader of the broker group GROUP changed: one sentence, then the recorded changes, the newest last.
 
     \b
     Examples:

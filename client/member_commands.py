@@ -1,7 +1,7 @@
-"""`ledgermq member`: which nodes make the cluster, and where they are.
+"""`ledgermq member`: list, add, promote and remove the nodes of a cluster, and change their addresses.
 
-Only argument parsing, progress and exit statuses live here. A change is asked for step by step until it is done; broken off, it stays as it
-is, and the same command goes on.
+Only argument parsing, progress and exit statuses live here. Each command repeats its request until the change is complete. An interrupted
+change stays as it is, and the same command continues it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind = pb.ChangeMemberRequest.Kind
 
 
 class Address(click.ParamType[pb.NodeAddresses]):
-    """`HOST:PORT` (client port; peer, controller and HTTP follow at +1000, +2000, +3000) or `HOST:CLIENT:PEER:CONTROLLER:HTTP`."""
+    """Parse `HOST:PORT` (client port; peer, controller, HTTP at +1000, +2000, +3000) or `HOST:CLIENT:PEER:CONTROLLER:HTTP`."""
 
     name = "address"
 
@@ -44,34 +44,36 @@ class Address(click.ParamType[pb.NodeAddresses]):
         elif match := _FULL.fullmatch(text):
             ports = {kind: int(match[kind]) for kind in PORT_STEPS}
         else:
-            self.fail(f"{text!r} is no address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
+            self.fail(f"{text!r} is not an address; give HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
         if not all(0 < port < 65536 for port in ports.values()):
-            self.fail(f"{text!r} has or leads to a port that does not exist; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
+            self.fail(f"{text!r} has a port above 65535, or derives one; give all four: HOST:CLIENT:PEER:CONTROLLER:HTTP", param, ctx)
         return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
 
 
 def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses | None:
-    """Where a member is whose node has this address: a further worker has its own ports for peers and controller (docs/workers.md). Raises
-    BadArgument."""
+    """The addresses of a member whose node has this address: a further worker has its own peer and controller ports (docs/workers.md).
+    Raises BadArgument."""
     if address is None or is_first(node):
         return address
     found = pb.NodeAddresses(client=address.client, http=address.http)
     for kind in ("peer", "controller"):
         host, _, port = getattr(address, kind).rpartition(":")
         if (above := int(port) + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
-            raise BadArgument(f"{node} would have {kind} port {above}", "give its node lower ports, or fewer workers")
+            raise BadArgument(f"{node} would have {kind} port {above}", "give its node lower ports, or run fewer workers")
         setattr(found, kind, f"{host}:{above}")
     return found
 
 
 ADDRESS = Address()
-_group_option = click.option("--group", "groups", multiple=True, help="Only this broker group (repeatable); else all, and the controllers.")
-_wait_option = click.option("--no-wait", is_flag=True, help="Return once the change is under way.")
+_group_option = click.option(
+    "--group", "groups", multiple=True, help="Only this broker group; repeatable. [default: all, and the controllers]"
+)
+_wait_option = click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
 
 
 @click.group()
 def member() -> None:
-    """Let nodes join and leave the cluster, and say where they are.
+    """Add nodes to the cluster, remove them, and change their addresses.
 
     \b
     Examples:
@@ -85,9 +87,9 @@ def member() -> None:
 
 @member.command("add")
 @click.argument("node")
-@click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; needed for a node that is not known yet.")
+@click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; required for a new node.")
 @_group_option
-@click.option("--observer", is_flag=True, help="As an observer, which never votes: an asynchronous standby in another place.")
+@click.option("--observer", is_flag=True, help="Add an observer: an asynchronous standby, for example at another site, that never votes.")
 @_wait_option
 @cluster_command
 @json_option
@@ -100,7 +102,7 @@ def add(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Let NODE join: it becomes a learner of its broker groups and votes in the controller quorum. It must run with `join: true`.
+    """Add NODE: it becomes a learner of its broker groups and a voter of the controllers. It must run with `join: true`.
 
     \b
     Examples:
@@ -109,10 +111,10 @@ def add(
       ledgermq member add dr1 --address 10.9.0.1:8081 --observer
       ledgermq member add n4.2 --address 10.0.0.4:8081
 
-    A learner holds everything and votes for nothing; afterwards: ledgermq member promote NODE. An observer stays one, votes in
-    no quorum at all, and holds nobody up. Workers of a node are added one by one, each with the address of its node.
+    A learner replicates everything but does not vote; make it a voter with: ledgermq member promote NODE. An observer never votes, and no
+    commit waits for it. Add the workers of a node one by one, each with the address of its node.
 
-    Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
     request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=of_member(node, address), broker_groups=groups, observer=observer)
     _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
@@ -121,19 +123,19 @@ def add(
 @member.command("promote")
 @click.argument("node")
 @_group_option
-@click.option("--observer-too", is_flag=True, help="Also where NODE is an observer, which is not to vote otherwise.")
+@click.option("--observer-too", is_flag=True, help="Also promote NODE where it is an observer.")
 @_wait_option
 @cluster_command
 @json_option
 def promote(connection: Connection, node: str, groups: tuple[str, ...], observer_too: bool, no_wait: bool, as_json: bool) -> None:
-    """Let NODE vote in its broker groups, once it has caught up.
+    """Make NODE a voter of its broker groups, once it has caught up.
 
     \b
     Examples:
       ledgermq member promote n4
       ledgermq member promote n4 --group g1
 
-    Exit status: 0 it votes; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    Exit status: 0 it votes; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
     request = pb.ChangeMemberRequest(kind=Kind.PROMOTE, node=node, broker_groups=groups, observer=observer_too)
     _carry_out(connection, request, "votes", no_wait=no_wait, as_json=as_json)
@@ -146,7 +148,7 @@ def promote(connection: Connection, node: str, groups: tuple[str, ...], observer
 @cluster_command
 @json_option
 def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
-    """Take NODE out of its broker groups and of the controller quorum. Its data stays on its disk; stop its process afterwards.
+    """Remove NODE from its broker groups and from the controller quorum. Its data stays on its disk; stop its process afterwards.
 
     \b
     Examples:
@@ -165,7 +167,7 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
 @cluster_command
 @json_option
 def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as_json: bool) -> None:
-    """Tell all nodes that NODE is reached at ADDRESS from now on: of a worker, its node's. They keep trying the former address as well.
+    """Set the address of NODE (for a worker, of its node) on all nodes. They also keep trying the former address.
 
     \b
     Examples:
@@ -182,14 +184,14 @@ def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as
 @cluster_command
 @json_option
 def list_members(connection: Connection, as_json: bool) -> None:
-    """Which nodes make the cluster, where they are, and what they are in each broker group.
+    """List the nodes of the cluster with their addresses and their roles in each broker group.
 
     \b
     Examples:
       ledgermq member list
       ledgermq member list --json
 
-    Exit status: 0 answered; 3 nobody answers.
+    Exit status: 0 answered; 3 no node answers.
     """
     members = AdminCalls(connection).list_members().members
     if as_json:
@@ -202,7 +204,7 @@ def list_members(connection: Connection, as_json: bool) -> None:
 
 
 def _in_group(row: pb.MemberProgress) -> str:
-    """What a node is in a broker group, and how far an observer is behind."""
+    """The role of a node in a broker group, and how far an observer lags."""
     told = f"{row.broker_group}={row.role}"
     if row.role != "observer":
         return told
@@ -230,7 +232,7 @@ def _progress_json(row: pb.MemberProgress) -> dict[str, Any]:
 
 
 def _carry_out(connection: Connection, request: pb.ChangeMemberRequest, end: str, *, no_wait: bool, as_json: bool) -> None:
-    """Ask until it is done, or until nothing has moved for the connection's timeout."""
+    """Repeat the request until the change is complete, or until it made no progress for the connection's timeout."""
     admin = AdminCalls(connection)
     answer = admin.change_member(request)
     if not answer.done and not no_wait:
@@ -258,8 +260,8 @@ def _followed(
             if answer.waits_for != former:
                 moved, former = time.monotonic(), answer.waits_for
             elif time.monotonic() - moved > connection.timeout_s:
-                what = f"{request.node}: nothing has moved for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
-                raise Refused(Code.PRECONDITION_FAILED, what, "mend that, then run the same command again: it goes on where it is")
+                what = f"{request.node}: no progress for {connection.timeout_s:g} s; it waits for: {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then run the same command again: it continues the change")
             time.sleep(ASK_AGAIN_S)
             answer = admin.change_member(request)
     return answer

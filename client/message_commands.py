@@ -1,6 +1,6 @@
-"""The commands about messages: send, peek, query (consume has its own module).
+"""The commands `send`, `peek` and `query` (`consume` has its own module).
 
-Only argument parsing, progress and exit statuses live here; what they do is in the client package. stdout carries the result alone.
+Only argument parsing, progress and exit statuses live here; the client package does the work. stdout carries only the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BAD_ROWS_SHOWN = 10
 
 
 def lines_of(source: IO[bytes]) -> Iterator[bytes]:
-    """One message a line: its bytes without the newline."""
+    """One message per line, without the newline."""
     for line in source:
         yield line.removesuffix(b"\n")
 
@@ -45,7 +45,7 @@ def opened(path: str, mode: str) -> IO[bytes]:
 
 
 def rows_of(body: str | None, path: str | None, kind: str | None) -> Iterator[Row | BadRow]:
-    """What is to be sent: one text, or the rows or lines of a file."""
+    """The rows to send: one text, or the rows or lines of a file."""
     if path is None:
         assert body is not None
         yield Row(1, body.encode())
@@ -59,7 +59,7 @@ def rows_of(body: str | None, path: str | None, kind: str | None) -> Iterator[Ro
 
 
 def good_rows(rows: Iterator[Row | BadRow], bad_rows: list[BadRow]) -> Iterator[Row]:
-    """Those that can be sent; the others go into `bad_rows`."""
+    """The rows that can be sent; the others are added to `bad_rows`."""
     for row in rows:
         if isinstance(row, Row):
             yield row
@@ -70,7 +70,7 @@ def good_rows(rows: Iterator[Row | BadRow], bad_rows: list[BadRow]) -> Iterator[
 def send_natively(
     connection: Connection, topic: str, namespace: str, receipts: str | None, rows: Iterator[Row | BadRow], meter: Meter
 ) -> FileSummary:
-    """Through native streams. Raises WrongKind before the first row is looked at."""
+    """Send through native streams. Raises WrongKind before it reads the first row, if they do not carry the topic's kind."""
     from ledgermq.client.native.sync_producer import Producer
 
     options = {"namespace": namespace, "timeout_s": connection.timeout_s, "receipt_log": receipts, **connection.options}
@@ -83,15 +83,15 @@ def parse_properties(pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise BadArgument(f"--property {pair!r} has no value", "give KEY=VALUE")
+            raise BadArgument(f"--property {pair!r} is not KEY=VALUE", "give KEY=VALUE")
         properties[key] = value
     return properties
 
 
 def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> Callable[[], int | None]:
-    """When a message sent now is to become visible. Raises BadArgument."""
+    """A function that returns the delivery time of a message sent now, in milliseconds since 1970, or None. Raises BadArgument."""
     if sum(given is not None for given in (delay_s, level, at)) > 1:
-        raise BadArgument("a message has one delivery time", "give one of --delay, --delay-level and --deliver-at")
+        raise BadArgument("a message has only one delivery time", "give one of --delay, --delay-level and --deliver-at")
     if at is not None:
         at_ms = moment_ms(at, time.time_ns() // 1_000_000)
         return lambda: at_ms
@@ -105,17 +105,19 @@ def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> 
 
 @click.command()
 @click.option("--topic", "topic_name", required=True)
-@click.option("--body", help="One message with this text.")
-@click.option("--file", "path", help="Rows of a .jsonl, .csv or .parquet file, or one message a line; - for stdin.")
+@click.option("--body", help="Send one message with this text.")
+@click.option("--file", "path", help="Send the rows of a .jsonl, .csv or .parquet file, otherwise one message per line; - is stdin.")
 @click.option("--tag")
-@click.option("--key", "keys", multiple=True, help="May be repeated.")
-@click.option("--property", "properties", multiple=True, metavar="K=V", help="May be repeated.")
-@click.option("--message-group", help="For fifo topics: messages of one group keep their order.")
-@click.option("--priority", type=click.IntRange(0), help="For priority topics: higher ones are delivered earlier.")
-@click.option("--delay", "delay_s", type=DURATION, help="For delay topics: visible this long after it was sent.")
-@click.option("--delay-level", type=click.IntRange(1, len(DELAY_LEVELS_MS)), help="1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h.")
-@click.option("--deliver-at", metavar="TIME", help="Visible at this time: ISO 8601, or milliseconds since 1970.")
-@click.option("--one-way", is_flag=True, help="Send each message once, never again, and promise nothing: at most once.")
+@click.option("--key", "keys", multiple=True, help="Message key for lookups; repeatable.")
+@click.option("--property", "properties", multiple=True, metavar="K=V", help="User property; repeatable.")
+@click.option("--message-group", help="For fifo topics: messages of one group are delivered in order.")
+@click.option("--priority", type=click.IntRange(0), help="For priority topics: messages of higher priority are delivered first.")
+@click.option("--delay", "delay_s", type=DURATION, help="For delay topics: deliver the message this long after it was sent.")
+@click.option(
+    "--delay-level", type=click.IntRange(1, len(DELAY_LEVELS_MS)), help="RocketMQ delay level: 1s 5s 10s 30s 1m … 10m 20m 30m 1h 2h."
+)
+@click.option("--deliver-at", metavar="TIME", help="For delay topics: deliver at this time: ISO 8601, or milliseconds since 1970.")
+@click.option("--one-way", is_flag=True, help="Send each message once without retries: delivery at most once.")
 @click.option("--receipts", type=click.Path(dir_okay=False), help="Write the receipts to this Parquet file, which must not exist.")
 @namespace_option
 @cluster_command
@@ -138,7 +140,7 @@ def send(
     namespace: str,
     as_json: bool,
 ) -> None:
-    """Send messages and wait until each is acknowledged: durable on a majority, unless topic or broker group ask for less.
+    """Send messages and wait until each is acknowledged: durable on a majority, unless the topic or broker group requires less.
 
     \b
     Examples:
@@ -148,16 +150,16 @@ def send(
       ledgermq send --topic reminders --body 'call back' --delay 10m
       ledgermq send --topic orders --file orders.parquet --receipts receipts.parquet
 
-    A .jsonl file has one object a line, as `consume --json` prints them: body or body_base64, tag, keys, properties, message_group. A
-    .csv file has a header, a .parquet file columns, of the same names; other columns are properties. Rows that are no message are named
-    by their line on stderr, and the others are sent. Such files go through native streams, each row stored once (docs/client.md), but
-    for topics of other kinds than normal and mixed. Options are for rows that do not say otherwise.
+    A .jsonl file has one JSON object per line, as printed by `consume --json`: body or body_base64, tag, keys, properties, message_group. A
+    .csv header and the columns of a .parquet file use the same names; other columns become properties. Invalid rows are reported on stderr
+    with their line, and the others are sent. For normal and mixed topics these files use native streams, which store each row once
+    (docs/client.md). Options apply to rows that do not set the value themselves.
 
-    With --one-way a message whose answer is lost is not sent again: it is stored once or not at all (docs/delivery.md).
+    With --one-way a message is not sent again if its answer is lost: it is stored once or not at all (docs/delivery.md).
 
-    Each message is tried for --timeout. When nothing at all was acknowledged for so long, the rest of the input is not sent.
+    Each message is retried for --timeout. If no message was acknowledged for that long, the rest of the input is not sent.
 
-    Exit status: 0 all acknowledged, 1 some were not, 3 none was; 4 when the cluster refused them all. With --one-way 0 in any case.
+    Exit status: 0 all acknowledged, 1 some not, 3 none; 4 the cluster refused all. With --one-way always 0.
     """
     if (body is None) == (path is None):
         raise BadArgument("a message needs a body", "give either --body or --file")
@@ -166,7 +168,7 @@ def send(
     deliver_ms = delivery_times(delay_s, delay_level, deliver_at)
     special = message_group is not None or priority is not None or one_way or deliver_ms() is not None
     if receipts is not None and special:
-        raise BadArgument("receipts are of ordinary messages only", "leave --receipts out, or what makes them special")
+        raise BadArgument("receipts exist for ordinary messages only", "omit --receipts, or the options that make the messages special")
     rows = (with_defaults(row, default) for row in rows_of(body, path, kind))
     bad_rows: list[BadRow] = []
     with Meter("acknowledged", None) as meter:
@@ -181,7 +183,7 @@ def send(
                     raise
                 window = 1 if wrong.kind == "fifo" else WINDOW
         if summary is None:
-            # Several sends in flight may overtake each other when one is repeated; a message group must not.
+            # When several sends are in flight, a retried one may be overtaken; a message group must keep its order.
             sender = Sender(connection, window=window, one_way=one_way)
             outgoing = (
                 Outgoing(topic_name, *row[1:], namespace=namespace, deliver_ms=deliver_ms(), priority=priority)
@@ -200,8 +202,8 @@ def send(
     if summary.failed and not one_way:
         assert summary.first_error is not None
         cut = summary.given_up and path is not None
-        end = f"; nothing was acknowledged for {connection.timeout_s:g} s, what followed was not sent" if cut else ""
-        what = f"{summary.failed} of {summary.sent} were not acknowledged{end}, first: {summary.first_error}"
+        end = f"; nothing was acknowledged for {connection.timeout_s:g} s, the rest was not sent" if cut else ""
+        what = f"{summary.failed} of {summary.sent} messages were not acknowledged{end}, first: {summary.first_error}"
         print(f"error: {' '.join(what.split())}", file=sys.stderr)
         refused = isinstance(summary.first_error, Refused | BadArgument) and not summary.first_error.retryable
         raise SystemExit(1 if summary.acknowledged else ExitCode.REFUSED if refused else ExitCode.UNREACHABLE)
@@ -209,7 +211,7 @@ def send(
 
 @click.command()
 @click.option("--topic", "topic_name", required=True)
-@click.option("--queue", type=click.IntRange(0), help="One queue; all by default.")
+@click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
 @click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest, an offset, or a time as 1700000000000ms.")
 @click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
 @namespace_option
@@ -228,7 +230,7 @@ def peek(connection: Connection, topic_name: str, queue: int | None, start: str,
     if start in ("earliest", "latest"):
         setattr(request, start, True)
     elif match is None:
-        raise BadArgument(f"--from {start!r} is no place to begin", "give earliest, latest, an offset, or a time as 1700000000000ms")
+        raise BadArgument(f"--from {start!r} is not a valid position", "give earliest, latest, an offset, or a time as 1700000000000ms")
     else:
         setattr(request, "store_ms" if match[2] else "offset", int(match[1]))
     for message in peek_pages(AdminCalls(connection), request, limit):
@@ -239,7 +241,7 @@ def peek(connection: Connection, topic_name: str, queue: int | None, start: str,
 
 
 def peek_pages(admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int) -> Iterator[admin_pb2.PeekedMessage]:
-    """Up to `limit` messages. What one answer can hold is asked over all queues at once; more, and a single queue, page by page."""
+    """Up to `limit` messages. A number that fits one answer is read from all queues at once; more, or a single queue, page by page."""
     if not request.HasField("queue") and limit > PAGE and request.WhichOneof("from") != "latest":
         left = limit
         for queue in admin.describe_topic(request.topic.name, request.topic.namespace).topic.queue_list:
@@ -263,12 +265,12 @@ def peek_pages(admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int) ->
 
 @click.command()
 @click.option("--topic", "topic_name", required=True)
-@click.option("--key", help="Messages that were sent with this key.")
-@click.option("--id", "message_id", help="The message with this id.")
-@click.option("--time-range", "time_range", metavar="A..B", help="Messages stored from A on and before B.")
-@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="At most so many messages.")
-@click.option("--trace", is_flag=True, help="With --id: what became of it, event by event, as far as the log still tells.")
-@click.option("--detail/--no-detail", default=None, help="Also replicas and consumer groups; on with --id.")
+@click.option("--key", help="Find messages that were sent with this key.")
+@click.option("--id", "message_id", help="Find the message with this id.")
+@click.option("--time-range", "time_range", metavar="A..B", help="Find messages stored at or after A and before B.")
+@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most N messages.")
+@click.option("--trace", is_flag=True, help="With --id: show the message's events, as far as the log still holds them.")
+@click.option("--detail/--no-detail", default=None, help="Also show replicas and consumer groups. [default: on with --id]")
 @namespace_option
 @cluster_command
 @json_option
@@ -286,8 +288,9 @@ def query(
 ) -> None:
     """Find committed messages by key, by id or by the time they were stored.
 
-    By key or id the newest come first, by time the oldest. A side of --time-range is a time in ISO 8601 (UTC unless it names another
-    offset), milliseconds since 1970, now, or a duration before now as -10m; it may be left out. --time-range also narrows --key and --id.
+    Messages found by key or id are listed newest first, by time oldest first. Each end of --time-range is a time in ISO 8601 (UTC unless it
+    has another offset), milliseconds since 1970, now, or a duration before now as -10m; it may be omitted. --time-range also narrows --key
+    and --id.
 
     \b
     Examples:
@@ -297,13 +300,13 @@ def query(
       ledgermq query --topic orders --time-range -10m.. --max 100
       ledgermq query --topic orders --time-range 2026-11-21T10:00Z..2026-11-21T10:05Z --detail
 
-    Exit status: 0 done, also when no message has the key or the time; 4 no message has the id; 2 INCOMPLETE: the newest messages
-    could not be looked up yet.
+    Exit status: 0 done, also when no message matches the key or the time; 4 no message has the id; 2 INCOMPLETE: the newest messages
+    are not indexed yet.
     """
     if key is not None and message_id is not None:
         raise BadArgument("--key and --id exclude each other", "give one of them")
     if key is None and message_id is None and time_range is None:
-        raise BadArgument("there is nothing to look for", "give --key, --id or --time-range")
+        raise BadArgument("nothing to search for", "give --key, --id or --time-range")
     if trace:
         if message_id is None:
             raise BadArgument("--trace needs a message", "give its --id")
@@ -322,13 +325,13 @@ def query(
             show_found(admin, message, wants_detail, as_json)
     if lagging:
         far = ", ".join(f"{p.broker_group} to entry {p.indexed_to} of {p.applied_to}" for p in lagging.values())
-        raise Incomplete(f"INCOMPLETE: the newest messages are not in the key index yet ({far})", "ask again in a moment")
+        raise Incomplete(f"INCOMPLETE: the newest messages are not in the key index yet ({far})", "retry in a moment")
     if message_id is not None and not count:
         raise Refused(MESSAGE_NOT_FOUND, f"topic {topic_name} has no message with the id {message_id}", "check the id and the topic")
 
 
 def show_found(admin: AdminCalls, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
-    """One message of a query's answer."""
+    """Print one message that a query found."""
     if wants_detail and not message.HasField("delayed_until_ms"):
         detail = admin.message_detail(message)
         if as_json:

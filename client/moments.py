@@ -1,7 +1,7 @@
-"""Points in time and ranges of time as people write them on the command line.
+"""Points in time and time ranges as users write them on the command line.
 
-`now`, `-10m` (before now), `2026-11-21T10:00:00Z` and other forms of ISO 8601 (UTC unless it names another offset), or milliseconds since
-1970. A range is A..B: from A on, before B; an open side has no limit. Times are store times: the cluster's clock, not this machine's.
+`now`, `-10m` (before now), `2026-11-21T10:00:00Z` and other forms of ISO 8601 (UTC unless it has another offset), or milliseconds since
+1970. A range is A..B: from A on, before B; an omitted end has no limit. All times are store times, by the clocks of the nodes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"(\d{1,15})(?:ms)?", re.ASCII)
 
 
 def moment_ms(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970. Raises BadArgument."""
+    """Parse a point in time into milliseconds since 1970. Raises BadArgument."""
     text = text.strip()
     if text == "now":
         return now_ms
@@ -36,10 +36,10 @@ def moment_ms(text: str, now_ms: int) -> int:
 
 
 def time_range_ms(text: str, now_ms: int) -> tuple[int | None, int | None]:
-    """(begin, end) of A..B, None for an open side. Raises BadArgument."""
+    """Parse A..B into (begin, end), None for an omitted end. Raises BadArgument."""
     begin, dots, end = text.partition("..")
     if not dots or not (begin.strip() or end.strip()):
-        raise BadArgument(f"{text!r} is not a range of time", f"give A..B, each {FORM}; one side may be open")
+        raise BadArgument(f"{text!r} is not a range of time", f"give A..B, each {FORM}; one side may be omitted")
     first = moment_ms(begin, now_ms) if begin.strip() else None
     last = moment_ms(end, now_ms) if end.strip() else None
     if first is not None and last is not None and first >= last:

@@ -1,6 +1,7 @@
-"""Answers of the cluster as values of `results.py`: one reader for all of them, driven by their annotations.
+"""Conversion of the cluster's answers to the values of `results.py`: one reader for all of them, driven by their annotations.
 
-A field is called as in admin.proto unless its class says otherwise. Absent is None, and so is an empty text where the class allows None.
+A field has the name it has in admin.proto, unless its class says otherwise. An absent field is None, and so is an empty text if the class
+allows None.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(kind: type[T], message: Message) -> T:
-    """The message as a value of this class."""
+    """Convert a message to a value of this class."""
     return kind(*(reader(message) for reader in _readers(cast(Hashable, kind))))
 
 
@@ -32,7 +33,7 @@ def read_all(kind: type[T], messages: Iterable[Message]) -> tuple[T, ...]:
 
 
 def text_of(name: pb.Name) -> str:
-    """A topic or group as one text."""
+    """The name of a topic or group as text."""
     return stored_name(name.namespace, name.name)
 
 
@@ -43,7 +44,7 @@ def name_of(text: str) -> pb.Name:
 
 
 def moment_of(ms: int) -> datetime | None:
-    """None for what no calendar reaches: producers state any birth they like."""
+    """A moment as datetime; None if it is out of range, because producers may state any birth time."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -56,7 +57,7 @@ def ms_of(moment: datetime) -> int:
 
 @cache
 def _readers(kind: Any) -> tuple[Callable[[Any], Any], ...]:
-    """For each field of the class, in order, what takes its value out of a message."""
+    """For each field of the class, in order, a function that reads its value from a message."""
     hints = get_type_hints(kind)
     return tuple(_reader(field.metadata.get(OF, field.name), hints[field.name]) for field in dataclasses.fields(kind))
 
@@ -78,7 +79,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
 
 
 def _value(hint: Any) -> Callable[[Any], Any]:
-    """How a field's content becomes a value of this annotation."""
+    """The conversion of a field's content to a value of this annotation."""
     if get_origin(hint) is tuple:
         item = _value(get_args(hint)[0])
         return lambda found: tuple(item(one) for one in found)

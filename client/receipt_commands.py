@@ -1,6 +1,6 @@
-"""`ledgermq receipts`: whether the receipts that producers kept are true, and the key that signs new ones.
+"""`ledgermq receipts`: verify the receipts that producers kept, and change the key that signs new ones.
 
-Only argument parsing, words and exit statuses live here.
+Only argument parsing, messages and exit statuses live here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgermq.client.receipts import Judged, judge
 from ledgermq.proto.status import ExitCode
 
 FINDINGS_MAX = 1000
-"""So many receipts that are not true are named; the others are counted."""
+"""At most this many receipts that could not be confirmed are printed; the others are only counted."""
 
 
 @click.group()
@@ -40,17 +40,17 @@ def receipts() -> None:
 @cluster_command
 @json_option
 def verify(connection: Connection, file: Path, as_json: bool) -> None:
-    """Hold every receipt of FILE against the cluster: by its MAC, and by the entries that the log has where it says.
+    """Verify every receipt of FILE with the cluster: its MAC, and the log entries that it names.
 
-    FILE is Parquet if it is called so, else one JSON object a line. A receipt whose messages were trimmed, that is of another cluster or
-    log, or whose broker group has no leader now, cannot be verified: that is neither true nor false.
+    FILE is Parquet if its name ends so, otherwise one JSON object per line. A receipt cannot be verified, and is neither true nor false, if
+    its messages were trimmed, if it is of another cluster or log, or if its broker group has no leader now.
 
     \b
     Examples:
       ledgermq receipts verify receipts.parquet
       ledgermq receipts verify receipts.jsonl --json
 
-    Exit status: 0 all true; 1 at least one is false; 2 some cannot be verified, or there is none; 3 nobody answers.
+    Exit status: 0 all true; 1 at least one is false; 2 some cannot be verified, or FILE has none; 3 no node answers.
     """
     counts: Counter[str] = Counter()
     findings: list[Judged] = []
@@ -82,14 +82,14 @@ def verify(connection: Connection, file: Path, as_json: bool) -> None:
 @cluster_command
 @json_option
 def rotate(connection: Connection, as_json: bool) -> None:
-    """Sign receipts with a new key from now on. Receipts under former keys stay verifiable. By itself a key is changed after 30 days.
+    """Sign receipts with a new key from now on. Receipts under former keys can still be verified. The key also changes every 30 days.
 
     \b
     Examples:
       ledgermq receipts rotate
       ledgermq receipts rotate --json
 
-    Exit status: 0 changed; 3 nobody answers; 4 refused.
+    Exit status: 0 changed; 3 no node answers; 4 refused.
     """
     answer = AdminCalls(connection).rotate_receipt_key()
     if as_json:

@@ -1,7 +1,7 @@
-"""Receipts in files, and whether they are true: reads what a producer wrote, and asks a running cluster about it.
+"""Reading receipts from the files that producers wrote, and verifying them with a running cluster.
 
-A file holds one receipt a row, with the columns of `proto/receipts.py`: Parquet by its name, JSON lines otherwise. Rows go to the cluster
-in order, some hundred at a time; nothing of the file is kept.
+A file holds one receipt per row, with the columns of `proto/receipts.py`: Parquet by its name, otherwise JSON lines. Rows are sent to the
+cluster in order, a few hundred at a time; the file is not kept in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESULTS = {pb.Verdict.TRUE: "true", pb.Verdict.FALSE: "false", pb.Verdict.UNVERI
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A receipt of a file. `row` counts from 1; a row that is no receipt is false, and has none."""
+    """The verdict on a row of a file. `row` counts from 1; a row that is not a receipt is false, and has no receipt."""
 
     row: int
     result: str
@@ -34,7 +34,7 @@ class Judged:
 
 
 def judge(connection: Connection, path: Path) -> Iterator[Judged]:
-    """Every row of the file, in order. Raises BadArgument for a file that cannot be read, Unreachable or Refused as calls do."""
+    """Verify every row of the file, in order. Raises BadArgument for an unreadable file, and Unreachable or Refused as calls do."""
     rows = enumerate(_rows(path), 1)
     while batch := list(itertools.islice(rows, BATCH)):
         yield from _judged(connection, batch)
@@ -62,7 +62,7 @@ def _rows(path: Path) -> Iterator[Any]:
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    """A line that is no JSON object is a row that is no receipt."""
+    """Read lines; a line that is not a JSON object is a row that is not a receipt."""
     try:
         with path.open("rb") as file:
             for line in file:

@@ -1,6 +1,6 @@
-"""Receiving under a consumer group: long polls over the brokers of a topic, and acknowledgements by receipt handle.
+"""Receiving as a consumer group: long polls to the brokers of a topic, and acknowledgements by receipt handle.
 
-At least once: a message whose acknowledgement did not arrive comes again.
+At least once: a message whose acknowledgement was lost is delivered again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ A = TypeVar("A")
 
 
 def filter_expression(text: str) -> pb.FilterExpression:
-    """`sql:` and a SQL92 expression, otherwise tags joined with `||`."""
+    """`sql:` followed by a SQL92 expression, otherwise tags joined with `||`."""
     if text.startswith(SQL_PREFIX):
         return pb.FilterExpression(type=pb.FilterType.SQL, expression=text.removeprefix(SQL_PREFIX))
     return pb.FilterExpression(type=pb.FilterType.TAG, expression=text)
 
 
 class Receiver:
-    """One topic under one consumer group. Not thread-safe."""
+    """Receives one topic as one consumer group. Not thread-safe."""
 
     def __init__(
         self, connection: Connection, topic: str, group: str, *, expression: str = "*", namespace: str = "", invisible_s: float = 60.0
@@ -46,14 +46,14 @@ class Receiver:
         self._brokers: list[pb.MessageQueue] = []
 
     def route(self) -> None:
-        """Learn the brokers of the topic; raises Refused when there is no such topic."""
+        """Query the brokers of the topic. Raises Refused if the topic does not exist."""
         request = pb.QueryRouteRequest(topic=self._topic)
         answer = self._connection.ask(service.MESSAGING + "QueryRoute", request, pb.QueryRouteResponse)
         by_broker = {queue.broker.name: queue for queue in answer.message_queues}
         self._brokers = [by_broker[name] for name in sorted(by_broker)]
 
     def receive(self, wait_s: float, batch: int = BATCH) -> list[pb.Message]:
-        """Up to `batch` messages; waits up to `wait_s` in all, shared by the brokers. An empty list when nothing came."""
+        """Up to `batch` messages; waits up to `wait_s` in total, shared by the brokers. An empty list if none arrived."""
         if not self._brokers:
             self.route()
         for _ in range(len(self._brokers)):
@@ -78,7 +78,7 @@ class Receiver:
         raise refusal(status.code, status.message)
 
     def acknowledge(self, messages: Sequence[pb.Message]) -> int:
-        """How many were acknowledged; the others' leases had run out and they come again."""
+        """Acknowledge messages and return how many were accepted; the leases of the others had expired, and they are delivered again."""
         named = (m.system_properties for m in messages)
         entries = [pb.AckMessageEntry(message_id=s.message_id, receipt_handle=s.receipt_handle) for s in named]
         request = pb.AckMessageRequest(group=self._group, topic=self._topic, entries=entries)
@@ -95,9 +95,9 @@ class Receiver:
     def _repeat(
         self, what: str, wait_s: float, call: Callable[[grpc.Channel, service.Metadata], tuple[pb.Status | None, A]]
     ) -> tuple[pb.Status | None, A]:
-        """The first answer of `call` that says something: neither a transport failure nor a status that only asks for patience.
+        """The first conclusive answer of `call`: neither a transport failure nor a status that asks to retry.
 
-        Both are repeated within the connection's timeout after `wait_s`, so that an election never looks like an empty topic.
+        Both are retried until the connection's timeout after `wait_s`, so that an election never looks like an empty topic.
         """
         give_up_at = time.monotonic() + wait_s + self._connection.timeout_s
         while True:
@@ -121,7 +121,7 @@ class Receiver:
 
 
 def collect(stream: Iterator[pb.ReceiveMessageResponse]) -> tuple[pb.Status | None, list[pb.Message]]:
-    """Status and messages of one poll. Messages whose stream broke off afterwards are kept: they are leased to us."""
+    """Status and messages of one poll. If the stream breaks, messages received before are kept, because they are leased to this client."""
     status, messages = None, []
     try:
         for part in stream:

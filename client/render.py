@@ -1,6 +1,6 @@
-"""How answers look: the JSON objects of the command line, and tables for people.
+"""The output of the commands: JSON objects, and tables for people.
 
-Only formatting lives here. A value the cluster does not know is null in JSON and `?` in a table, never 0 or -1.
+Only formatting lives here. A value that the cluster does not know is null in JSON and `?` in a table, never 0 or -1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def print_json(**fields: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> None:
-    """A table on stdout; numbers to the right."""
+    """A table on stdout; numbers are right-aligned."""
     table = Table(title=title, title_justify="left")
     cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
@@ -49,7 +49,7 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
         table.add_row(*row)
     console = Console()
     if not console.is_terminal:
-        # A pipe has no width: nothing is cut off for readers that are no people.
+        # A pipe has no width: do not truncate output that a program reads.
         console.width = 10_000
     console.print(table)
 
@@ -81,7 +81,7 @@ def topic_detail_json(topic: admin_pb2.TopicInfo) -> dict[str, Any]:
 
 
 def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
-    """Why a replica does not run, and how far it is."""
+    """Why a replica does not run, and the progress of its repair."""
     numbers = {name: known(rebuild, name) for name in ("source", "done_bytes", "total_bytes", "remaining_ms")}
     return {"reason": rebuild.reason, **numbers}
 
@@ -122,7 +122,7 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
 
 
 def ha_json(ha: admin_pb2.HaInfo) -> dict[str, Any]:
-    """What an HA group has besides; `short` says why nothing can be committed, null while it can."""
+    """The additional fields of an HA group; `short` says why nothing can be committed, null while it can."""
     in_sync = list(ha.in_sync) or None
     return {
         "epoch": known(ha, "epoch"),
@@ -135,7 +135,7 @@ def ha_json(ha: admin_pb2.HaInfo) -> dict[str, Any]:
 
 
 def _by_node(status: admin_pb2.ClusterStatusResponse) -> list[list[admin_pb2.NodeInfo]]:
-    """The members of the cluster by the node they belong to, the first worker of each first."""
+    """The members of the cluster grouped by node, the first worker first."""
     found: dict[str, list[admin_pb2.NodeInfo]] = {}
     for member in sorted(status.nodes, key=lambda member: number_of(member.node)):
         found.setdefault(node_of(member.node), []).append(member)
@@ -143,7 +143,7 @@ def _by_node(status: admin_pb2.ClusterStatusResponse) -> list[list[admin_pb2.Nod
 
 
 def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
-    """A node is up when all of its workers are; what one of them does not tell is not known of the node."""
+    """A node is up when all of its workers are up; a field that one worker does not report is unknown for the node."""
     used = [known(worker, "disk_used_bytes") for worker in workers]
     node = {
         "node": node_of(workers[0].node),
@@ -165,7 +165,7 @@ def _node_row(workers: Sequence[admin_pb2.NodeInfo]) -> list[Any]:
 
 
 def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
-    """The rest of a sentence."""
+    """The progress of a rebuild, as the end of a sentence."""
     if not rebuild.total_bytes:
         return ""
     source = f" from {rebuild.source}" if rebuild.source else ""
@@ -174,7 +174,7 @@ def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
 
 
 def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
-    """How a follower comes on; null is unknown."""
+    """The catch-up progress of a follower; null is unknown."""
     names = ("behind_entries", "behind_bytes", "entries_per_s", "bytes_per_s", "seconds_left", "silent_ms", "lag_ms")
     return {"state": found.state, **{name: known(found, name) for name in names}, "restarts": found.restarts, "note": found.note or None}
 
@@ -227,7 +227,7 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
 
 
 def _role(group: admin_pb2.BrokerGroupInfo, replica: admin_pb2.ReplicaInfo) -> str | None:
-    """For people; the JSON says leader and follower of every group."""
+    """The role for the table; the JSON output says leader and follower for every group."""
     role: str | None = known(replica, "role")
     return {"leader": "master", "follower": "slave"}.get(role or "", role) if group.HasField("ha") else role
 
@@ -240,13 +240,13 @@ def _not_in_sync(group: admin_pb2.BrokerGroupInfo) -> str:
 
 
 def _files(bases: Sequence[int]) -> str:
-    """Log files for people, by the position that names them."""
+    """Names of log files for the table, by the position that names them."""
     shown = ", ".join(f"{base:020d}" for base in bases[:FILES_SHOWN])
     return f"log file{'s' if len(bases) > 1 else ''} {shown}{' and more' if len(bases) > FILES_SHOWN else ''} (run: ledgermq audit)"
 
 
 def _behind(status: admin_pb2.ClusterStatusResponse) -> list[list[Any]]:
-    """Who lacks something, or is not what it should be."""
+    """The replicas that lag, or are not in their proper state."""
     rows: list[list[Any]] = []
     for group in status.groups:
         for replica in group.replicas:
@@ -270,7 +270,7 @@ def print_topics(topics: Iterable[admin_pb2.TopicInfo]) -> None:
 
 
 def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
-    """As `group create --backoff` takes it; None for the default."""
+    """The backoff as `group create --backoff` takes it; None for the default."""
     if not group.HasField("backoff"):
         return None
     b = group.backoff
@@ -278,7 +278,7 @@ def backoff_text(group: admin_pb2.ConsumerGroupInfo) -> str | None:
 
 
 def group_words(group: admin_pb2.ConsumerGroupInfo) -> str:
-    """The settings of a consumer group, those with their default left out."""
+    """The settings of a consumer group, without those that have the default value."""
     words = [f"max attempts {group.max_attempts}", *(["fifo"] if group.fifo else []), *(["broadcast"] if group.broadcast else [])]
     words += [f"lite topic {group.lite_topic}"] if group.lite_topic else []
     backoff = backoff_text(group)
@@ -309,7 +309,7 @@ def group_json(group: admin_pb2.ConsumerGroupInfo) -> dict[str, Any]:
 
 
 def body_fields(body: bytes) -> dict[str, str]:
-    """`body` when it is text, else `body_base64`."""
+    """`body` if it is text, otherwise `body_base64`."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -382,7 +382,7 @@ def message_text(message: admin_pb2.PeekedMessage) -> None:
 
 
 def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> None:
-    """A message with everything that is known of it."""
+    """Print a message with everything known about it."""
     message_text(message)
     fields = peeked_json(message)
     for name in ("message_id", "keys", "message_group", "properties", "born_ms", "store_ms"):
@@ -400,7 +400,7 @@ def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetai
 
 
 def _lease(state: admin_pb2.ConsumptionState) -> list[Any]:
-    """Attempt and client exist only while a message is in flight."""
+    """Attempt and client are known only while a message is in flight."""
     return [known(state, name) if state.HasField(name) else "-" for name in ("attempt", "client")]
 
 

@@ -1,4 +1,4 @@
-"""The commands about how a broker group is replicated: elect and replication.
+"""The commands about the replication of a broker group: elect and replication.
 
 Only argument parsing, questions, progress and exit statuses live here.
 """
@@ -22,16 +22,16 @@ ASK_AGAIN_S = 0.2
 
 @click.command("elect")
 @click.argument("group")
-@click.option("--node", required=True, help="The node that is to be master.")
-@click.option("--unclean", is_flag=True, help="Although it is not in sync: what only others hold is lost.")
+@click.option("--node", required=True, help="The node that shall become master.")
+@click.option("--unclean", is_flag=True, help="Elect a node that is not in sync; entries that only other nodes hold are lost.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
 @json_option
 def elect(connection: Connection, group: str, node: str, unclean: bool, yes: bool, as_json: bool) -> None:
-    """Make a node master of the HA group GROUP by your word, when none can be elected by itself.
+    """Make a node master of the HA group GROUP, when no master can be elected automatically.
 
-    Refused while a master is there (ledgermq transfer hands over), while members of the in-sync set are, and for a node that is not in
-    sync. --unclean overrides all this, says what is known to be lost first, and records it in the group's log.
+    Refused while there is a master (use ledgermq transfer), while members of the in-sync set are available, and for a node that is not in
+    sync. --unclean overrides these checks, first shows the known loss, and records it in the group's log.
 
     \b
     Examples:
@@ -64,27 +64,27 @@ def _wait_for_master(connection: Connection, admin: AdminCalls, group: str, node
             return
         if time.monotonic() > end:
             what = f"{node} was made master of {group} in epoch {epoch} and does not lead after {connection.timeout_s:g} s"
-            raise Refused(Code.PRECONDITION_FAILED, what, "look at ledgermq status, and at the log of the node")
+            raise Refused(Code.PRECONDITION_FAILED, what, "see ledgermq status and the node's log")
         time.sleep(ASK_AGAIN_S)
 
 
 @click.command("replication")
 @click.argument("group")
-@click.option("--to", required=True, type=click.Choice(["raft", "ha"]), help="Elections and majorities, or an appointed master.")
-@click.option("--no-wait", is_flag=True, help="Return once the change is under way.")
+@click.option("--to", required=True, type=click.Choice(["raft", "ha"]), help="raft: elections and majorities; ha: an appointed master.")
+@click.option("--no-wait", is_flag=True, help="Return when the change has started; the same command continues it.")
 @cluster_command
 @json_option
 def replication(connection: Connection, group: str, to: str, no_wait: bool, as_json: bool) -> None:
-    """Let the broker group GROUP go by the other kind of replication, while it is used. Every voting replica must be there.
+    """Change the replication mode of the broker group GROUP while it is in use. Every voting replica must be up.
 
     \b
     Examples:
       ledgermq replication g1 --to ha
       ledgermq replication g1 --to raft --no-wait
 
-    Afterwards set `replication` of the group in the configuration of every node, with the settings of HA groups (docs/ha.md).
+    Afterwards set `replication` of the group, and its HA settings, in the configuration of every node (docs/ha.md).
 
-    Exit status: 0 done; 3 no leader; 4 refused, with the reason, or nothing moved for --timeout.
+    Exit status: 0 done; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
     admin = AdminCalls(connection)
     answer = admin.change_replication(group, to)
@@ -109,7 +109,7 @@ def _followed(
                 moved, former, steps = time.monotonic(), answer.waits_for, steps + 1
                 meter.show(steps)
             elif time.monotonic() - moved > connection.timeout_s:
-                what = f"{group}: nothing has moved for {connection.timeout_s:g} s; it waits until {answer.waits_for}"
+                what = f"{group}: no progress for {connection.timeout_s:g} s; it waits until {answer.waits_for}"
                 raise Refused(Code.PRECONDITION_FAILED, what, "bring all voters back (ledgermq status), then run the same command again")
             time.sleep(ASK_AGAIN_S)
             answer = admin.change_replication(group, to)

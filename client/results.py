@@ -1,7 +1,7 @@
-"""What the cluster answers, as plain frozen values: one class for each kind of thing.
+"""The cluster's answers as plain frozen values: one class for each kind of object.
 
-A value that nobody knows is None, never 0 or -1. Names of topics and consumer groups are `name`, or `namespace@name`. Moments are datetimes
-in UTC. Nothing here calls or converts anything; `reading.py` makes these from the answers.
+An unknown value is None, never 0 or -1. Names of topics and consumer groups are `name`, or `namespace@name`. Moments are datetimes in UTC.
+Nothing here calls or converts anything; `reading.py` builds these values from the answers.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ OF = "of"
 
 
 def _of(name: str) -> Mapping[str, str]:
-    """Of a value that is called otherwise in admin.proto."""
+    """The metadata of a field that has another name in admin.proto."""
     return {OF: name}
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One message queue of a topic. `queue` counts over all broker groups, `group_queue` within its own."""
+    """One message queue of a topic. `queue` counts over all broker groups, `group_queue` within its own group."""
 
     queue: int
     broker_group: str
     group_queue: int
     min_offset: int | None
     max_offset: int | None
-    """The offset the next message will get."""
+    """The offset of the next message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic: its settings, and how many messages it holds."""
+    """A topic: its settings, and its number of messages."""
 
     name: str = field(metadata=_of("topic"))
     kind: str
     queues: int
     permission: str
     durability: str | None
-    """high, memory or hybrid; None: as the broker groups have it."""
+    """high, memory or hybrid; None: the default of its broker groups."""
     dedup_ms: int
     messages: int | None
     queue_list: tuple[Queue, ...]
-    """Only `topic()` tells them."""
+    """Set only by `topic()`."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueue:
-    """How far a consumer group is in one queue."""
+    """A consumer group's progress in one queue."""
 
     topic: str
     broker_group: str
     group_queue: int
     cursor: int | None
-    """The next offset never leased."""
+    """The lowest offset that was never leased."""
     leased: int | None
     lag: int | None
     max_offset: int | None
@@ -64,7 +64,7 @@ class GroupQueue:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """A consumer group. `configured`: it was created, not just used."""
+    """A consumer group. `configured`: it was created explicitly, not by use."""
 
     name: str = field(metadata=_of("group"))
     max_attempts: int
@@ -72,7 +72,7 @@ class ConsumerGroup:
     broadcast: bool
     configured: bool
     backoff: Backoff | None
-    """None: the steps of the contract."""
+    """None: the backoff steps of the contract."""
     lite_topic: str | None
     clients: int | None
     queues: tuple[GroupQueue, ...]
@@ -80,7 +80,7 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """What waits in one queue. The numbers of one broker group come from one applied state."""
+    """The unconsumed messages of one queue. All numbers of one broker group are from the same applied state."""
 
     queue: int
     broker_group: str
@@ -90,14 +90,14 @@ class QueueLag:
     lag: int | None
     """Never leased."""
     leased: int | None
-    """Leased and not acknowledged."""
+    """Leased but not acknowledged."""
     oldest_age_ms: int | None
-    """None also when nothing waits."""
+    """None also when no message waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartLag:
-    """What one client of a broadcasting group has not got, or what waits in one lite topic."""
+    """The unconsumed messages of one client of a broadcasting group, or of one lite topic."""
 
     client: str | None
     lite_topic: str | None
@@ -108,7 +108,7 @@ class PartLag:
 
 @dataclass(frozen=True, slots=True)
 class TopicLag:
-    """What waits in one topic: sums, None while one of the queues is unknown."""
+    """The unconsumed messages of one topic: sums, None while one of the queues is unknown."""
 
     topic: str
     lag: int | None
@@ -120,7 +120,7 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a consumer group reads on in one queue."""
+    """Where a consumer group continues in one queue."""
 
     queue: int
     broker_group: str
@@ -142,7 +142,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """Why a replica does not run, and how far its repair is."""
+    """Why a replica does not run, and the progress of its repair."""
 
     reason: str
     source: str | None
@@ -153,7 +153,7 @@ class Rebuild:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """How a follower comes on, as its leader sees it."""
+    """The catch-up progress of a follower, as seen by its leader."""
 
     state: str
     behind_entries: int | None
@@ -165,7 +165,7 @@ class CatchUp:
     silent_ms: int | None
     note: str | None
     lag_ms: int | None
-    """Of a learner or observer: how long ago the first entry was stored that it lacks; 0: it lacks none."""
+    """For a learner or observer: the age of the first entry that it lacks; 0: it lacks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +185,14 @@ class Replica:
     rebuild: Rebuild | None
     catch_up: CatchUp | None
     differing_files: tuple[int, ...]
-    """Sealed log files, by their first position, whose bytes here are not what a majority sealed."""
+    """Sealed log files, by first position, whose bytes on this replica differ from what a majority sealed."""
     unverified_ms: int | None
-    """How long ago the byte that waits longest was last read and verified."""
+    """The longest time since a byte of the log was last read and verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class HaGroup:
-    """What an HA group has besides. `ack`: async or in-sync; `transfer`: push or pull; `in_sync` is empty while nobody knows."""
+    """The additional state of an HA group. `ack`: async or in-sync; `transfer`: push or pull; `in_sync` is empty while unknown."""
 
     epoch: int | None
     in_sync: tuple[str, ...]
@@ -200,12 +200,12 @@ class HaGroup:
     ack: str
     transfer: str
     short: str | None
-    """Why nothing can be committed while so few are in sync, and what to do."""
+    """Why nothing can be committed with the current in-sync set, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroup:
-    """One replicated log and who holds it."""
+    """One replicated log and its replicas."""
 
     name: str = field(metadata=_of("group"))
     leader: str | None
@@ -215,18 +215,18 @@ class BrokerGroup:
     voters: tuple[str, ...]
     learners: tuple[str, ...]
     observers: tuple[str, ...]
-    """Those learners that never vote."""
+    """The learners that never vote."""
     files_kept: Mapping[str, int]
     disputed_files: tuple[int, ...]
-    """Sealed log files, by their first position, that the replicas hold differently without a majority for any."""
+    """Sealed log files, by first position, that differ between the replicas without a majority for any version."""
     replication: str | None
-    """raft or ha, or what it is changing to, as `raft to ha`."""
+    """raft or ha, or during a change for example `raft to ha`."""
     ha: HaGroup | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Everything at a glance. `health`: ok, degraded (something is missing) or down (some group has no leader)."""
+    """The state of the cluster. `health`: ok, degraded (something is missing) or down (a group has no leader)."""
 
     cluster_id: str | None
     health: str
@@ -237,7 +237,7 @@ class ClusterStatus:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a node is reached, each as host:port."""
+    """The addresses of a node, each as host:port."""
 
     client: str
     peer: str
@@ -247,8 +247,8 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class MemberProgress:
-    """A node's replica in one broker group. `role`: voter, learner or observer; None: none yet, or none any more. `lag_ms`: of the last
-    two, how long ago the first entry was stored that it lacks."""
+    """A node's replica in one broker group. `role`: voter, learner or observer; None: not a member (yet, or any more). `lag_ms`, for a
+    learner or observer: the age of the first entry that it lacks."""
 
     broker_group: str
     node: str | None
@@ -260,20 +260,20 @@ class MemberProgress:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node as part of the cluster."""
+    """A node as member of the cluster."""
 
     node: str
     addresses: Addresses
     state: str
     up: bool
     controller: bool
-    """It votes in the controller quorum."""
+    """Whether it votes in the controller quorum."""
     groups: tuple[MemberProgress, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message that was looked at, not consumed."""
+    """A message that was read without consuming it."""
 
     message_id: str | None
     topic: str
@@ -291,12 +291,12 @@ class Message:
     broker_group: str
     group_queue: int
     delayed_until: datetime | None = field(metadata=_of("delayed_until_ms"))
-    """Set while it is not visible yet; its queue and offset are not known then."""
+    """Set while the message is not visible yet; then its queue and offset are not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How far the key index of a broker group is behind what was applied."""
+    """How far a broker group's key index is behind the applied log."""
 
     broker_group: str
     indexed_to: int
@@ -305,7 +305,7 @@ class IndexProgress:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a query found. While `lagging` is not empty the newest messages may be missing."""
+    """The result of a query. While `lagging` is not empty, the newest messages may be missing."""
 
     messages: tuple[Message, ...]
     lagging: tuple[IndexProgress, ...]
@@ -329,7 +329,7 @@ class ReplicaCopy:
 
 @dataclass(frozen=True, slots=True)
 class Consumption:
-    """What one consumer group has done with a message."""
+    """One consumer group's progress with a message."""
 
     group: str
     state: str | None
@@ -339,7 +339,7 @@ class Consumption:
 
 @dataclass(frozen=True, slots=True)
 class MessageDetail:
-    """Where a message lies, and what became of it."""
+    """Where a message is stored, and what each consumer group has done with it."""
 
     copies: tuple[ReplicaCopy, ...]
     consumption: tuple[Consumption, ...]
@@ -347,7 +347,7 @@ class MessageDetail:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One thing that happened to a message, as a record of the log says: stored, leased, acknowledged, …"""
+    """One event of a message, from a record of the log: stored, leased, acknowledged, …"""
 
     broker_group: str
     index: int
@@ -362,7 +362,7 @@ class TraceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why something is as it is: a sentence, the reason as a word, and what it is known from."""
+    """An explanation: a sentence, the reason as one word, and the evidence."""
 
     answer: str
     reason: str
@@ -378,13 +378,13 @@ class User:
     grants: tuple[str, ...]
     roles: tuple[str, ...]
     secrets: int
-    """How many are valid: two while the secret is being changed."""
+    """The number of valid secrets: two while the secret is being changed."""
     grants_of_roles: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A producer or consumer as one node knows it."""
+    """A producer or consumer, as known to one node."""
 
     client_id: str
     node: str
@@ -400,7 +400,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """Who uses the cluster. `unreachable`: nodes whose clients are not among them."""
+    """The clients of the cluster. `unreachable`: nodes whose clients are missing from the list."""
 
     clients: tuple[Client, ...]
     unreachable: tuple[str, ...]

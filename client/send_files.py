@@ -1,6 +1,6 @@
-"""Rows of data files as messages: `.jsonl`, `.csv` and `.parquet`, and sending them through native batch streams.
+"""Reading messages from the rows of `.jsonl`, `.csv` and `.parquet` files, and sending them through native streams.
 
-A row that is no message is a BadRow with its number; the others are sent. Nothing here knows options or exit statuses of a command.
+A row that is not a message becomes a BadRow with its number; the others are sent. Command options and exit statuses are not known here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KINDS = (".jsonl", ".csv", ".parquet")
 FIELDS = ("body", "body_base64", "tag", "keys", "message_group", "properties")
-"""Of a row. What `consume --json` says besides is of the place where a message was, and is passed over."""
+"""Fields of a row that are ignored: `consume --json` prints them to say where a message was."""
 PLACE_FIELDS = frozenset({"v", "message_id", "topic", "queue", "offset", "attempt", "born_ms", "store_ms"})
 CHUNK_ROWS = 1000
 CHUNK_BYTES = 1 << 20
@@ -38,7 +38,7 @@ BYTES_AHEAD = 64 << 20
 
 
 class Row(NamedTuple):
-    """One message of a file. `line`: of text files the line it begins in, of others the row, from 1."""
+    """One message of a file. `line`: in text files the line where the row starts, otherwise the number of the row, from 1."""
 
     line: int
     body: bytes
@@ -56,13 +56,13 @@ class BadRow(NamedTuple):
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of a data file, by its name; None: one message a line."""
+    """The kind of a data file, by its name; None: one message per line."""
     suffix = PurePath(path).suffix.lower()
     return suffix if suffix in KINDS else None
 
 
 def read_rows(kind: str, source: IO[bytes]) -> Iterator[Row | BadRow]:
-    """The rows of an open file. Raises BadArgument for a file that is not of its kind at all."""
+    """The rows of an open file. Raises BadArgument if the whole file has another format."""
     return {".jsonl": _json_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}[kind](source)
 
 
@@ -100,7 +100,7 @@ def _csv_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
                 if cells:
                     yield BadRow(line, f"{len(cells)} cells, and the header names {len(names)} columns")
                 continue
-            # An empty cell is no value, but an empty body is one, unless there is another column for it.
+            # An empty cell means no value. An empty body cell is a value, unless there is another column for the body.
             needed = {"body"} if "body_base64" not in names else set()
             fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell or name in needed}
             yield _row(line, _with_properties(fields))
@@ -139,12 +139,12 @@ def _parquet_rows(source: IO[bytes]) -> Iterator[Row | BadRow]:
 
 
 def _map_of(pairs: list[Any]) -> Any:
-    """What Arrow makes of a map, as one; other lists as they are."""
+    """Convert Arrow's list of pairs to a dict; leave other lists unchanged."""
     return dict(pairs) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs) else pairs
 
 
 def _with_properties(fields: dict[str, Any]) -> dict[str, Any]:
-    """Columns without a meaning of their own are properties."""
+    """Treat columns without a meaning of their own as properties."""
     given = fields.get("properties")
     others = {name: str(cell) for name, cell in fields.items() if name not in FIELDS and name not in PLACE_FIELDS}
     if isinstance(given, str):
@@ -193,13 +193,13 @@ def _row(line: int, fields: Mapping[str, Any]) -> Row | BadRow:
 
 @dataclass
 class FileSummary(SendSummary):
-    """Also which rows were not acknowledged, and why: the first few of them."""
+    """A summary that also holds the first rows that were not acknowledged, with the reasons."""
 
     bad_rows: list[BadRow] = field(default_factory=list)
 
 
 def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
-    """A row with what it does not say itself."""
+    """A row with the default for each value that it does not set."""
     if isinstance(row, BadRow):
         return row
     group = row.message_group or default.message_group
@@ -207,7 +207,7 @@ def with_defaults(row: Row | BadRow, default: Row) -> Row | BadRow:
 
 
 def _chunks(rows: Iterable[Row | BadRow]) -> Iterator[list[Row | BadRow]]:
-    """So many rows, or so many bytes of bodies, and the one that exceeds them."""
+    """Chunks limited by number of rows and bytes of bodies; the row that exceeds the limit is included."""
     chunk: list[Row | BadRow] = []
     size = 0
     for row in rows:
@@ -225,21 +225,20 @@ def _bytes_of(rows: Iterable[Row]) -> int:
 
 
 class FileSender:
-    """Rows through a native producer, chunk by chunk, while earlier ones are under way."""
+    """Sends rows with a native producer in chunks, with several chunks in flight."""
 
     def __init__(self, producer: Producer, tell: Callable[[int], None], rows_told: int = 10) -> None:
-        """`tell` hears how many rows are acknowledged; of rows that fail, so many are remembered."""
+        """`tell` is called with the number of acknowledged rows; at most `rows_told` failed rows are remembered."""
         self._producer = producer
         self._tell = tell
         self._rows_told = rows_told
         self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged], int]] = deque()
-        """Rows, their outcome, and how many messages of the producer had been acknowledged before they were accepted."""
+        """Per chunk: its rows, its outcome, and the number of messages the producer had acknowledged before it."""
         self._ahead_bytes = 0
         self._summary = FileSummary()
 
     def send_all(self, rows: Iterable[Row | BadRow]) -> FileSummary:
-        """Send everything, unless nothing at all is acknowledged in the time that a message has; a row that fails does not hold up the
-        others."""
+        """Send everything. Stops if no row was acknowledged for the timeout of a message; a failed row does not stop the others."""
         started = time.monotonic()
         for chunk in _chunks(rows):
             if self._summary.given_up:

@@ -1,11 +1,11 @@
-"""Sending messages with a window of calls in flight, each repeated under its own message id until it is acknowledged or out of time.
+"""Sending messages with a window of calls in flight; each call is retried with the same message id until acknowledged or out of time.
 
-A send whose answer was lost is sent again and may be stored twice (at least once); order is kept only with a window of one. One way, each
-message is sent once and never repeated, whatever becomes of it: it is stored once or not at all (at most once).
+A send whose answer was lost is repeated, so the message may be stored twice (at least once); order is kept only with a window of one. In
+one-way mode each message is sent once and never repeated: it is stored once or not at all (at most once).
 
-Everything in the window is tried at the same time, each message for the time-out of the connection. Where nothing at all was acknowledged
-for so long, nothing more is sent: a cluster that is down costs one time-out, not one for each message. Time in which the source has no
-message is nobody's: a failure that lies here meanwhile gets its repetitions all the same.
+All messages in the window are retried at the same time, each until the timeout of the connection. If no message was acknowledged for that
+time, the sender stops: a cluster that is down costs one timeout, not one per message. Time spent waiting for the source does not count, so
+a message that failed in the meantime is still retried.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ WINDOW = 64
 CALL_TIMEOUT_S = 3.0
 PAUSE_S = 0.05
 PAUSE_MAX_S = 0.4
-"""The window comes back as a whole: not too often to nodes that elect a leader."""
+"""Pause before the whole window is retried, to spare nodes that are electing a leader."""
 EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
 BY_STRENGTH = ("memory", "master", "durable")
-"""The classes of acknowledgements, the weakest first; of what a newer node may say nothing is known."""
+"""The durability classes of acknowledgements, weakest first. A newer node may state a class that is not listed here."""
 _serial = itertools.count()
 _node = uuid.getnode()
 
 
 def weaker_of(known: str | None, told: str) -> str:
-    """The class that everything acknowledged so far has at least."""
+    """The durability class that every message acknowledged so far has at least."""
     return told if known is None else min(known, told, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1)
 
 
@@ -62,7 +62,7 @@ class Outgoing:
     message_group: str | None = None
     namespace: str = ""
     deliver_ms: int | None = None
-    """When it is to become visible, in milliseconds since 1970; None: at once."""
+    """The delivery time in milliseconds since 1970; None: deliver at once."""
     priority: int | None = None
 
     def to_proto(self, message_id: str) -> pb.Message:
@@ -91,8 +91,8 @@ class Outgoing:
 
 @dataclass
 class SendSummary:
-    """What became of a batch. `durability` is the class the acknowledgements stated; the weaker one if they differ. `given_up`: nothing was
-    acknowledged for the whole time-out, so what the source still had was not sent; it is counted nowhere."""
+    """The outcome of a batch. `durability` is the weakest class that an acknowledgement stated. `given_up`: nothing was acknowledged for
+    the whole timeout, so the remaining messages of the source were not sent; they are not counted anywhere."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -103,7 +103,7 @@ class SendSummary:
     given_up: bool = False
 
     def add_failed(self, count: int, error: ClusterError) -> None:
-        """Messages that could not even be sent."""
+        """Count messages that could not be sent at all."""
         self.sent += count
         self.failed += count
         self.first_error = self.first_error or error
@@ -111,7 +111,7 @@ class SendSummary:
 
 @dataclass(slots=True)
 class InFlight:
-    """One message and the call that carries it now. `give_up_at`: on the sender's clock."""
+    """One message and its current call. `give_up_at`: on the sender's clock."""
 
     message: pb.Message
     give_up_at: float
@@ -129,12 +129,12 @@ class Sender:
         self._open: deque[InFlight] = deque()
         self._summary = SendSummary()
         self._source_s = 0.0
-        """Spent in waiting for messages to send."""
+        """Time spent waiting for the source."""
         self._heard_at = 0.0
-        """When something was last acknowledged, or the first message sent."""
+        """When a message was last acknowledged, or the first one sent."""
 
     def send_all(self, messages: Iterable[Outgoing], progress: Callable[[int], None] = lambda acknowledged: None) -> SendSummary:
-        """Send everything, unless nothing is acknowledged for too long; never raises for a single message, the summary tells."""
+        """Send everything, unless no message is acknowledged for the timeout. Never raises for a single message; see the summary."""
         started = time.monotonic()
         source = iter(messages)
         self._heard_at = self._now()
@@ -167,7 +167,7 @@ class Sender:
         return service.send_message(self._connection.channel(), request, self._connection.metadata, timeout), address
 
     def _finish_oldest(self, progress: Callable[[int], None]) -> None:
-        """Wait for the oldest call; repeat it, and what else has failed by then, while that can help."""
+        """Wait for the oldest call. If it failed, retry it and the other calls that have failed by then, if a retry can help."""
         flight = self._open[0]
         pause_s = PAUSE_S
         while (problem := self._outcome(flight)) is not None:
@@ -195,11 +195,11 @@ class Sender:
             summary.given_up |= all(not flight.future.done() or self._outcome(flight) is not None for flight in self._open)
 
     def _may_pass(self, flight: InFlight) -> bool:
-        """Whether it has failed, and may not the next time."""
+        """Whether the call has failed with an error that a retry may fix."""
         return flight.future.done() and (problem := self._outcome(flight)) is not None and problem.retryable
 
     def _outcome(self, flight: InFlight) -> ClusterError | None:
-        """None when acknowledged, else what went wrong."""
+        """None if acknowledged, otherwise the error."""
         try:
             answer = flight.future.result()
         except grpc.RpcError as error:

@@ -1,7 +1,7 @@
-"""The calls of the services a node offers to clients, by path, with typed messages.
+"""The RPC methods that a node offers to clients, by path, with typed messages.
 
-Only the mapping from method to path and types lives here. Our `.proto` of the client contract has its own package (so that it can share
-a process with the official client), while the service name on the wire is RocketMQ's.
+Only the mapping from methods to paths and types lives here. Our `.proto` of the client contract has its own package name, so that it can be
+loaded in one process with the official client; the service name on the wire is RocketMQ's.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ R = TypeVar("R", bound=Message)
 
 
 def unary(channel: grpc.Channel, path: str, request: Message, response: type[R], timeout: float, metadata: Metadata = ()) -> R:
-    """One call, answered or failed with grpc.RpcError."""
+    """One unary call. Raises grpc.RpcError."""
     call: Any = channel.unary_unary(path, type(request).SerializeToString, response.FromString)
     return cast(R, call(request, metadata=metadata, timeout=timeout))
 
 
 def send_message(channel: grpc.Channel, request: pb.SendMessageRequest, metadata: Metadata, timeout: float) -> Any:
-    """The call in flight: a `grpc.Future` that is also a `grpc.Call`."""
+    """A send in flight: a `grpc.Future` that is also a `grpc.Call`."""
     call: Any = channel.unary_unary(MESSAGING + "SendMessage", pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString)
     return call.future(request, metadata=metadata, timeout=timeout)
 

@@ -1,7 +1,6 @@
-"""The command that asks a cluster about its log files: why-kept.
+"""The command `why-kept`, which asks a cluster about its log files.
 
-Only argument parsing and exit statuses live here. FILE names a file of a node's directory or of a broker group; nothing on this machine is
-opened.
+Only argument parsing and exit statuses live here. FILE names a file in a node's directory or of a broker group; no local file is opened.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DATA = "data"
 @cluster_command
 @json_option
 def why_kept(connection: Connection, file: str, as_json: bool) -> None:
-    """Why a log file is still there, or since when and why it is gone. FILE is the path of a log file in a node's directory, or GROUP/BASE.
+    """Explain why a log file is kept, or when and why it was removed. FILE is the path of a log file on a node, or GROUP/BASE.
 
     \b
     Examples:
@@ -45,7 +44,7 @@ def why_kept(connection: Connection, file: str, as_json: bool) -> None:
 
 
 def parse_file(file: str) -> admin_pb2.WhyKeptRequest:
-    """What is meant by FILE. Raises BadArgument."""
+    """Parse FILE. Raises BadArgument."""
     parts = PurePath(file).parts
     name = parts[-1] if parts else ""
     if not (name.isascii() and name.isdigit()) or len(parts) < 2:

@@ -1,7 +1,7 @@
-"""What is said to a cluster, as generators that never wait: a talk yields the calls and the pauses it wants, and ends with its result.
+"""Conversations with a cluster as generators that never wait: a talk yields the calls and pauses it needs, and returns its result.
 
-Every rule of the client (retries, pages, steps repeated until they are done) is written once, as a talk. Waiting is the drivers' alone:
-`carry_out` blocks its thread, `carry_out_async` gives way to the event loop. No channel and no request is made here.
+Every rule of the client (retries, pages, steps repeated until done) is written once, as a talk. Only the drivers wait: `carry_out` blocks
+its thread, `carry_out_async` awaits on the event loop. This module opens no channel and builds no request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One unary call over the channel in use. The talk gets its answer, or its grpc.RpcError thrown."""
+    """One unary call over the channel in use. The talk receives its answer; a grpc.RpcError is thrown into it."""
 
     path: str
     request: Message
@@ -28,7 +28,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nothing for a while."""
+    """A pause of this length."""
 
     seconds: float
 
@@ -38,7 +38,7 @@ Talk: TypeAlias = Generator[Step, Any, R]
 
 
 def carry_out(talk: Talk[R], do: Callable[[Step], Any]) -> R:
-    """The talk's result; `do` takes each step and blocks until it is over."""
+    """Run a talk and return its result; `do` executes each step and blocks until it is done."""
     try:
         step = next(talk)
         while True:
@@ -54,7 +54,7 @@ def carry_out(talk: Talk[R], do: Callable[[Step], Any]) -> R:
 
 
 async def carry_out_async(talk: Talk[R], do: Callable[[Step], Awaitable[Any]]) -> R:
-    """The talk's result; `do` takes each step and waits for it. Cancelling ends the talk where it is."""
+    """Run a talk and return its result; `do` executes each step and awaits it. Cancellation ends the talk at the current step."""
     try:
         step = next(talk)
         while True:

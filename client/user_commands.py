@@ -1,7 +1,7 @@
-"""The commands that look after users: `user create`, `list`, `describe`, `grant`, `revoke`, `rotate` and `delete`.
+"""The commands for users: `user create`, `list`, `describe`, `grant`, `revoke`, `rotate` and `delete`.
 
-Secrets come from the environment, from a file or are made here; none is ever an option, and only a new one is printed, once. With
-`--cluster-secret` the caller signs as the operator: that is how the first user comes about, and the way back in when all keys are lost.
+Secrets come from the environment or a file, or are generated here; a secret is never an option, and only a new one is printed, once. With
+`--cluster-secret` the caller signs as the operator: this is how the first user is created, and the way back in when all keys are lost.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SECRET_BYTES = 24
 
 _OPTIONS = (
     ("--publish", "publish:topic", "TOPIC", "Send to topics of this name or pattern (orders, orders*, shop@orders*)."),
-    ("--subscribe", "subscribe:topic", "TOPIC", "Receive from them."),
+    ("--subscribe", "subscribe:topic", "TOPIC", "Receive from topics of this name or pattern."),
     ("--group", "subscribe:group", "GROUP", "Consume as these consumer groups."),
-    ("--admin-topic", "admin:topic", "TOPIC", "Create, change, look into and delete these topics, and use them."),
-    ("--admin-group", "admin:group", "GROUP", "The same for consumer groups."),
+    ("--admin-topic", "admin:topic", "TOPIC", "Create, change, inspect and delete these topics, and use them."),
+    ("--admin-group", "admin:group", "GROUP", "Create, change, inspect and delete these consumer groups, and use them."),
 )
 
 
 def user_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A cluster command that may be signed with the cluster's secret."""
+    """A cluster command that may be signed with the cluster secret."""
 
-    @click.option("--cluster-secret", type=click.Path(path_type=Path), help="The cluster's secret file: call as its operator.")
+    @click.option("--cluster-secret", type=click.Path(path_type=Path), help="The cluster's secret file: sign as its operator.")
     @cluster_command
     @wraps(command)
     def with_operator(connection: Connection, cluster_secret: Path | None, **options: Any) -> Any:
@@ -48,10 +48,10 @@ def user_command(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that name permissions and roles, and hands them over as `grants` and `roles`."""
+    """Add the options for permissions and roles, and pass them on as `grants` and `roles`."""
 
     @click.option("--admin", is_flag=True, help="Everything.")
-    @click.option("--role", "roles", multiple=True, metavar="ROLE", help="What this role may do.")
+    @click.option("--role", "roles", multiple=True, metavar="ROLE", help="Everything that this role may do.")
     @wraps(command)
     def with_grants(*arguments: Any, admin: bool, roles: tuple[str, ...], **options: Any) -> Any:
         grants = [f"{prefix}:{pattern}" for name, prefix, _, _ in _OPTIONS for pattern in options.pop(_parameter(name))]
@@ -75,12 +75,12 @@ def _secret(file: Path | None) -> str:
         raise BadArgument(f"the file {file} is not UTF-8 text", "a secret is 16 to 256 bytes of printable text") from error
 
 
-_SECRET_OPTION = click.option("--secret-file", type=click.Path(path_type=Path), help="The secret to be used; one is made by default.")
+_SECRET_OPTION = click.option("--secret-file", type=click.Path(path_type=Path), help="File with the secret. [default: generate one]")
 
 
 @click.group()
 def user() -> None:
-    """Create, list, describe and delete users, and say what they may do.
+    """Create, list, describe and delete users, and change their permissions.
 
     \b
     Examples:
@@ -92,7 +92,7 @@ def user() -> None:
 
 @user.command("create")
 @click.argument("name")
-@click.option("--role-only", is_flag=True, help="A role: permissions that users are given by its name.")
+@click.option("--role-only", is_flag=True, help="Create a role: a named set of permissions for users.")
 @_SECRET_OPTION
 @permission_options
 @user_command
@@ -100,7 +100,7 @@ def user() -> None:
 def create(
     connection: Connection, name: str, role_only: bool, secret_file: Path | None, grants: list[str], roles: list[str], as_json: bool
 ) -> None:
-    """Create a user. Its access key is NAME; a secret that was made for it is printed, and never again.
+    """Create a user. Its access key is NAME; a generated secret is printed once, and cannot be shown again.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def create(
       ledgermq user create billing --role readers --group billing --secret-file billing.secret
     """
     if role_only and secret_file is not None:
-        raise BadArgument("a role has no secret", "leave --secret-file or --role-only away")
+        raise BadArgument("a role has no secret", "omit --secret-file or --role-only")
     if not role_only:
         connection.guard_secret()
     secret = "" if role_only else _secret(secret_file)
@@ -127,7 +127,7 @@ def create(
 @user_command
 @json_option
 def list_users(connection: Connection, as_json: bool) -> None:
-    """All users and roles.
+    """List all users and roles.
 
     \b
     Example: ledgermq user list
@@ -145,7 +145,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
 @user_command
 @json_option
 def describe(connection: Connection, name: str, as_json: bool) -> None:
-    """One user, and what it may do by itself and by its roles.
+    """Show one user, with the permissions of its own and of its roles.
 
     \b
     Example: ledgermq user describe billing
@@ -163,7 +163,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
 @user_command
 @json_option
 def grant(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
-    """Allow a user more.
+    """Grant permissions or roles to a user.
 
     \b
     Example: ledgermq user grant billing --publish invoices --group 'billing*'
@@ -177,7 +177,7 @@ def grant(connection: Connection, name: str, grants: list[str], roles: list[str]
 @user_command
 @json_option
 def revoke(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
-    """Take permissions away, each as it was given.
+    """Revoke permissions, each written as it was granted.
 
     \b
     Example: ledgermq user revoke billing --publish invoices
@@ -198,11 +198,11 @@ def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_jso
 @user.command("rotate")
 @click.argument("name")
 @_SECRET_OPTION
-@click.option("--end", is_flag=True, help="No new secret: end the one before.")
+@click.option("--end", is_flag=True, help="End the former secret; do not create a new one.")
 @user_command
 @json_option
 def rotate(connection: Connection, name: str, secret_file: Path | None, end: bool, as_json: bool) -> None:
-    """Give a user a new secret. The one before works too until `--end`, so that clients change one after the other.
+    """Give a user a new secret. The former one stays valid until `--end`, so that clients can change one after the other.
 
     \b
     Examples:
@@ -210,7 +210,7 @@ def rotate(connection: Connection, name: str, secret_file: Path | None, end: boo
       ledgermq user rotate billing --end
     """
     if end and secret_file is not None:
-        raise BadArgument("--end brings no new secret", "leave --secret-file away")
+        raise BadArgument("--end does not set a new secret", "omit --secret-file")
     if not end:
         connection.guard_secret()
     secret = "" if end else _secret(secret_file)

@@ -1,6 +1,6 @@
-"""A batch as an Arrow record batch: buffers that are filled in vectors, and no object for each message where the format allows it.
+"""Conversion of a batch to an Arrow record batch: vectorised, and without an object per message where the format allows it.
 
-pyarrow is imported when a batch is converted, not before: nobody else needs it.
+pyarrow is imported only when a batch is converted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledgermq.proto.types import I64
 
 
 class Batch(Protocol):
-    """What is converted: see `received.py`."""
+    """What can be converted: see `received.py`."""
 
     @property
     def columns(self) -> EntryColumns: ...
@@ -33,7 +33,7 @@ _BYTES_MAX = (1 << 31) - 1
 
 
 def _text(batch: Batch, fields: PropertyFields, name: str) -> Any:
-    """A column of text, null where a message has no such property."""
+    """A text column; null for messages without the property."""
     import pyarrow as pa
 
     found = fields.spans(name)
@@ -85,7 +85,7 @@ def _properties(batch: Batch, fields: PropertyFields) -> Any:
 
 
 def _empties(kind: Any, count: int) -> Any:
-    """So many empty lists or maps."""
+    """A column of `count` empty lists or maps."""
     import pyarrow as pa
 
     none = pa.nulls(0, kind.value_type) if pa.types.is_list(kind) else pa.array([], pa.struct([kind.key_field, kind.item_field]))
@@ -124,7 +124,7 @@ properties (map of string to string), body (binary)."""
 
 
 def record_batch(batch: Batch, fields: PropertyFields, columns: Collection[str] | None) -> Any:
-    """These columns, in the order given. Raises BadArgument for one that there is none of."""
+    """The given columns, in the given order. Raises BadArgument for an unknown column."""
     import pyarrow as pa
 
     names = list(COLUMNS if columns is None else columns)

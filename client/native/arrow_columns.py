@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as columns of messages, and the other way round no further than a type: pyarrow is loaded when it is used."""
+"""Conversion of Arrow tables to columns of messages. pyarrow is imported only when a table is converted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def columns_of(
     bodies = _column(table, body)
     if bodies.valid is not None and not bodies.valid.all():
         row = int(np.flatnonzero(~bodies.valid)[0])
-        raise BadArgument(f"row {row} has no {body}", "leave such rows out")
+        raise BadArgument(f"row {row} has no {body}", "remove such rows")
     found = Columns(
         bodies,
         0,
@@ -37,7 +37,7 @@ def columns_of(
 
 
 def _column(table: Any, name: str) -> Column:
-    """One column as bytes and offsets; what is no text or binary becomes text."""
+    """One column as bytes and offsets; a type other than text or binary is cast to text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,6 +1,6 @@
-"""An event loop in a thread of its own, for callers that have none: what `Consumer` and `Producer` run their asynchronous halves on.
+"""An event loop in its own thread: `Consumer` and `Producer` run their asynchronous halves on it.
 
-The caller's thread waits; whatever belongs to the loop runs in the loop's thread alone.
+The caller's thread waits; objects of the loop are used only in the loop's thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LAST_WORDS_S = 1.0
 
 
 class Background:
-    """A running loop. `close` ends it; nothing may be called afterwards."""
+    """A running event loop. `close` stops it; nothing may be called afterwards."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -24,25 +24,25 @@ class Background:
 
     @property
     def alive(self) -> bool:
-        """A forked process has the object and not the thread."""
+        """Whether the loop's thread runs. A forked process has this object but not its thread."""
         return self._thread.is_alive()
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Callable[[], T]:
-        """Hand a coroutine over, behind everything that was handed over before. What comes back waits for its result; whatever interrupts
-        that, such as Ctrl-C, cancels the coroutine."""
+        """Start a coroutine behind everything that was started before. Returns a function that waits for its result; an interruption of
+        that wait, such as Ctrl-C, cancels the coroutine."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
 
         def result() -> T:
             try:
                 return future.result()
-            except BaseException:  # whoever gave up waiting, by Ctrl-C too, wants no result any more
+            except BaseException:  # also on Ctrl-C: a caller that stops waiting does not want the result
                 future.cancel()
                 raise
 
         return result
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The coroutine's result. Whatever interrupts the caller, such as Ctrl-C, cancels it."""
+        """The coroutine's result. An interruption of the wait, such as Ctrl-C, cancels the coroutine."""
         return self.begin(work)()
 
     def run(self, work: Callable[[], T]) -> T:
@@ -54,11 +54,11 @@ class Background:
         return self.wait(step())
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Run a function between two steps of the loop; nobody waits for it."""
+        """Run a function between two steps of the loop, without waiting for it."""
         self._loop.call_soon_threadsafe(work)
 
     def close(self) -> None:
-        """What other threads wait for has a little time left to end; then the loop does."""
+        """Give coroutines that other threads wait for a short time to finish, then stop the loop."""
         if self.alive:
             self.wait(self._last_words())
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -70,5 +70,5 @@ class Background:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=LAST_WORDS_S)
-        # The outcomes of those tasks are on their way to the threads that wait for them.
+        # Wait one step: the results of those tasks are being handed to the threads that wait for them.
         await asyncio.sleep(0)

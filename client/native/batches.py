@@ -1,4 +1,4 @@
-"""Messages on their way: batches that become frames, who is told what became of them, and single messages gathered into batches."""
+"""Messages on their way to a node: batches that become frames, the sinks that learn their outcome, and the gathering of single messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Bat
 from ledgermq.proto.frames import EncodedFrame
 
 OVERHEAD_BYTES = 192
-"""About what an entry has besides body, topic, tag, keys and properties."""
+"""About the bytes of an entry besides body, topic, tag, keys and properties."""
 
 
 class Sink(Protocol):
-    """Who is told, once for each row: that a frame with it is acknowledged, or that it failed. The second word on a row is passed over."""
+    """Learns the outcome of each row: acknowledged with its frame, or failed. Only the first outcome of a row counts."""
 
     def acknowledged(self, row: int, frame: FrameAcknowledged) -> None:
-        """The frame holds the rows from `row` on."""
+        """The frame starts with the row `row`."""
 
     def failed(self, row: int, count: int, error: Exception) -> None: ...
 
@@ -30,8 +30,8 @@ class Sink(Protocol):
 class Batch:
     """Messages that are sent as one frame.
 
-    `first_sequence` is set from the moment it is sent until its numbers are free again. `wanders`: a stream broke before it was
-    answered, so a node may have it.
+    `first_sequence` is set when the batch is sent, until its sequence numbers may be reused. `wanders`: the outcome is in doubt, because a
+    stream broke before the frame was answered; a node may have the frame.
     """
 
     columns: Columns
@@ -39,34 +39,34 @@ class Batch:
     row: int
     size: int
     deadlines: float | Sequence[float]
-    """When it is to be given up: one for all, or rising from message to message."""
+    """Deadlines: one for all messages, or rising from message to message."""
     first_sequence: int | None = None
     frame: EncodedFrame | None = None
     wanders: bool = False
     told: int = 0
-    """So many messages from the first on have failed already, though a node may have them."""
+    """The number of messages, counted from the first, that were reported as failed although a node may have them."""
     sent_s: float = 0.0
-    """When it was first sent."""
+    """Time of the first send."""
     on_wire_s: float = 0.0
-    """When it was last sent."""
+    """Time of the last send."""
 
     def __len__(self) -> int:
         return len(self.columns)
 
     def expired(self, now: float) -> int:
-        """How many messages, from the first on, are out of time."""
+        """How many messages, counted from the first, are past their deadline."""
         if isinstance(self.deadlines, float):
             return len(self) if self.deadlines <= now else 0
         return bisect_right(self.deadlines, now)
 
     def next_deadline(self) -> float | None:
-        """Of the first message that has not failed."""
+        """The deadline of the first message that has not failed."""
         if self.told == len(self):
             return None
         return self.deadlines if isinstance(self.deadlines, float) else self.deadlines[self.told]
 
     def split(self, at: int) -> tuple[Batch, Batch]:
-        """As two batches, without sequence numbers."""
+        """Split into two batches without sequence numbers."""
         size = self.size * at // len(self)
         head, rest = (self.deadlines, self.deadlines) if isinstance(self.deadlines, float) else (self.deadlines[:at], self.deadlines[at:])
         parts = (
@@ -102,7 +102,7 @@ class Message(NamedTuple):
 
 
 class Futures:
-    """The sink of single messages."""
+    """The sink of messages that were sent one by one."""
 
     def __init__(self, futures: list[AnyFuture]) -> None:
         self._futures = futures
@@ -119,7 +119,7 @@ class Futures:
 
 
 class Rows:
-    """The sink of a whole batch: its future is done when every row is settled."""
+    """The sink of a whole batch: its future is done when every row has an outcome."""
 
     def __init__(self, count: int, future: AnyFuture) -> None:
         self._count = count
@@ -135,7 +135,7 @@ class Rows:
         self.lost(range(row, row + count), error)
 
     def stored(self, rows: Sequence[int], frame: FrameAcknowledged) -> None:
-        """The same for rows in any order."""
+        """As `acknowledged`, for rows in any order."""
         failed = {row for failure in self._failures for row in failure.rows}
         late = len(failed.intersection(rows)) if failed else 0
         self._frames.append((rows, frame))
@@ -158,7 +158,7 @@ class Rows:
 
 
 class RowsOfGroup:
-    """The sink of those rows of a batch that go to one broker group."""
+    """The sink of the rows of a batch that go to one broker group."""
 
     def __init__(self, rows: Rows, order: Sequence[int]) -> None:
         self._rows = rows
@@ -173,7 +173,7 @@ class RowsOfGroup:
 
 @dataclass(slots=True)
 class Gathering:
-    """Single messages until they are a batch: of so many bytes, or whatever is there when a frame may be sent."""
+    """Collects single messages until the batch is large enough, or until a frame may be sent."""
 
     messages: list[Message] = field(default_factory=list)
     size: int = 0
@@ -186,7 +186,7 @@ class Gathering:
         self.size += message.size
 
     def seal(self) -> Batch:
-        """The batch; there must be a message."""
+        """Return the batch; there must be at least one message."""
         messages, size = self.messages, self.size
         self.messages, self.size = [], 0
         bodies, tags, keys, properties, queues, born_ms, deadlines, _, futures = zip(*messages, strict=True)
@@ -199,4 +199,3 @@ class Gathering:
             [user or {} for user in properties] if any(properties) else None,
         )
         return Batch(columns, Futures(list(futures)), 0, size, deadlines)
-

@@ -1,7 +1,7 @@
-"""Messages by column, as producers keep them until they are acknowledged: parts of them, and the frames they become.
+"""Messages by column, as a producer keeps them until they are acknowledged: slices of them, and their encoding as frames.
 
-No message has an object of its own here. What was given is kept beside the encoded frame, because a frame may have to be encoded anew: cut
-in two, with other sequence numbers, or for another producer.
+Messages have no objects of their own here. The given values are kept beside the encoded frame, because a frame may have to be encoded
+again: split in two, with other sequence numbers, or for another producer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgermq.proto.types import I32, I64
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How bodies are compressed: those above so many bytes, where it makes them smaller."""
+    """How bodies are compressed: bodies above this size, if compression makes them smaller."""
 
     compression: Compression = Compression.NONE
     over: int = COMPRESS_OVER_BYTES
@@ -28,7 +28,7 @@ class Packing:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages in their order. Each column is as long as `bodies`; `queues` (ids within the broker group) and `born_ms` may be one for all.
+    """Messages in order. Each column is as long as `bodies`; `queues` (ids within the broker group) and `born_ms` may be one value for all.
 
     Either every column is a sequence, or every one is a `Column` of Arrow's layout.
     """
@@ -44,7 +44,7 @@ class Columns:
         return len(self.bodies.offsets) - 1 if isinstance(self.bodies, Column) else len(self.bodies)
 
     def lengths(self) -> I64:
-        """Bytes of each body."""
+        """The size of each body in bytes."""
         if isinstance(self.bodies, Column):
             return np.diff(self.bodies.offsets)
         return np.fromiter(map(len, self.bodies), np.int64, len(self.bodies))
@@ -66,7 +66,7 @@ class Columns:
         )
 
     def take(self, rows: Sequence[int]) -> Columns:
-        """These messages, in this order, one by one."""
+        """The messages of these rows, in this order."""
         queues = self.queues if isinstance(self.queues, int) else self.queues[rows]
         born_ms = self.born_ms if isinstance(self.born_ms, int) else self.born_ms[rows]
         properties: Any = self.properties
@@ -77,15 +77,15 @@ class Columns:
         return Columns(_taken(self.bodies, rows), queues, born_ms, _taken(self.tags, rows), _taken(self.keys, rows), properties)
 
     def to_queues(self, queues: I32) -> Columns:
-        """The same messages, each for its queue."""
+        """The same messages, each with its queue."""
         return Columns(self.bodies, queues, self.born_ms, self.tags, self.keys, self.properties)
 
     def in_queue(self, queue: int) -> Columns:
-        """The same messages, all for one queue."""
+        """The same messages, all with one queue."""
         return Columns(self.bodies, queue, self.born_ms, self.tags, self.keys, self.properties)
 
     def encode(self, builder: FrameBuilder, first_sequence: int, packing: Packing) -> EncodedFrame:
-        """As a frame. Raises LedgerError for what no node would take."""
+        """Encode as a frame. Raises LedgerError for messages that no node accepts."""
         build: Any = builder.encode_columns if isinstance(self.bodies, Column) else builder.encode
         frame = build(
             first_sequence,

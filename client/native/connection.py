@@ -1,7 +1,7 @@
-"""Where the leader of each broker group is, for streams and single calls to it: locating, redirects, reconnects, slow brokers.
+"""Finding the leader of each broker group, for streams and single calls: locating, redirects, reconnects, slow brokers.
 
-Here live addresses and pauses. What is asked, and what is done about an answer, belongs to the callers. A node that does not lead answers
-with a Redirect, so any endpoint is a way to the leader; no call here needs to know one in advance.
+Addresses and pauses live here; requests and the reactions to answers belong to the callers. A node that does not lead answers with a
+Redirect, so a caller can start at any endpoint without knowing the leader.
 
 A caller that keeps a stream open does this until it is done:
 
@@ -35,25 +35,25 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials
 
 PASSING = ELSEWHERE | {grpc.StatusCode.INTERNAL}
-"""Statuses of calls that may be tried again. INTERNAL is the transport's own: a stream that broke under a write ends with it, whatever the
-node said."""
+"""Status codes after which a call is retried. INTERNAL comes from the transport: a stream that breaks during a write ends with it, whatever
+status the node sent."""
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 1.0
 AWAY_S = 10.0
-"""A reader that prefers another replica and was sent to the leader tries that one again after so long."""
+"""After a replica sent a reader to the leader, the reader tries a nearby replica again after this time."""
 
 STEPS_MS = ((15000, 600_000), (3000, 180_000), (2000, 120_000), (1000, 60_000), (550, 30_000))
-"""RocketMQ's table of fault strategy: a broker that took so long is not used for so long; under 550 ms it is used on."""
+"""RocketMQ's fault latency table: (latency of an answer, how long the broker is then avoided). Below 550 ms it is not avoided."""
 MISSED_S = 2.0
-"""A broker group whose leader was not found is not used for so long after the last try. Whoever has something for it goes on trying, so
-this is short: it is used again soon after it has a leader."""
+"""How long a broker group is avoided after its leader was not found. Short, because producers with messages for the group keep trying: it
+is used again soon after it has a leader."""
 
 M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerGroupQueues:
-    """A broker group, and the queue ids of one topic that live there."""
+    """A broker group, and the queue ids that one topic has there."""
 
     name: str
     queues: tuple[int, ...]
@@ -62,7 +62,7 @@ class BrokerGroupQueues:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a topic is: its broker groups by name. `kind`: as `ledgermq topic create --kind` takes it."""
+    """The location of a topic: its broker groups by name. `kind`: as for `ledgermq topic create --kind`."""
 
     cluster_id: str
     kind: str
@@ -70,14 +70,14 @@ class Located:
 
     @property
     def queues(self) -> tuple[tuple[str, int], ...]:
-        """Broker group and queue id of every queue. Its place here is the number under which administration and `peek` know the queue: ids
-        are counted in each broker group for itself."""
+        """Broker group and queue id of every queue. The index in this tuple is the queue's number in administration and `peek`; ids count
+        from 0 in each broker group."""
         return tuple(sorted((group.name, queue) for group in self.broker_groups for queue in group.queues))
 
 
 @dataclass(slots=True)
 class Pauses:
-    """How long to wait before the next try: doubling, and jittered so that the clients of a dead leader do not return in step."""
+    """The pause before the next try: doubled each time, and jittered so that the clients of a failed leader do not reconnect together."""
 
     chance: random.Random = field(default_factory=random.Random)
     tries: int = 0
@@ -93,29 +93,29 @@ class Pauses:
 
 @dataclass(slots=True)
 class Latencies:
-    """Which broker groups took long lately, or had no leader, and are not used while there are others."""
+    """Broker groups that were slow lately, or had no leader; they are avoided while there are others."""
 
     clock: Callable[[], float] = time.monotonic
     _until: dict[str, float] = field(default_factory=dict)
 
     def took(self, broker_group: str, latency_ms: float) -> None:
-        """Note how long an answer took. A better one does not shorten the time that a worse one has begun."""
+        """Record the latency of an answer. A fast answer does not shorten the time that a slow one started."""
         until = self.clock() + next((away for least, away in STEPS_MS if latency_ms >= least), 0) / 1000
         self._until[broker_group] = max(until, self._until.get(broker_group, 0.0))
 
     def missed(self, broker_group: str) -> None:
-        """Note that its leader was not found, or is gone."""
+        """Record that the group's leader was not found, or is gone."""
         self._until[broker_group] = max(self.clock() + MISSED_S, self._until.get(broker_group, 0.0))
 
     def usable(self, broker_groups: Iterable[str]) -> list[str]:
-        """Those to use, in the order given; of none that is usable, the one that will be first."""
+        """The usable broker groups, in the given order; if none is usable, the one that becomes usable first."""
         every, now = list(broker_groups), self.clock()
         found = [group for group in every if self._until.get(group, 0.0) <= now]
         return found or sorted(every, key=lambda group: self._until[group])[:1]
 
 
 class LogConnection(AsyncConnection):
-    """Channels to the nodes of one cluster for the native streams, for one event loop. An asynchronous context manager."""
+    """Channels to the nodes of one cluster for native streams, for one event loop. An asynchronous context manager."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class LogConnection(AsyncConnection):
         certificate: tuple[bytes, bytes] | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """As `Connection`; `chance` jitters the pauses."""
+        """As for `Connection`; `chance` jitters the pauses."""
         super().__init__(endpoints, timeout_s=timeout_s, credentials=credentials, tls=tls, ca=ca, certificate=certificate)
         self.chance = chance or random.Random()
         self.latencies = Latencies()
@@ -140,27 +140,27 @@ class LogConnection(AsyncConnection):
     # -- who leads
 
     def search(self, broker_group: str, *, near: bool = False) -> Search:
-        """The way to the leader of a broker group, for one stream or call at a time; `near`: to the first endpoint that serves it, whether
-        it leads or not, and to the leader where none does."""
+        """Start the search for the leader of a broker group, for one stream or call at a time. `near`: use the first endpoint that serves
+        the group, leader or not, and the leader if no endpoint does."""
         return Search(self, broker_group, Pauses(self.chance), near=near)
 
     def leader(self, broker_group: str) -> Address | None:
-        """Who led it, when somebody last said."""
+        """The leader, as last reported by a node."""
         return self._leaders.get(broker_group)
 
     def redirected(self, redirect: pb.Redirect) -> bool:
-        """Believe a Redirect. False: nobody leads now, or the endpoint is not one."""
+        """Accept a Redirect. False: the group has no leader now, or the address is not valid."""
         self._leaders.pop(redirect.broker_group, None)
         try:
             (address,) = parse_endpoints(redirect.endpoint)
         except (BadArgument, ValueError):
             return False
-        # The leader may be one of several workers behind that endpoint.
+        # The leader may be one of several workers behind this endpoint.
         self._leaders[redirect.broker_group] = replace(address, node=redirect.leader)
         return True
 
     def forget(self, broker_group: str, address: Address) -> None:
-        """It did not answer there, or not as a leader does; the next endpoint will say who is."""
+        """Forget a leader that did not answer, or answered that it does not lead; the next endpoint will name the leader."""
         if self._leaders.get(broker_group) == address:
             del self._leaders[broker_group]
         self.elsewhere(address)
@@ -168,7 +168,7 @@ class LogConnection(AsyncConnection):
     # -- calls
 
     async def locate(self, topic: str, namespace: str = "") -> Located:
-        """Where a topic is. Also learns who leads its broker groups. Raises Unreachable or Refused."""
+        """Find a topic, and learn the leaders of its broker groups. Raises Unreachable or Refused."""
         request = pb.LocateRequest(namespace=namespace, topic=topic)
         answer = await self._answered("Locate", request, pb.LocateResponse, Search(self, "", Pauses(self.chance)))
         for group in answer.broker_groups:
@@ -178,15 +178,15 @@ class LogConnection(AsyncConnection):
         return Located(answer.cluster_id, answer.kind, tuple(sorted(groups, key=lambda group: group.name)))
 
     async def ask(self, method: str, broker_group: str, request: Message, response: type[M]) -> M:
-        """The answer of a broker group's leader to a single call of the service, such as `Commit`, which must bear repetition.
+        """The answer of a broker group's leader to a single call, such as `Commit`. The call must be safe to repeat.
 
-        Follows redirects, and tries again after what may pass, all within the timeout. Raises Unreachable or Refused.
+        Follows redirects and retries temporary failures within the timeout. Raises Unreachable or Refused.
         """
         return await self._answered(method, request, response, self.search(broker_group))
 
     def stream(self, path: str, address: Address, request: Any = None, response: Any = None) -> Any:
-        """A bidirectional call to one node, signed: a `grpc.aio.StreamStreamCall`. `path`: service.LOG + method. `request` and `response`
-        are message classes; without them the stream carries bytes."""
+        """Open a bidirectional call to one node, with credentials: a `grpc.aio.StreamStreamCall`. `path`: service.LOG + method. `request`
+        and `response` are message classes; without them the stream carries bytes."""
         to_bytes = None if request is None else request.SerializeToString
         from_bytes = None if response is None else response.FromString
         return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata_to(address))
@@ -213,10 +213,10 @@ class LogConnection(AsyncConnection):
 
 
 class Search:
-    """One caller's way to the leader of one broker group, retried with pauses. Not for several callers at once.
+    """One caller's search for the leader of one broker group, with pauses between tries. Not for concurrent callers.
 
-    With `near` every search begins at an endpoint that was given, for what serves there as well; sent away from it, it goes to the leader
-    for `AWAY_S`."""
+    With `near` every search starts at one of the given endpoints, which may serve without leading. If that replica sends the caller away,
+    the search goes to the leader for `AWAY_S`."""
 
     def __init__(self, connection: LogConnection, broker_group: str, pauses: Pauses, *, near: bool = False) -> None:
         self._connection = connection
@@ -227,10 +227,10 @@ class Search:
         self._due_s = 0.0
         self._address: Address | None = None
         self.last = "no endpoint was tried"
-        """Why the last try was not the end of it."""
+        """Why the last try failed."""
 
     async def next_address(self, patience_s: float = PAUSE_MAX_S) -> Address:
-        """Where to try now: the leader, as far as known, else the next endpoint. First waits out what is due, at most `patience_s`."""
+        """The address to try now: the known leader, or else the next endpoint. Waits for the pause that is due, at most `patience_s`."""
         if self._due_s > 0:
             due, self._due_s = self._due_s, 0.0
             await asyncio.sleep(min(due, patience_s))
@@ -240,21 +240,21 @@ class Search:
 
     @property
     def at_home(self) -> bool:
-        """Whether the next try is at an endpoint that was given, whoever leads."""
+        """Whether the next try goes to a given endpoint, whether it leads or not."""
         return self._near and asyncio.get_running_loop().time() >= self._away_until_s
 
     def leave_home(self) -> None:
-        """The replica there cannot serve now; the leader can."""
+        """The replica at the given endpoint cannot serve now; use the leader."""
         self._away_until_s = asyncio.get_running_loop().time() + AWAY_S
 
     def worked(self) -> None:
-        """The node leads and answers: the next pause is a short one again, and others may go there at once."""
+        """The node answers as leader: reset the pause, and let other callers use this address at once."""
         self._pauses.reset()
         if self._group and self._address is not None and not self._near:
             self._connection._leaders[self._group] = self._address
 
     def redirected(self, redirect: pb.Redirect) -> None:
-        """Go where it says. Two nodes that name each other are asked with pauses, as a broker group without a leader is."""
+        """Follow a Redirect. If two nodes redirect to each other, or the group has no leader, tries are separated by pauses."""
         known = self._connection.redirected(redirect)
         if known and self.at_home:
             self.leave_home()
@@ -266,19 +266,19 @@ class Search:
         self._pauses.tries = max(1, self._pauses.tries)
 
     def failed(self, why: str, retry_after_ms: int = 0) -> None:
-        """It did not work there and may work later or elsewhere."""
+        """The try failed, but a later one, or one elsewhere, may succeed."""
         self.last = why
         if self._address is not None:
             self._miss(self._address)
         self._due_s = max(self._pauses.next_s(), retry_after_ms / 1000)
 
     def _miss(self, address: Address) -> None:
-        """Whoever was thought to lead does not, or is not there."""
+        """The presumed leader does not lead, or does not answer."""
         self._connection.forget(self._group, address)
         self._connection.latencies.missed(self._group)
 
     def problem(self, problem: pb.Problem) -> None:
-        """A Problem ended the try. Raises Refused if it will not pass."""
+        """A Problem ended the try. Raises Refused if it is permanent."""
         error = problem_of(problem)
         if not error.retryable:
             raise error
@@ -286,21 +286,21 @@ class Search:
         self._due_s = max(self._pauses.next_s(), problem.retry_after_ms / 1000)
 
     def unreachable(self, timeout_s: float) -> Unreachable:
-        """The end of trying, after so long."""
+        """The error to raise after `timeout_s` without success."""
         endpoints = ";".join(str(address) for address in self._connection.addresses)
         what = f"no usable answer from {endpoints} within {timeout_s:g} s ({self.last})"
         return Unreachable(what, "check the endpoints and that the nodes run")
 
 
 def problem_of(problem: pb.Problem) -> Refused:
-    """A Problem as the exception it is. Whether it may pass is what the node says, not what the code usually means."""
+    """Convert a Problem into an exception. The node says whether it is temporary; the code's usual meaning does not count."""
     error = refusal(problem.code, problem.message)
     error.retryable = problem.retryable
     return error
 
 
 def broken(address: Address, error: grpc.RpcError) -> str:
-    """Why a call that broke may be tried again, in words. Raises Refused when that cannot help."""
+    """Describe a broken call that may be retried. Raises Refused if a retry cannot help."""
     code = transport_code(error)
     if code not in PASSING:
         raise refusal(50001, f"the call to {address} failed with {code.name}") from error

@@ -1,7 +1,7 @@
 """A consumer on the native streams, for one event loop: batches of every queue in order, positions, commits, membership.
 
-Here the parts are put together. What may be read is in `positions.py`, how it comes in `fetching.py`, whose it is in `joining.py`, and what
-a batch holds in `received.py`. Nothing is decided twice: an offset is committed only while its queue has a position here.
+This module puts the parts together. `positions.py` decides what may be read, `fetching.py` reads it, `joining.py` assigns the queues, and
+`received.py` holds a batch. Each decision is made in one place: an offset is committed only while its queue has a position here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 30.0
 WATCH_S = 5.0
-"""After so long without a word from a leader another node is asked who leads, and what queues there are."""
+"""After this time without a message from a leader, another node is asked for the leader and the topic's queues."""
 LEAVE_S = 1.0
-"""So long a member that says goodbye waits for the end of its stream."""
+"""How long a member that leaves waits for its stream to end."""
 AGAIN_S = 0.1
-"""A commit that was refused because the coordinator does not know this member yet is tried again after so long."""
+"""Pause before repeating a commit that was refused because the coordinator does not know this member yet."""
 PROGRESS_S = 0.1
 DISTRUST_MAX = 3
-"""A message that is damaged so many times in a row is damaged in the log."""
+"""After this many damaged reads in a row, a message counts as damaged in the log."""
 
 
 class AsyncConsumer:
@@ -52,9 +52,9 @@ class AsyncConsumer:
             async for batch in consumer.batches():
                 work(batch.bodies())
 
-    Every stored message of a queue comes once and in order, whatever happens to its leader; what retention removed before it was read is
-    told by `Batch.skipped` and `statistics()`. With a consumer group it is at least once: what was not committed comes again to whoever has
-    the queue next. Methods raise ClusterError.
+    Every stored message of a queue is read once and in order, also when the leader changes. `Batch.skipped` and `statistics()` count
+    messages that retention removed before they were read. With a consumer group, delivery is at least once: the next owner of a queue
+    reads uncommitted messages again. Methods raise ClusterError.
     """
 
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
@@ -68,7 +68,7 @@ class AsyncConsumer:
         self._connection = LogConnection(endpoints, **wire)
         self._positions = Positions()
         self._places: tuple[Place, ...] = ()
-        """Queues by number: over all broker groups, in the order of their names."""
+        """Queues by number: counted over all broker groups, in the order of their names."""
         self._flows: dict[str, Flow] = {}
         self._ready: deque[Run] = deque()
         self._news = asyncio.Event()
@@ -87,7 +87,7 @@ class AsyncConsumer:
     async def __aenter__(self) -> AsyncConsumer:
         try:
             await self.open()
-        except BaseException:  # a cancelled opening leaves a stream behind, too
+        except BaseException:  # a cancelled opening must not leave a stream behind either
             await self.close()
             raise
         return self
@@ -96,14 +96,14 @@ class AsyncConsumer:
         try:
             await self.close()
         except ClusterError:
-            # What went wrong first is what the caller is to see.
+            # The caller is to see the first error.
             if kind is None:
                 raise
 
     # -- open and close
 
     async def open(self) -> None:
-        """Find the topic and begin to read, or to join the group. Raises Unreachable or Refused."""
+        """Find the topic and start reading, or join the group. Raises Unreachable or Refused."""
         self._returned.set()
         self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
         if self.settings.group is None:
@@ -123,7 +123,7 @@ class AsyncConsumer:
         self._start(self._watch())
 
     async def close(self) -> None:
-        """Commit what is processed (with auto_commit), leave the group, end all streams."""
+        """Commit processed batches (with auto_commit), leave the group, and end all streams."""
         try:
             if self.settings.auto_commit and self._membership is not None and self._failure is None:
                 await self._commit(self._positions.to_commit(handed=False))
@@ -151,10 +151,10 @@ class AsyncConsumer:
         return task
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
-        """An error of what runs beside the application is the application's: the next batch raises it."""
+        """Run a background task; the application's next batch raises its error."""
         try:
             await work
-        except Exception as error:  # whatever it was, nobody else would hear of it
+        except Exception as error:  # no other code would see the error
             self._failure = self._failure or error
             self._news.set()
 
@@ -181,7 +181,7 @@ class AsyncConsumer:
         return opening
 
     def _chosen(self) -> list[Place]:
-        """Without a group: the queues to be read that are not read yet."""
+        """Without a group: the queues to read that are not read yet."""
         numbers = range(len(self._places)) if self.settings.queues is None else sorted(self.settings.queues)
         return [place for place in map(self._place, numbers) if place not in self._positions]
 
@@ -207,7 +207,7 @@ class AsyncConsumer:
         self._news.set()
 
     async def _watch(self) -> None:
-        """Where a leader is silent, ask another node whether it still is one. Also finds queues that the topic got meanwhile."""
+        """When a leader is silent, ask another node whether it still leads. Also finds queues that were added to the topic."""
         suspects: dict[str, Address | None] = {}
         while True:
             await asyncio.sleep(WATCH_S)
@@ -221,7 +221,7 @@ class AsyncConsumer:
                 continue
             for name in quiet:
                 leader = self._connection.leader(name)
-                # One node may be late to hear of a leader: the second time counts.
+                # A single node may learn of a new leader late, so only the second finding counts.
                 if leader != self._flows[name].address and suspects.get(name) == leader:
                     self._flows[name].restart()
                     if self._membership is not None and self._membership.broker_group == name:
@@ -232,7 +232,7 @@ class AsyncConsumer:
                 self._restart(new)
 
     def _look_after_near(self) -> None:
-        """A replica that serves without leading says every second that it is there; one that served nobody may do so again."""
+        """A replica that serves without leading reports every second that it is alive; restart the stream of one that does not."""
         for flow in self._flows.values():
             if flow.near and flow.at_home and flow.silent_s() >= WATCH_S:
                 flow.restart(f"{flow.address} gives no sign of life")
@@ -242,8 +242,8 @@ class AsyncConsumer:
     # -- batches
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Batches as they come, for ever, or with `until_end` until everything has come. Asking for the next one says that the last one is
-        processed."""
+        """Yield batches as they arrive: forever, or with `until_end` up to the end of the topic. Requesting the next batch marks the last
+        one as processed."""
         while (batch := await self.next_batch()) is not None:
             yield batch
 
@@ -253,7 +253,7 @@ class AsyncConsumer:
             yield batch.to_arrow(columns)
 
     async def next_batch(self, wait_s: float | None = None) -> Batch | None:
-        """The next batch. None: nothing came within `wait_s`, or with `until_end` everything has come."""
+        """The next batch. None: none arrived within `wait_s`, or with `until_end` everything was read."""
         self._positions.all_processed()
         self._returned.set()
         loop = asyncio.get_running_loop()
@@ -293,7 +293,7 @@ class AsyncConsumer:
             if self.settings.tags is not None:
                 batch = batch.with_tags(self.settings.tags)
                 if not len(batch):
-                    # There is nothing in it to work on.
+                    # The batch is empty after filtering, so the application has nothing to process.
                     self._positions.all_processed()
                     continue
             self._log.delivered(run.place, batch)
@@ -304,7 +304,7 @@ class AsyncConsumer:
         return None
 
     def _distrust(self, run: Run, error: BadEntries) -> None:
-        """Read it once more: it may have been damaged on its way."""
+        """Read a damaged run again: it may have been damaged in transit."""
         times = self._distrusted[2] + 1 if self._distrusted and self._distrusted[:2] == (run.place, run.offset) else 1
         self._distrusted = run.place, run.offset, times
         what = f"queue {self._places.index(run.place)} is damaged from offset {run.offset} on: {error}"
@@ -320,12 +320,12 @@ class AsyncConsumer:
             self.settings.on_progress(self.statistics())
 
     def statistics(self) -> ConsumerStatistics:
-        """What was done, and how far every queue is."""
+        """Counters of this consumer, and its progress in every queue."""
         queues = []
         for place in self._positions:
             p = self._positions[place]
             skipped = p.missed + p.missed_ahead
-            # Nothing is left of what retention took.
+            # Every message read ahead was removed by retention.
             position = None if p.handed is None else p.handed + p.missed_ahead
             queues.append(QueueStatistics(self._places.index(place), place.broker_group, position, p.committed, p.end, skipped))
         buffered = sum(flow.window.waiting for flow in self._flows.values())
@@ -337,12 +337,12 @@ class AsyncConsumer:
     # -- positions
 
     def assigned(self) -> tuple[int, ...]:
-        """The numbers of the queues that are read."""
+        """The numbers of the queues that this consumer reads."""
         return self._numbers(self._positions)
 
     def caught_up(self) -> bool:
-        """Whether everything was handed out that there was when the leaders last spoke. False while one of them cannot be reached, and for
-        a member of a consumer group that has no queue (yet)."""
+        """Whether the consumer has handed out every message up to the ends that the leaders last reported. False while a leader is
+        unreachable, and for a group member without queues."""
         reading = {place.broker_group for place in self._positions}
         return bool(reading) and all(self._flows[name].live for name in reading) and self.statistics().lag == 0
 
@@ -350,7 +350,7 @@ class AsyncConsumer:
         return tuple(sorted(map(self._places.index, places)))
 
     def seek(self, queue: int, to: int | str | datetime) -> None:
-        """Go on elsewhere in one queue: an offset, `earliest`, `latest`, or the first message stored at a moment or later."""
+        """Continue one queue at another place: an offset, `earliest`, `latest`, or the first message stored at or after a moment."""
         place = self._place(queue)
         if place not in self._positions:
             raise BadArgument(f"queue {queue} is not read here", "choose one of assigned()")
@@ -358,7 +358,7 @@ class AsyncConsumer:
         self._restart([place])
 
     def seek_time(self, moment: datetime | int, queue: int | None = None) -> None:
-        """Go on with the first message stored at this moment (or milliseconds since 1970) or later, in one queue or in all."""
+        """Continue one queue, or all, with the first message stored at or after this moment (or milliseconds since 1970)."""
         start = Start(store_ms=moment) if isinstance(moment, int) else start_of(moment, 0)
         places = list(self._positions) if queue is None else [self._place(queue)]
         for place in places:
@@ -372,9 +372,10 @@ class AsyncConsumer:
     # -- the consumer group
 
     async def commit(self, offsets: Mapping[int, int] | None = None) -> None:
-        """Store how far the group is: behind everything that was handed out, or for each of these queues the next offset to be read.
+        """Commit the group's position: behind every message handed out, or the next offset to read for each given queue.
 
-        Durable on a majority when it returns. Queues that were revoked meanwhile are left out. Raises BadArgument, Unreachable or Refused.
+        Durable on a majority when it returns. Queues that were revoked in the meantime are left out. Raises BadArgument, Unreachable or
+        Refused.
         """
         if self.settings.group is None:
             raise BadArgument("without a consumer group nothing is committed", "name a group")
@@ -389,7 +390,8 @@ class AsyncConsumer:
                 await self._commit_at(name, {place: offset for place, offset in offsets.items() if place.broker_group == name})
 
     async def _commit_at(self, broker_group: str, offsets: Mapping[Place, int]) -> None:
-        """Only for queues that are ours. A coordinator that does not know that (a new one, to whom we have not come yet) is asked again."""
+        """Commit only queues that this member owns. A new coordinator that this member has not joined yet refuses; the commit is then
+        repeated."""
         assert self._membership is not None, "only members commit"
         end = asyncio.get_running_loop().time() + self._connection.timeout_s
         while own := {place: offset for place, offset in offsets.items() if place in self._positions}:
@@ -420,17 +422,17 @@ class AsyncConsumer:
         return {"broker_group": broker_group, "namespace": s.namespace, "topic": s.topic, "consumer_group": self.settings.group}
 
     async def _commit_by_itself(self) -> None:
-        """What is processed, in intervals. While the cluster cannot be reached there is nothing to do but try again."""
+        """Commit processed batches at intervals. While the cluster is unreachable, the next interval tries again."""
         while True:
             await asyncio.sleep(self.settings.commit_interval_s)
             with suppress(Unreachable):
                 await self._commit(self._positions.to_commit(handed=False))
 
     async def _change(self, numbers: frozenset[int], confirm: Confirm) -> None:
-        """Make these queues ours: see `joining.py` for the order."""
+        """Take over exactly these queues: see `joining.py` for the order."""
         anew = bool(numbers) and next(iter(self._positions), None) is None
         if anew or any(number >= len(self._places) for number in numbers):
-            # While it reads nothing, numbers may have come to mean other queues.
+            # While the consumer reads no queue, the numbers may have been given to other queues.
             self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
         wanted = set(map(self._place, numbers))
         gone = set(self._positions) - wanted
@@ -450,7 +452,7 @@ class AsyncConsumer:
         self._restart(gone)
         assert self._membership is not None, "only members let go"
         if self._positions.in_hand(gone):
-            # A batch that the application finishes in time need not come again at the next member.
+            # If the application finishes its batch in time, the next owner need not read it again.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._membership.liveness_s / 3):
                     await self._returned.wait()
@@ -468,7 +470,7 @@ class AsyncConsumer:
                 await answer
 
     async def _committed(self, places: Collection[Place]) -> dict[Place, int]:
-        """What the group committed in these queues."""
+        """The group's committed offsets in these queues."""
         found: dict[Place, int] = {}
         for name in sorted({place.broker_group for place in places}):
             request = pb.OffsetsRequest(**self._as_group(name))

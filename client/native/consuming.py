@@ -1,7 +1,7 @@
-"""`ledgermq consume` on the native streams: whether a consumer group may be served by them, and the loop that fills a file.
+"""`ledgermq consume` on native streams: whether they may serve a consumer group, and the loop that fills a file.
 
-A group's progress in a topic is either leases and acknowledgements or committed offsets. What leases know is not known to a stream, so a
-group that has leased anything of the topic goes on with leases. What is committed here lies in the file, durably, before.
+A group's progress in a topic is either leases with acknowledgements, or committed offsets. Streams do not see leases, so a group that has
+leased any message of the topic continues with leases. Messages are durable in the file before their offsets are committed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ledgermq.proto.status import Code
 FLUSH_S = 1.0
 FLUSH_BYTES = 64 << 20
 QUEUELESS_S = 30.0
-"""A member without a queue waits for one so long: it may be a spare one, or the others may not have let go yet."""
+"""How long a member without a queue waits for one: it may be a spare member, or other members may not have released theirs yet."""
 KINDS = ("normal", "fifo", "delay", "transaction", "mixed")
 """Kinds of topics whose messages are delivered in the order of their queues."""
 
 
 class File(Protocol):
-    """Where messages go: see `data_files.py`."""
+    """The output file: see `data_files.py`."""
 
     @property
     def whole(self) -> bool: ...
@@ -41,7 +41,7 @@ class File(Protocol):
 
 
 class Progress(NamedTuple):
-    """How far a consumer group is in one queue, whichever way it reads, and how many messages it has leased there."""
+    """A consumer group's progress in one queue, read either way, and how many messages it has leased there."""
 
     broker_group: str
     queue: int
@@ -50,8 +50,8 @@ class Progress(NamedTuple):
 
 
 async def by_offsets(connection: LogConnection, topic: str, group: str, namespace: str, progress: Collection[Progress] | None) -> bool:
-    """Whether this group reads this topic by committed offsets, or has not begun. `progress`: in the queues where it has any; None: the
-    caller may not know. Raises Unreachable or Refused."""
+    """Whether this group reads this topic by committed offsets, or has not started. `progress`: in each queue where it has any; None: the
+    caller may not see it. Raises Unreachable or Refused."""
     reached: dict[tuple[str, int], int] = {}
     commits = False
     try:
@@ -67,7 +67,7 @@ async def by_offsets(connection: LogConnection, topic: str, group: str, namespac
     except Refused as error:
         if error.code in (Code.TOPIC_NOT_FOUND, Code.UNAUTHORIZED, Code.FORBIDDEN):
             raise
-        # Nodes of an older release have no such streams.
+        # Nodes of an older release do not have these streams.
         return False
     if progress is None:
         return commits
@@ -75,13 +75,13 @@ async def by_offsets(connection: LogConnection, topic: str, group: str, namespac
 
 
 def progress_of(description: admin_pb2.DescribeGroupResponse, topic: str, namespace: str) -> list[Progress]:
-    """Of a consumer group in one topic, out of its description."""
+    """A consumer group's progress in one topic, from its description."""
     rows = [row for row in description.group.queues if (row.topic.namespace, row.topic.name) == (namespace, topic)]
     return [Progress(row.broker_group, row.group_queue, row.cursor, row.leased) for row in rows]
 
 
 class Filling:
-    """One run of `consume` into a file. `show` gets the number of messages, `expect` how many there are in all, as far as it is known."""
+    """One run of `consume` into a file. `show` receives the number of messages, `expect` the total as far as it is known."""
 
     def __init__(
         self, file: File, limit: int | None, commits: bool, show: Callable[[int], None], expect: Callable[[int | None], None]
@@ -93,16 +93,17 @@ class Filling:
         self._expect = expect
         self.done = 0
         self._ends: dict[int, int] = {}
-        """By queue, behind what is in the file and not committed."""
+        """Per queue, the offset behind the messages that are in the file but not committed."""
 
     async def run(self, consumer: AsyncConsumer, until_empty_s: float | None) -> None:
-        """Until the limit, until nothing came for so long, or until cancelled, which ends it well. Raises ClusterError, OSError."""
+        """Run until the limit, until no message arrived for this long, or until cancelled, which is a normal end. Raises ClusterError,
+        OSError."""
         complete = False
         try:
             await self._fill(consumer, until_empty_s)
             complete = True
         except BaseException as error:
-            # Ctrl-C comes as a cancellation, and is how following a topic ends.
+            # Ctrl-C arrives as a cancellation, and is the normal end of following a topic.
             complete = not isinstance(error, Exception)
             raise
         finally:
@@ -147,7 +148,7 @@ class Filling:
         self._show(self.done)
 
     async def revoked(self, consumer: AsyncConsumer, queues: tuple[int, ...]) -> None:
-        """Other members get these: what is safe in the file is committed now or never."""
+        """Other members receive these queues: commit now what is durable in the file, because later commits are refused."""
         if not self._file.whole:
             self._file.flush()
             await self._commit(consumer)

@@ -1,8 +1,8 @@
-"""A Parquet file of what a consumer was given and what it acknowledged: one row a delivery (docs/audit.md, "Against clients").
+"""A Parquet file of the messages that a consumer received and acknowledged: one row per delivery (docs/audit.md, "Against clients").
 
-Law: a row says `acknowledged_ms` only after the cluster answered the commit. A delivery is kept until then, so of those that are never
-committed at most `PENDING_ROWS` wait; the oldest are then written as not acknowledged, which claims less than the truth and never more.
-How the file grows is in `parquet_log.py`.
+Law: a row has `acknowledged_ms` only after the cluster has answered the commit. A delivery is kept in memory until then. If deliveries are
+never committed, at most `PENDING_ROWS` are kept; the oldest are then written as not acknowledged, which claims too little, never too much.
+`parquet_log.py` writes the file.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A run of deliveries of one queue whose rows differ in offset and message id only."""
+    """A run of deliveries of one queue, whose rows differ only in offset and message id."""
 
     place: Place
     offsets: I64
     message_ids: Any
     delivered_ms: int
     sought_below: int
-    """Offsets below this one were asked for again by the application itself."""
+    """The application itself asked again for offsets below this one."""
     acknowledged_ms: int | None = None
 
     def __len__(self) -> int:
@@ -63,12 +63,12 @@ class Delivered:
 
 
 class DeliveryLog(ParquetLog[Delivered]):
-    """Deliveries of one consumer into one file, which must not exist yet. A context manager. For one thread."""
+    """Deliveries of one consumer, written to one new file. A context manager. For one thread."""
 
     what = "deliveries"
 
     def __init__(self, path: str | Path, *, group_rows: int = GROUP_ROWS, group_s: float = GROUP_S) -> None:
-        """As `ParquetLog`. Raises BadArgument."""
+        """As for `ParquetLog`. Raises BadArgument."""
         super().__init__(path, group_rows=group_rows, group_s=group_s)
         self._topic = self._consumer_group = ""
         self._pending: dict[Place, deque[Delivered]] = {}
@@ -76,11 +76,11 @@ class DeliveryLog(ParquetLog[Delivered]):
         self._sought: dict[Place, int] = {}
 
     def of(self, stored_topic: str, stored_group: str) -> None:
-        """What is read, and for whom ("": for no consumer group, and nothing is ever committed)."""
+        """Set the topic and the consumer group ("": no group, so nothing is ever committed)."""
         self._topic, self._consumer_group = stored_topic, stored_group
 
     def delivered(self, place: Place, batch: Batch) -> None:
-        """A batch goes to the application now. Raises OSError."""
+        """Record that a batch is handed to the application now. Raises OSError."""
         if not len(batch):
             return
         ids = batch.to_arrow(("message_id",)).column(0)
@@ -95,12 +95,12 @@ class DeliveryLog(ParquetLog[Delivered]):
             self._oldest_goes()
 
     def sought(self, place: Place, below: int | None) -> None:
-        """The application goes elsewhere in a queue that holds messages up to there (None: nobody knows): whatever of them comes now, comes
-        because it wants it, whoever of the consumer group had it before."""
+        """Record a seek in a queue that holds messages up to `below` (None: unknown). Deliveries below that offset are then repeated at the
+        application's own wish, whichever member of the consumer group received them before."""
         self._sought[place] = EVERYTHING if below is None else below
 
     def committed(self, ends: Mapping[Place, int]) -> None:
-        """The cluster has committed these: everything before the end of each queue is acknowledged. Raises OSError."""
+        """Record that the cluster has committed: everything before the end of each queue is acknowledged. Raises OSError."""
         now = _now_ms()
         for place, end in ends.items():
             waiting = self._pending.get(place, deque())
@@ -115,7 +115,7 @@ class DeliveryLog(ParquetLog[Delivered]):
             self._pending[place] = keep
 
     def close(self) -> None:
-        """Write what was never acknowledged too, complete the file and sync it. Raises OSError."""
+        """Also write deliveries that were never acknowledged, then complete and sync the file. Raises OSError."""
         while self._writer is not None and self._pending_rows:
             self._oldest_goes()
         super().close()
@@ -156,8 +156,8 @@ class DeliveryLog(ParquetLog[Delivered]):
 
 
 class Deliveries:
-    """The log of a consumer that may have none. A path is opened here, and closed with the consumer; a log stays its owner's. What goes
-    wrong with the file is a BadArgument."""
+    """The optional delivery log of a consumer. A path is opened here, and closed with the consumer; a given log stays its owner's to close.
+    A failure of the file raises BadArgument."""
 
     def __init__(self, given: DeliveryLog | str | Path | None, stored_topic: str, stored_group: str) -> None:
         self._own = isinstance(given, str | Path)
@@ -191,11 +191,11 @@ class Deliveries:
             yield
         except OSError as error:
             what = f"deliveries cannot be written to {log.path} ({error.strerror or error})"
-            raise BadArgument(what, "make room, and read on from what is committed with another file") from error
+            raise BadArgument(what, "free disk space, then continue from the committed offsets with another file") from error
 
 
 def schema() -> Any:
-    """The Arrow schema of a file of deliveries. Null: not known; of `acknowledged_ms`: not acknowledged."""
+    """The Arrow schema of a delivery file. Null means unknown; in `acknowledged_ms`, not acknowledged."""
     import pyarrow as pa
 
     kinds = {"queue": pa.int32(), "attempt": pa.int32(), "offset": pa.int64(), "sought": pa.bool_()}

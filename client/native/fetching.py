@@ -1,9 +1,9 @@
-"""The Fetch stream of one broker group: opened at its leader (or at a replica that is near, where that is wanted), read, opened again
-where it broke off or where something else is wanted.
+"""The Fetch stream of one broker group: opened at its leader (or at a nearby replica, if wanted), read, and reopened when it breaks or when
+other positions are wanted.
 
-What is accepted decides `positions.py`; here are streams, credit and the watch over silence. The server may send so many bytes as the
-window has room: what the application has not taken yet and what was granted and not used never exceed it together, but for the one response
-that a message larger than the rest of the credit needs.
+`positions.py` decides what is accepted; streams, credit and the detection of silent servers live here. The server may send as many bytes as
+the window has room for: bytes waiting for the application plus unused credit never exceed the window, except for the one response that a
+message larger than the remaining credit needs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ledgermq.proto import log_pb2 as pb
 
 
 class Window:
-    """Bytes that one stream may have on their way or waiting. `size` ≥ `waiting` + `granted`, but for one response."""
+    """The bytes of one stream that may be in transit or waiting. `size` ≥ `waiting` + `granted`, except for one response."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.waiting = 0
-        """Accepted, and not taken by the application."""
+        """Bytes accepted but not yet taken by the application."""
         self.granted = 0
-        """What the server may still send on this stream."""
+        """Bytes that the server may still send on this stream."""
 
     def opened(self) -> int:
-        """A new stream begins: credit of the old one is gone. Returns the credit to begin with."""
+        """Start a new stream, without the credit of the old one. Returns the initial credit."""
         self.granted = max(0, self.size - self.waiting)
         return self.granted
 
@@ -50,7 +50,7 @@ class Window:
         self.waiting -= size
 
     def due(self) -> int:
-        """Credit that is worth a message: a quarter of the window, or all there is when nothing waits."""
+        """The credit to grant now: at least a quarter of the window, or any amount when no bytes are waiting; otherwise 0."""
         room = self.size - self.waiting - self.granted
         return room if room >= self.size // 4 or (room > 0 and self.granted <= 0) else 0
 
@@ -59,8 +59,8 @@ class Window:
 
 
 class Flow:
-    """One broker group's stream. `opening` is its first message without places and credit; `ready` gets what was accepted, and None when
-    something else became known."""
+    """The stream of one broker group. `opening` is its first message without places and credit. `ready` receives each accepted run, and
+    None when other state changed."""
 
     def __init__(
         self,
@@ -75,23 +75,23 @@ class Flow:
     ) -> None:
         self.broker_group = broker_group
         self.near = near
-        """Any replica may serve it, the endpoints that were given before the leader."""
+        """Any replica may serve the stream; the given endpoints are tried before the leader."""
         self.replica = ""
-        """Who serves it, by its own word."""
+        """The node that serves the stream, as it named itself."""
         self.age_ms: int | None = None
-        """How old what that one knew was at most when it last said so; None: it leads, or does not say."""
+        """The maximal age of that replica's state when it last reported; None: it leads, or does not report."""
         self.window = Window(window_bytes)
         self.opened = 0
         """How often a stream was opened."""
         self.quiet_since = 0.0
-        """When the server last said something."""
+        """When the server last sent a message."""
         self.address: Address | None = None
         self.at_home = False
-        """The stream is where a reader that is `near` wants to be."""
+        """A `near` reader's stream is at one of the given endpoints."""
         self.live = False
-        """A stream is open, and its leader has spoken."""
+        """A stream is open, and its leader has answered."""
         self._good_at = 0.0
-        """When messages last came, or the word that there are no more."""
+        """When messages last arrived, or the report that there are no more."""
         self._opened_at = 0.0
         self._connection = connection
         self._positions = positions
@@ -103,28 +103,28 @@ class Flow:
         self._complaint = ""
 
     def restart(self, complaint: str = "") -> None:
-        """What is wanted has changed, or the leader: begin again where every queue is. With a complaint the try counts as a failed one."""
+        """The wanted positions or the leader changed: reopen at the current positions. With a complaint the try counts as failed."""
         self._complaint = complaint
         self._changed.set()
         if self._call is not None:
             self._call.cancel()
 
     def silent_s(self) -> float:
-        """For how long nothing has come of what is wanted."""
+        """How long no wanted messages have arrived, in seconds."""
         return _now() - self.quiet_since if self._positions.wanted(self.broker_group) else 0.0
 
     def away_s(self) -> float:
-        """For how long the stream has been open, at the leader, of a reader that wants to be elsewhere."""
+        """How long a `near` reader's stream has been open at the leader instead, in seconds."""
         return 0.0 if self.at_home else _now() - self._opened_at
 
     def taken(self, size: int) -> None:
-        """The application took so many bytes."""
+        """The application took this many bytes."""
         self.window.taken(size)
         if self.window.due():
             self._wake.set()
 
     async def run(self) -> None:
-        """Read until cancelled. Raises Unreachable after the connection's time-out without any good answer, Refused when told so."""
+        """Read until cancelled. Raises Unreachable after the connection's timeout without a good answer; Refused if the node refuses."""
         search = self._connection.search(self.broker_group, near=self.near)
         self.quiet_since = self._good_at = _now()
         while True:
@@ -150,13 +150,13 @@ class Flow:
                 raise Unreachable(f"broker group {self.broker_group} cannot be read ({search.last})", "check ledgermq status")
 
     async def _read_at(self, address: Address, search: Search) -> None:
-        """One stream, to its end. Returns when it is to be opened again, here or elsewhere."""
+        """Read one stream to its end. Returns when a stream is to be opened again, here or at another node."""
         wanted = self._positions.wanted(self.broker_group)
         generations = {queue: generation for queue, (generation, _) in wanted.items()}
         opening = pb.OpenFetch(credit_bytes=self.window.opened())
         opening.MergeFrom(self._opening)
         for queue, (_, start) in wanted.items():
-            # `from` is a word of Python's.
+            # `from` is a Python keyword.
             start.fill(getattr(opening, "from").add(queue=queue))
         self._call = call = self._connection.stream(LOG + "Fetch", address)
         self.opened += 1
@@ -174,12 +174,12 @@ class Flow:
                 elif not self._told(response, generations, search):
                     return
                 elif response.HasField("opened"):
-                    # Whether more comes of it than a first word is still to be seen.
+                    # A first message alone does not prove that the stream works.
                     continue
                 self._good_at = self.quiet_since
                 search.worked()
         except asyncio.CancelledError:
-            # Both the end of this task and the end of a stream by `restart` come as a cancellation.
+            # The end of this task and the end of a stream by `restart` both arrive as a cancellation.
             if not self._changed.is_set() or _cancelling():
                 raise
         finally:
@@ -190,7 +190,7 @@ class Flow:
             await asyncio.wait([writer])
 
     async def _write(self, call: Any, opening: pb.OpenFetch) -> None:
-        """The first message, then credit whenever it is due. A stream that is over is noticed by its reader."""
+        """Write the first message, then credit whenever it is due. The reader notices the end of the stream."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             await call.write(pb.FetchRequest(open=opening).SerializeToString())
             while True:
@@ -215,7 +215,7 @@ class Flow:
             self._wake.set()
 
     def _told(self, response: pb.FetchResponse, generations: dict[int, int], search: Search) -> bool:
-        """What is not messages. False: the stream ends here. Raises Refused."""
+        """Handle a response without messages. False: the stream ends here. Raises Refused."""
         kind = response.WhichOneof("response")
         if kind == "redirect":
             search.redirected(response.redirect)

@@ -1,8 +1,8 @@
-"""Membership of a consumer group that shares the queues of a topic: which queues are this member's, for as long as its Join stream lives.
+"""Membership in a consumer group that shares the queues of a topic: which queues this member owns while its Join stream lives.
 
-The order of a change is the whole of it: what is taken away is let go first (nothing more is read, what is done is committed, the
-application is told), then the change is confirmed, and only then what is new begins to be read. A member that has had no stream for as long
-as a silent one counts as gone lets everything go by itself: others may have it by then.
+The order of a change is essential. First the member releases revoked queues: it stops reading, commits what is processed, and calls the
+application. Then it confirms the change. Only then does it start reading new queues. A member without a stream for as long as the session
+timeout releases all queues by itself, because other members may own them by then.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
 
 BEATS = 3
-"""Signs of life within the time after which a silent member counts as gone."""
+"""Heartbeats within the session timeout."""
 LIVENESS_S = 10.0
-"""Until the first assignment says otherwise."""
+"""The session timeout until the first assignment."""
 
 Confirm = Callable[[], Awaitable[None]]
 Change = Callable[[frozenset[int], Confirm], Awaitable[None]]
-"""Make exactly these queues this member's own: let go, confirm, then begin with what is new."""
+"""Make exactly these queues the member's own: release, confirm, then start reading the new ones."""
 
 
 class Membership:
-    """One member of a consumer group. `who`: the first message of every stream, but for what this member has; `owned` are the queues that
-    it reads now."""
+    """One member of a consumer group. `who`: the first message of every stream, without the last change; `owned` returns the queues that
+    the member reads now."""
 
     def __init__(self, connection: LogConnection, who: pb.JoinRequest, change: Change, owned: Callable[[], Collection[int]]) -> None:
         self.generation = 0
-        """The last change that this member finished; 0: it reads nothing."""
+        """The last change that this member completed; 0: it reads no queue."""
         self.changing = False
-        """A change is being made: what the cluster refuses to commit now is not this member's any more."""
+        """A change is under way: a queue whose commit is refused now no longer belongs to this member."""
         self.members: tuple[str, ...] = ()
         self.liveness_s = LIVENESS_S
         self._connection = connection
@@ -53,11 +53,11 @@ class Membership:
         self._restarting = False
         self._leaving = False
         self._answered_at = 0.0
-        """When the coordinator last answered a sign of life."""
+        """When the coordinator last answered a heartbeat."""
 
     @property
     def broker_group(self) -> str:
-        """Whose leader is asked."""
+        """The broker group whose leader coordinates."""
         return self._who.broker_group
 
     @property
@@ -71,7 +71,7 @@ class Membership:
             self._call.cancel()
 
     async def leave(self) -> None:
-        """Say goodbye, so that others need not wait until this member counts as gone; `run` returns soon afterwards."""
+        """Leave the group, so that other members need not wait for the session timeout; `run` returns soon afterwards."""
         self._leaving = True
         if self._call is not None:
             with suppress(grpc.RpcError, asyncio.InvalidStateError):
@@ -79,7 +79,7 @@ class Membership:
                     await self._call.done_writing()
 
     async def run(self) -> None:
-        """Stay a member until it left. Raises Unreachable after the connection's time-out without a stream, Refused when told so."""
+        """Stay a member until `leave`. Raises Unreachable after the connection's timeout without a stream; Refused if the node refuses."""
         searched, search = self.broker_group, self._connection.search(self.broker_group)
         self._lost_at = _now()
         while not self._leaving:
@@ -91,7 +91,7 @@ class Membership:
             except Refused as error:
                 if error.code != Code.PRECONDITION_FAILED:
                     raise
-                # It counts as gone: it was silent for too long.
+                # The coordinator expired this member, which was silent for too long.
                 search.failed(error.what)
                 await self._let_everything_go()
             except grpc.RpcError as error:
@@ -117,7 +117,7 @@ class Membership:
             self._answered_at = _now()
 
     async def _at(self, address: Address, search: Search) -> None:
-        """One stream, to its end."""
+        """Run one stream to its end."""
         self._restarting = False
         self._answered_at = _now()
         self._call = call = self._connection.stream(LOG + "Join", address, pb.JoinRequest, pb.JoinResponse)
@@ -129,7 +129,7 @@ class Membership:
                 if kind == "redirect":
                     search.redirected(response.redirect)
                     if response.redirect.broker_group not in ("", self.broker_group):
-                        # The topic grew into a broker group that stands before: its leader coordinates, and counts queues otherwise.
+                        # The topic grew into a broker group that sorts first: its leader now coordinates, and its queue numbers differ.
                         self._who.broker_group = response.redirect.broker_group
                         await self._let_everything_go()
                     return
@@ -142,7 +142,7 @@ class Membership:
             code = await call.code()
             search.failed(f"{address} ends the membership with {code.name}")
         except asyncio.CancelledError:
-            # Both the end of this task and `restart` come as a cancellation.
+            # The end of this task and `restart` both arrive as a cancellation.
             task = asyncio.current_task()
             if not self._restarting or (task is not None and task.cancelling()):
                 raise
@@ -158,7 +158,7 @@ class Membership:
         self.members = tuple(assignment.members)
         self.liveness_s = assignment.liveness_ms / 1000 or LIVENESS_S
         if assignment.generation == self.generation:
-            # The answer to a sign of life.
+            # This is the answer to a heartbeat.
             return
 
         async def confirm() -> None:
@@ -168,7 +168,7 @@ class Membership:
         await self._changed(frozenset(assignment.queues), confirm)
 
     async def _beat(self, call: Any) -> None:
-        """The first message, then signs of life."""
+        """Write the first message, then heartbeats."""
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             first = pb.JoinRequest(generation=self.generation, queues=sorted(self._owned()) if self.generation else ())
             first.MergeFrom(self._who)
@@ -176,7 +176,7 @@ class Membership:
             while True:
                 await asyncio.sleep(self.liveness_s / BEATS)
                 if _now() - self._answered_at > self.liveness_s and not self.changing:
-                    # Each sign of life is answered: nobody is there.
+                    # Each heartbeat is answered, so the coordinator is gone.
                     self.restart()
                 await self._write(call, pb.JoinRequest(generation=self.generation))
 
@@ -190,4 +190,4 @@ def _now() -> float:
 
 
 async def _nobody() -> None:
-    """There is no stream to confirm a change on."""
+    """Confirm a change without a stream: there is no coordinator to confirm it to."""

@@ -1,20 +1,20 @@
-"""What a producer sends to one broker group, and what it makes of the answers. No I/O, no clock: `stream.py` carries it out.
+"""What a producer sends to one broker group, and how it reacts to the answers. No I/O, no clock: `stream.py` carries it out.
 
-The law: whatever nodes and streams do, of the messages accepted here each is stored at most once, the acknowledged ones of a queue lie
-in the order in which they were accepted, and each is told once, as acknowledged (it is stored) or failed (with `unknown`, if it may be
-stored).
+The law: whatever nodes and streams do, each message accepted here is stored at most once; the acknowledged messages of a queue are stored
+in the order in which they were accepted; and each message gets exactly one outcome, acknowledged (it is stored) or failed (with `unknown`
+if it may be stored).
 
-Sequence numbers carry that law. A frame whose stream broke before it was answered may be in the log, or a copy of it may still arrive
-there: it *wanders*. What follows from that:
+Sequence numbers enforce that law. A frame whose stream broke before it was answered may be in the log, or a copy of it may still arrive at
+a node: its outcome is in doubt, and the code says that it *wanders*. From this follows:
 
-* A wanderer is sent again with the same numbers and contents until it is answered, even when its messages are out of time. Once it is
-  stored its copies are duplicates.
-* A frame that is rejected, and does not wander, is not stored and will not be. What comes after it gets numbers anew, but only when every
-  frame of the stream is answered, for until then a later one could still be appended at its old numbers.
-* If a later frame wanders then, its number must not be given to another message. All that follows the rejected frame is sent by another
-  producer (a new id, or the next epoch of the name), after what was before it is answered by the old one: the wanderers have a gap before
-  them that nobody fills.
-* A wanderer that is refused for good may be stored all the same, and so may the wanderers behind it: they fail as unknown.
+* A frame in doubt is sent again with the same numbers and contents until it is answered, even when its messages are past their deadline.
+  Once it is stored, further copies are duplicates.
+* A rejected frame that is not in doubt is not stored and never will be. The messages behind it get new numbers, but only when every frame
+  of the stream is answered, because until then a later frame could still be appended with its old numbers.
+* If a later frame is then in doubt, its number must not be given to another message. Everything behind the rejected frame is sent by
+  another producer (a new id, or the next epoch of the name), after the old producer's earlier frames are answered. The frames in doubt
+  then have a gap before them that is never filled, so no node can append them.
+* A frame in doubt that is refused for good may be stored all the same, and so may the frames in doubt behind it: they fail as unknown.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ledgermq.proto.frames import FrameBuilder
 from ledgermq.proto.status import Code, LedgerError
 
 UNDER_WAY_MAX = 5
-"""Frames without an answer: of so many a broker group remembers the receipts."""
+"""Frames without an answer: a broker group remembers the receipts of this many."""
 PAUSE_S = 0.05
-"""After a rejection that may pass, if the node gives no hint."""
+"""The pause after a temporary rejection, if the node suggests none."""
 TOO_LATE_REMEDY = "check that the broker group has a leader (ledgermq status)"
 STALE_EPOCH = Code.PRECONDITION_FAILED
-"""Unless it is retryable: then frames came in another order than their numbers."""
+"""Fatal unless the Problem is retryable; then frames arrived in another order than their numbers."""
 UNKNOWN_PRODUCER = Code.NOT_FOUND
 
 
 class Dropped(Enum):
-    """Whether messages of a rejected frame will never be sent again, and if so, whether a copy of them wanders."""
+    """Whether messages of a rejected frame will never be sent again, and if so, whether a copy of them is in doubt."""
 
     NOTHING = auto()
     SURELY = auto()
@@ -53,7 +53,7 @@ class Dropped(Enum):
 
 @dataclass(slots=True)
 class _Rejected:
-    """A frame by its first sequence number, and what of it is still to be sent."""
+    """A rejected frame, by its first sequence number, and the batches of it that are still to be sent."""
 
     sequence: int
     parts: list[Batch]
@@ -61,12 +61,13 @@ class _Rejected:
 
 
 class BadAnswer(Exception):
-    """The node answers something that was not asked. The stream is of no more use."""
+    """The node answered something that was not asked. The stream cannot be used any further."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSettings:
-    """Of one producer. `topic` is the stored name; `batch_bytes` bounds a batch, `window_bytes` what is under way in one stream."""
+    """The settings of one producer. `topic` is the stored name; `batch_bytes` bounds a batch, `window_bytes` the bytes in flight of a
+    stream."""
 
     topic: str
     name: str = ""
@@ -77,7 +78,7 @@ class LaneSettings:
 
 
 class Lane:
-    """The messages for one broker group. All times are of one monotonic clock, in seconds."""
+    """The messages for one broker group. All times are seconds of one monotonic clock."""
 
     def __init__(
         self,
@@ -90,13 +91,13 @@ class Lane:
         released: Callable[[], None] = lambda: None,
         receipts: Callable[[pb.Receipt], None] = lambda receipt: None,
     ) -> None:
-        """`released` is called when messages are settled, `receipts` with each receipt; `numbers`: see FrameAcknowledged."""
+        """`released` is called when messages have an outcome, `receipts` with each receipt; `numbers`: see FrameAcknowledged."""
         self.broker_group = broker_group
         self.gathering = gathering
         self.flushing = 0
-        """So many callers want what is there to be sent without waiting for more."""
+        """The number of callers that want gathered messages to be sent without waiting for more."""
         self.obstacle = ""
-        """Why there is no stream to the leader, as far as somebody has tried: what messages that run out of time were waiting for."""
+        """Why there is no stream to the leader, as far as known: the reason given to messages that pass their deadline."""
         self.fenced: ProducerFenced | None = None
         self._settings = settings
         self._statistics = statistics
@@ -111,17 +112,17 @@ class Lane:
         self._log_tag = 0
         self._builder: FrameBuilder | None = None
         self._next_sequence = 0
-        """Of the next message that has none."""
+        """The next sequence number to assign."""
         self._rejected: list[_Rejected] = []
-        """Frames of this stream, as long as others are not answered."""
+        """Answered frames of this stream, kept while others are unanswered."""
         self._stored_to = 0
-        """While `_rejected`: the next sequence number as the node tells it."""
+        """While `_rejected`: the next sequence number that the node expects."""
         self._renew = False
-        """What has no sequence number yet is for another producer."""
+        """Batches without sequence numbers are for another producer."""
         self._forgotten = False
-        """A rejection said that the producer is not known."""
+        """A rejection said that the node does not know the producer."""
         self._acknowledged_to = 0
-        """The end of the furthest frame that is acknowledged: when a wanderer arrived late, that of a frame behind a rejected one."""
+        """The end of the furthest acknowledged frame; when a frame in doubt arrived late, it may be behind a rejected frame."""
         self._not_before_s = 0.0
         self._frame_bytes_max = 0
         self._window_frames = UNDER_WAY_MAX
@@ -130,18 +131,18 @@ class Lane:
     # What is to be sent
 
     def add(self, batch: Batch) -> None:
-        """A batch behind everything that was accepted before."""
+        """Append a batch behind everything accepted before."""
         self.seal()
         self._waiting.append(batch)
 
     def seal(self) -> None:
-        """What was gathered is a batch now."""
+        """Close the batch that is being gathered."""
         if self.gathering.messages:
             self._waiting.append(self.gathering.seal())
 
     @property
     def idle(self) -> bool:
-        """Nothing is here that is not answered."""
+        """Whether every message here has an answer."""
         return not (self._waiting or self._under_way or self._rejected or self.gathering.messages)
 
     @property
@@ -151,18 +152,18 @@ class Lane:
 
     @property
     def next_sequence(self) -> int:
-        """Of the next new message, once opened."""
+        """The sequence number of the next new message, once opened."""
         return self._next_sequence
 
     @property
     def oldest_on_wire_s(self) -> float | None:
-        """When the frame was sent that waits longest for an answer of this stream."""
+        """The send time of the oldest unanswered frame of this stream."""
         return self._under_way[0].on_wire_s if self._under_way else None
 
     # The stream
 
     def hello(self) -> pb.OpenProducer:
-        """What a stream begins with."""
+        """The first message of a stream."""
         hello = pb.OpenProducer(broker_group=self.broker_group)
         if self._identity is None:
             hello.name = self._settings.name
@@ -171,7 +172,7 @@ class Lane:
         return hello
 
     def opened(self, answer: pb.ProducerOpened) -> None:
-        """The node knows the producer. `reopen_due` may be true at once."""
+        """The node has opened the producer. Afterwards `reopen_due` may be true at once."""
         self._frame_bytes_max = answer.max_frame_bytes
         self._window_frames = max(1, min(UNDER_WAY_MAX, answer.window_frames or UNDER_WAY_MAX))
         self._window_bytes = min(self._settings.window_bytes, answer.window_bytes or self._settings.window_bytes)
@@ -186,19 +187,19 @@ class Lane:
             raise BadAnswer(f"the node opened producer {identity}, not {self._identity}")
         numbered = self._waiting[0].first_sequence if self._waiting else None
         if answer.next_sequence < (self._next_sequence if numbered is None else numbered):
-            # What was acknowledged from memory was lost with its leader; what came behind it cannot be stored by this producer any more.
+            # Messages acknowledged from memory were lost with their leader; this producer cannot store what comes after them any more.
             self._give_to_another(self._waiting)
 
     @property
     def reopen_due(self) -> bool:
-        """The stream has to end, because what is next is for another producer."""
+        """Whether the stream must end because the next batch is for another producer."""
         return not self._under_way and self._renew_next()
 
     def _renew_next(self) -> bool:
         return self._renew and not (self._waiting and self._waiting[0].first_sequence is not None)
 
     def broken(self) -> None:
-        """The stream is over, in whatever way: nothing that was sent on it will be answered on it."""
+        """The stream has ended, in whatever way: no frame sent on it will be answered on it."""
         for batch in self._under_way:
             batch.wanders = True
         unanswered = [_Rejected(_sequence(batch), [batch]) for batch in self._under_way]
@@ -211,7 +212,7 @@ class Lane:
             self._identity = None
 
     def unknown_producer(self) -> None:
-        """The broker group has forgotten the producer; what it had under way cannot be told from what is new any more."""
+        """The broker group has forgotten the producer, so it cannot tell frames in flight from new ones."""
         remedy = "see whether it is there before sending it again"
         for batch in list(self._waiting):
             if batch.first_sequence is not None:
@@ -223,7 +224,7 @@ class Lane:
     # Frames out
 
     def next_frame(self, now: float) -> Batch | None:
-        """The batch to send now as a frame, or None. `wake_at` says when to ask again without an answer in between."""
+        """The batch to send now as a frame, or None. `wake_at` tells when to ask again if no answer comes in between."""
         if self._rejected or now < self._not_before_s or self._identity is None:
             return None
         while len(self._under_way) < self._window_frames and not self._renew_next():
@@ -244,7 +245,7 @@ class Lane:
         return None
 
     def wake_at(self, now: float) -> float | None:
-        """When something becomes ready to be sent by time alone."""
+        """When a batch becomes ready to send by time alone."""
         if self._not_before_s > now:
             return self._not_before_s
         if self.gathering.messages and not self._waiting and len(self._under_way) < self._window_frames:
@@ -259,7 +260,7 @@ class Lane:
         return full or self.flushing > 0 or now >= gathering.since_s + self._settings.linger_s
 
     def _encoded(self, batch: Batch) -> bool:
-        """Whether the batch is a frame now. If not, it is cut in two, which wait first in the row, or has failed."""
+        """Whether the batch is encoded as a frame. If not, it was split into two batches at the head of the queue, or it has failed."""
         again = batch.first_sequence is not None
         sequence = self._next_sequence if batch.first_sequence is None else batch.first_sequence
         if batch.frame is None or batch.frame.first_sequence != sequence:
@@ -288,7 +289,7 @@ class Lane:
         return True
 
     def _cut_or_fail(self, batch: Batch, error: ClusterError) -> None:
-        """Halves find the one message that is wrong; the others are sent."""
+        """Split the batch; halving finds the one message that is wrong, and the others are sent."""
         if len(batch) == 1:
             self._fail(batch, error)
         else:
@@ -317,16 +318,16 @@ class Lane:
         self._settle_if_all_answered()
 
     def rejected(self, answer: pb.FrameRejected, now: float) -> None:
-        """A frame is not stored, or only a part of it. Raises BadAnswer, or ProducerFenced when everything has failed."""
+        """A frame is not stored, or only in part. Raises BadAnswer, or ProducerFenced when everything has failed."""
         sequence, problem, stored = answer.first_sequence, answer.problem, answer.next_sequence - answer.first_sequence
         batch = self._answered(sequence, answer.count)
         if is_stale(problem):
-            # Of a wanderer a copy may have been stored before the name was opened elsewhere.
+            # A copy of a frame in doubt may have been stored before the name was opened elsewhere.
             self._fail(batch, self._fenced(batch.wanders))
             raise self.fence()
         found = _Rejected(sequence, [batch])
         if stored >= answer.count and not problem.retryable:
-            # An earlier try has stored it, and what was refused is to hear of it.
+            # An earlier try stored the frame, and the messages refused now get that as their outcome.
             self._acknowledged_to = max(self._acknowledged_to, sequence + answer.count)
             self._fail(batch, SendFailed(f"{problem.message}; an earlier try may have stored it", "see whether it is there", unknown=True))
             return self._settle_if_all_answered()
@@ -336,7 +337,7 @@ class Lane:
             head.first_sequence, head.wanders, rest.first_sequence = sequence, True, answer.next_sequence
             found.parts = [head, rest]
         elif problem.code == UNKNOWN_PRODUCER or stored < 0:
-            # Something before it is missing. What, another answer tells, or nobody can.
+            # Something before this frame is missing. Another answer may tell what; otherwise it cannot be known.
             self._forgotten |= problem.code == UNKNOWN_PRODUCER
         elif problem.retryable:
             self._not_before_s = max(self._not_before_s, now + max(PAUSE_S, problem.retry_after_ms / 1000))
@@ -347,14 +348,14 @@ class Lane:
         self._settle_if_all_answered()
 
     def _refused(self, batch: Batch, sequence: int, position: int, error: ClusterError) -> _Rejected:
-        """A frame that will not be taken, or one message of it."""
+        """A frame that no node will accept, or one message of it."""
         if batch.wanders:
             self._fail(batch, SendFailed(f"{error.what}; an earlier try may have stored it", error.remedy, unknown=True))
             return _Rejected(sequence, [], Dropped.WANDERS)
         return _Rejected(sequence, self._without_bad(batch, position, error), Dropped.SURELY)
 
     def _without_bad(self, batch: Batch, position: int, error: ClusterError) -> list[Batch]:
-        """What is left of a frame that is refused for good."""
+        """The remaining batches of a frame that is refused for good."""
         if not 0 <= position < len(batch) or len(batch) == 1:
             self._fail(batch, error)
             return []
@@ -368,9 +369,9 @@ class Lane:
             self._settle(self._rejected)
 
     def _settle(self, frames: list[_Rejected]) -> None:
-        """Decide on the numbers of all that is not answered, or was rejected; it waits first in the row then."""
+        """Decide on new numbers for every unanswered or rejected batch; these batches then wait at the head of the queue."""
         while self._waiting and self._waiting[0].first_sequence is not None:
-            # Of an earlier stream; its turn had not come again.
+            # A batch of an earlier stream that was not sent again yet.
             frames.append(_Rejected(self._waiting[0].first_sequence, [self._waiting.popleft()]))
         frames.sort(key=lambda frame: frame.sequence)
         self._rejected = []
@@ -378,7 +379,7 @@ class Lane:
         before = [batch for frame in frames[:drop] for batch in frame.parts]
         after = [batch for frame in frames[drop:] for batch in frame.parts]
         if self._stored_to < frames[0].sequence or self._forgotten:
-            # The node misses what was acknowledged before, or the producer.
+            # The node lacks messages that were acknowledged before, or does not know the producer.
             before, after = [], [*before, *after]
             self._give_to_another(self._without_wanderers(after) if self._forgotten else after)
         elif drop < len(frames) and frames[drop].dropped is Dropped.WANDERS:
@@ -387,7 +388,7 @@ class Lane:
         elif drop < len(frames) and any(batch.wanders for batch in after):
             self._give_to_another(after)
         else:
-            # Nothing wanders at the end of the row: its numbers are free.
+            # No frame in doubt follows these batches, so their numbers may be reused.
             while before and not before[-1].wanders:
                 after.insert(0, before.pop())
             self._next_sequence = max(self._acknowledged_to, _sequence(before[-1]) + len(before[-1]) if before else self._stored_to)
@@ -399,7 +400,7 @@ class Lane:
         self._waiting.extendleft(reversed([*before, *(batch for batch in after if batch.told < len(batch))]))
 
     def _without_wanderers(self, batches: list[Batch]) -> list[Batch]:
-        """The others; wanderers fail as unknown."""
+        """The batches that are not in doubt; those in doubt fail as unknown."""
         for batch in batches:
             if batch.wanders:
                 remedy = "see whether it is there before sending it again"
@@ -407,7 +408,7 @@ class Lane:
         return [batch for batch in batches if not batch.wanders]
 
     def _give_to_another(self, batches: Iterable[Batch]) -> None:
-        """These, and what comes, are for another producer."""
+        """These batches, and later ones, are for another producer."""
         _without_numbers(batches)
         self._renew = True
 
@@ -422,13 +423,13 @@ class Lane:
     # Ends
 
     def expire(self, now: float) -> float | None:
-        """Give up messages that are out of time; what a node may have is sent again all the same. Returns when to ask next."""
+        """Give up messages past their deadline; frames that a node may have are sent again all the same. Returns when to call next."""
         if self.gathering.messages and self.gathering.messages[0].deadline <= now:
             self.seal()
         kept: deque[Batch] = deque()
         rejected = [part for frame in self._rejected for part in frame.parts]
         for batch in rejected:
-            # It may be sent again before this is asked next.
+            # The batch may be sent again before this is called next.
             self._tell_late(batch, now, True)
         for batch in (*self._under_way, *self._waiting):
             self._tell_late(batch, now, batch.first_sequence is not None)
@@ -456,7 +457,7 @@ class Lane:
             batch.told += count
 
     def give_up(self, error: ClusterError) -> None:
-        """Everything that is here fails: what a node may have as unknown, the rest with this error."""
+        """Fail everything: messages that a node may have as unknown, the others with this error."""
         self.seal()
         parts = [part for frame in self._rejected for part in frame.parts]
         batches = [*self._under_way, *parts, *self._waiting]
@@ -471,11 +472,11 @@ class Lane:
                 kind = type(error) if isinstance(error, SendFailed) else SendFailed
                 self._fail(batch, kind(f"{error.what}; it may be stored", error.remedy, unknown=True))
         if sent:
-            # What was under way may still arrive, at numbers that must not be given again.
+            # Frames in flight may still arrive, so their numbers must not be reused.
             self._identity = None
 
     def fence(self) -> ProducerFenced:
-        """The name was opened again elsewhere: the end of this producer."""
+        """The name was opened elsewhere, which ends this producer."""
         self.fenced = self._fenced(False)
         self.give_up(self.fenced)
         return self.fenced
@@ -501,7 +502,7 @@ class Lane:
 
 
 def _sequence(batch: Batch) -> int:
-    """Of a batch that has one."""
+    """The first sequence number of a batch that has one."""
     assert batch.first_sequence is not None
     return batch.first_sequence
 
@@ -512,5 +513,5 @@ def _without_numbers(batches: Iterable[Batch]) -> None:
 
 
 def is_stale(problem: pb.Problem) -> bool:
-    """Whether it says that the producer was opened again by somebody else."""
+    """Whether the Problem says that the producer's name was opened again elsewhere."""
     return problem.code == STALE_EPOCH and not problem.retryable

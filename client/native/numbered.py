@@ -1,9 +1,8 @@
-"""Writing under a name: messages 0, 1, 2, … of a named producer, each of them stored once, whatever happens to who writes them.
+"""Writing messages 0, 1, 2, … under the name of a producer; each is stored once, even if the writing process fails and is restarted.
 
-Why this is no `AsyncProducer`: there a message gets its number when it is sent, a broker group is chosen for it, and a name that the
-cluster has forgotten is begun anew. Here the numbers come from outside, for one broker group: whoever computes the messages again hears how
-many are stored and goes on behind them, and a name that somebody else took over, or that is forgotten, ends the writing. Where the leader
-is, pauses and redirects are `connection.py`'s.
+Not an `AsyncProducer`, because that one numbers messages when it sends them, chooses broker groups, and starts a forgotten name anew. Here
+the numbers come from the caller, for one broker group. A restarted writer learns how many messages are stored and continues behind them. A
+name that another process took over, or that the cluster has forgotten, ends the writing. `connection.py` finds the leader.
 """
 
 from __future__ import annotations
@@ -50,14 +49,15 @@ class Chunk:
         return replace(self, **{name: column[begin:end] for name, column in columns.items() if column is not None})
 
     def behind(self, count: int) -> Chunk:
-        """Without the first so many."""
+        """The chunk without its first `count` rows."""
         return self.piece(count, len(self))
 
 
 class NumberedWriter:
-    """A named producer of one broker group: what it wrote under its name before counts as written. For one event loop, one task at a time.
+    """A named producer of one broker group; messages stored under its name by earlier processes count. For one event loop, one task at a
+    time.
 
-    Whoever opens a name takes it over: another process that still writes under it is refused from then on.
+    Opening a name takes it over: another process that still writes under it is refused from then on.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class NumberedWriter:
         self._pending: deque[tuple[int, Chunk]] = deque()
         self._call: Any = None
         self.duplicates = 0
-        """Messages that were stored under this name before, and were not stored again."""
+        """Messages that were already stored under this name, and were not stored again."""
         self.next_sequence = 0
-        """Of the first message that is not stored."""
+        """The number of the first message that is not stored."""
         self.max_frame_bytes = 0
         self._sequence = self._begin = 0
         self._producer = (0, 0)
@@ -92,7 +92,7 @@ class NumberedWriter:
         self._begin, self.max_frame_bytes = opened.next_sequence, opened.max_frame_bytes
 
     async def add(self, chunk: Chunk) -> None:
-        """The next messages of the row; those that are stored already are skipped. Waits for room. Raises Refused or Unreachable."""
+        """Write the next messages; those already stored are skipped. Waits for room. Raises Refused or Unreachable."""
         first, self._sequence = self._sequence, self._sequence + len(chunk)
         known = min(max(0, self._begin - first), len(chunk))
         self.duplicates += known
@@ -105,18 +105,18 @@ class NumberedWriter:
             await self._resume()
 
     async def finish(self) -> int:
-        """Wait until everything is durable on a majority. Returns how many messages there are. Raises as `add`; Refused too if more are
+        """Wait until everything is durable on a majority. Returns the number of messages. Raises as `add`, and Refused if more messages are
         stored under this name than were added."""
         if self._sequence < self._begin:
             counts = f"{self._begin} messages are stored under this name, and {self._sequence} are to be written"
             what = f"{counts}: they are not the same messages"
-            raise Refused(Code.PRECONDITION_FAILED, what, "write again what was written before, or under another name")
+            raise Refused(Code.PRECONDITION_FAILED, what, "write the same messages as before, or use another name")
         while self._pending:
             await self._hear()
         return self._sequence
 
     async def close(self) -> None:
-        """End the stream; what was not acknowledged has an unknown outcome."""
+        """End the stream. Unacknowledged messages have an unknown outcome."""
         if self._call is not None:
             self._call.cancel()
             self._call = None
@@ -142,7 +142,7 @@ class NumberedWriter:
         return await self._search.next_address(left)
 
     async def _write(self, request: pb.ProduceRequest) -> bool:
-        """False: the stream has ended; its status, which says why, is noted."""
+        """False: the stream has ended; its status is recorded."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await self._call.write(request)
@@ -154,7 +154,7 @@ class NumberedWriter:
         return False
 
     async def _next(self) -> Any:
-        """The next answer; None if the stream ended or led nowhere, which is noted. Raises Refused."""
+        """The next answer; None if the stream ended or was redirected, which is recorded. Raises Refused."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 response = await self._call.read()
@@ -189,7 +189,7 @@ class NumberedWriter:
         return await self._write(pb.ProduceRequest(frame=message))
 
     async def _hear(self) -> None:
-        """One answer; after a broken stream everything that is not stored is sent again, on a new one, in the same epoch."""
+        """Read one answer. After a broken stream, everything that is not stored is sent again on a new stream in the same epoch."""
         response = await self._next()
         if response is not None and response.HasField("ack"):
             first, chunk = self._pending.popleft()
@@ -199,7 +199,7 @@ class NumberedWriter:
             return
         if response is not None:
             rejected = response.rejected
-            # Messages that were stored behind our back, by a stream that broke, are news and no failure.
+            # If the broken stream did store these messages, the rejection only reports that; it is not a failure.
             if rejected.next_sequence <= self._pending[0][0] and not rejected.problem.retryable:
                 raise problem_of(rejected.problem)
             self._search.failed(rejected.problem.message, rejected.problem.retry_after_ms)

@@ -1,4 +1,4 @@
-"""What became of messages that were sent: acknowledged with a receipt, or failed and why. Plain values; nothing is sent or awaited here."""
+"""The outcomes of sent messages: acknowledged with a receipt, or failed with an error. Plain values; no I/O and no waiting."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ledgermq.proto.types import I32
 
 @dataclass(slots=True, eq=False)
 class FrameAcknowledged:
-    """A frame, or a part of one, that is stored as acknowledged.
+    """A stored frame, or a part of one.
 
-    `receipt` is None of a frame that was stored before, too long ago for the broker group to know more than that; its offsets are not known
-    then. `queues`: of each message its id within the broker group, or the one of all.
+    `receipt` is None if the frame was stored so long ago that the broker group no longer knows its receipt; then its offsets are unknown.
+    `queues`: the queue id of each message within the broker group, or one id for all.
     """
 
     broker_group: str
@@ -32,12 +32,12 @@ class FrameAcknowledged:
     count: int
     queues: int | I32
     numbers: dict[tuple[str, int], int]
-    """Number of each queue in its topic."""
+    """Maps each queue to its number in the topic."""
     _offsets: np.ndarray[tuple[int], np.dtype[np.int64]] | None = field(default=None, repr=False)
 
     @property
     def offsets(self) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
-        """Queue offset of each message."""
+        """The queue offset of each message."""
         if self._offsets is None and self.receipt is not None:
             offsets = np.empty(self.count, np.int64)
             queues = np.broadcast_to(self.queues, self.count)
@@ -48,14 +48,14 @@ class FrameAcknowledged:
 
 
 class Acknowledged(NamedTuple):
-    """One acknowledged message: its place in its frame."""
+    """One acknowledged message, by its index in its frame."""
 
     frame: FrameAcknowledged
     position: int
 
     @property
     def receipt(self) -> pb.Receipt | None:
-        """The receipt of its frame."""
+        """The receipt of the message's frame."""
         return self.frame.receipt
 
     @property
@@ -64,13 +64,13 @@ class Acknowledged(NamedTuple):
 
     @property
     def group_queue(self) -> int:
-        """The id of its queue within the broker group."""
+        """The id of the message's queue within the broker group."""
         queues = self.frame.queues
         return queues if isinstance(queues, int) else int(queues[self.position])
 
     @property
     def queue(self) -> int:
-        """The number of its queue in the topic, as `peek --queue` takes it."""
+        """The number of the message's queue in the topic, as `peek --queue` takes it."""
         return self.frame.numbers[self.broker_group, self.group_queue]
 
     @property
@@ -80,15 +80,15 @@ class Acknowledged(NamedTuple):
 
     @property
     def message_id(self) -> str:
-        """As `query --id` takes it."""
+        """The message id, as `query --id` takes it."""
         frame = self.frame
         return native_id(frame.log_tag, frame.producer_id, frame.epoch, frame.first_sequence + self.position)
 
 
 @dataclass(slots=True)
 class Statistics:
-    """What a producer has done so far; messages, unless the name says otherwise. Every message that was accepted is in `acknowledged`, in
-    `failed`, or in `waiting`."""
+    """Counters of a producer, in messages unless the name says otherwise. Every accepted message is counted in `acknowledged`, `failed` or
+    `waiting`."""
 
     accepted: int = 0
     acknowledged: int = 0
@@ -98,19 +98,19 @@ class Statistics:
     late: int = 0
     """Of the failed: those that were acknowledged after they had failed."""
     duplicates: int = 0
-    """Of the acknowledged: those that were stored before this answer, by a frame whose answer was lost."""
+    """Of the acknowledged: those stored by an earlier frame whose answer was lost."""
     frames: int = 0
-    """Sent, the repeated ones included."""
+    """Frames sent, including repeats."""
     frames_again: int = 0
     frames_cut: int = 0
-    """Frames of which a leader change had kept a part."""
+    """Frames of which a leader change kept only a part."""
     bytes_sent: int = 0
     streams: int = 0
     redirects: int = 0
     disconnects: int = 0
     waiting_bytes: int = 0
     latency_ms: float = 0.0
-    """Of the last acknowledged frame, since it was first sent."""
+    """Time from first send to acknowledgement, of the last acknowledged frame."""
 
     @property
     def waiting(self) -> int:
@@ -126,7 +126,7 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchAcknowledged:
-    """What of a batch is acknowledged. `rows[i]`: the rows that `frames[i]` holds, in its order."""
+    """The acknowledged part of a batch. `rows[i]`: the rows that `frames[i]` holds, in its order."""
 
     count: int
     frames: tuple[FrameAcknowledged, ...]
@@ -134,7 +134,7 @@ class BatchAcknowledged:
 
 
 class BatchFailed(SendFailed):
-    """Some messages of a batch were not acknowledged: `failures` says which and why, `acknowledged` what was."""
+    """Some messages of a batch were not acknowledged: `failures` lists them with errors, `acknowledged` holds the others."""
 
     def __init__(self, failures: tuple[Failure, ...], acknowledged: BatchAcknowledged) -> None:
         first = failures[0].error

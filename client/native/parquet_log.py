@@ -1,7 +1,7 @@
-"""A Parquet file that grows while a client works: rows in groups as they come, complete and synced once it is closed.
+"""A Parquet file that grows while a client works: rows are written in groups, and the file is complete and synced when it is closed.
 
-Law: such a file is evidence. It never overwrites one of an earlier run. pyarrow is loaded when a file is opened, not before. What the rows
-mean is for those who write them: see `receipt_log.py` and `delivery_log.py`.
+Law: such a file is evidence, so it never overwrites the file of an earlier run. pyarrow is imported when a file is opened. `receipt_log.py`
+and `delivery_log.py` define the rows.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ P = TypeVar("P")
 
 
 class ParquetLog(ABC, Generic[P]):
-    """Rows into one file, which must not exist yet; they come in parts, and become Arrow in groups. A context manager. For one thread."""
+    """Writes rows to one new file; they arrive in parts, and are converted to Arrow in groups. A context manager. For one thread."""
 
     what = "rows"
-    """What the file holds, in errors."""
+    """Names the file's content in error messages."""
 
     def __init__(self, path: str | Path, *, group_rows: int = GROUP_ROWS, group_s: float = GROUP_S) -> None:
-        """A row group ends after so many rows, or with the first ones after so long. Raises BadArgument."""
+        """A row group ends after `group_rows` rows, or with the first rows after `group_s` seconds. Raises BadArgument."""
         try:
             import pyarrow.parquet as parquet
         except ImportError:
@@ -40,7 +40,7 @@ class ParquetLog(ABC, Generic[P]):
         self._waiting = 0
         self._since_s = time.monotonic()
         try:
-            # What was kept by an earlier run is a proof: it is not overwritten.
+            # The file of an earlier run is evidence: never overwrite it.
             self._file = self.path.open("xb")
         except FileExistsError:
             raise BadArgument(f"{path} exists already", f"choose another file for the {self.what}") from None
@@ -56,7 +56,7 @@ class ParquetLog(ABC, Generic[P]):
         self.close()
 
     def close(self) -> None:
-        """Complete the file and sync it. Only then can it be read. Raises OSError."""
+        """Complete the file and sync it. It cannot be read before. Raises OSError."""
         if self._writer is None:
             return
         self._end_group()
@@ -85,4 +85,4 @@ class ParquetLog(ABC, Generic[P]):
 
     @abstractmethod
     def _table(self, parts: Sequence[P]) -> Any:
-        """The rows of these parts, in their order, as an Arrow table of that schema."""
+        """The rows of these parts, in order, as an Arrow table of that schema."""

@@ -1,9 +1,9 @@
-"""How far a consumer is in each queue, and which message must come next: the rules of reading without loss or duplication.
+"""A consumer's progress in each queue, and which message must come next: the rules of reading without loss or duplication.
 
-Pure state, no stream and no clock. Of every queue `processed` ≤ `handed` ≤ `next`: what the application is done with, what it was given,
-and what was read ahead. A run of messages is taken only if it begins with the next one; what lies before was read already and is cut off,
-and a gap counts only as far as the server says that retention took messages. A seek or a new assignment begins a new *generation* of the
-queue, and what was read for an older one is dropped. A queue that was let go has no position, so nothing of it can be committed.
+Pure state, no stream and no clock. For every queue `processed` ≤ `handed` ≤ `next`: what the application has processed, what it was given,
+and what was read ahead. A run of messages is accepted only if it continues at `next`: earlier messages are cut off, and a gap is accepted
+only as far as the server says that retention removed messages. A seek or a new assignment starts a new *generation* of the queue, and
+messages read for an older generation are dropped. A released queue has no position, so no offset of it can be committed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ledgermq.proto import log_pb2 as pb
 
 
 class Place(NamedTuple):
-    """A queue as the wire names it: `queue` is its id within the broker group."""
+    """A queue as named on the wire: `queue` is its id within the broker group."""
 
     broker_group: str
     queue: int
 
 
 class Start(NamedTuple):
-    """Where to begin: an offset, the first message stored at `store_ms` or later, or (neither) the first or last there is."""
+    """Where to start: an offset, the first message stored at or after `store_ms`, or (neither) the first or last message."""
 
     earliest: bool = True
     offset: int | None = None
@@ -39,13 +39,13 @@ class Start(NamedTuple):
 
 
 class Gap(Exception):
-    """Messages are missing, and nothing says why."""
+    """Messages are missing without an explanation by the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive entries of one queue as they came. Rows `begin` to `stop` are wanted: what lies before was read already. `missed`:
-    messages that retention took in front of them."""
+    """Consecutive entries of one queue, as received. Rows `begin` to `stop` are wanted; earlier rows were read before. `missed`: the number
+    of messages that retention removed in front of them."""
 
     place: Place
     generation: int
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def offset(self) -> int:
-        """Of its first message."""
+        """The offset of its first message."""
         return self.first_offset + self.begin
 
     @property
@@ -69,7 +69,7 @@ class Run:
 
 @dataclass(slots=True)
 class Position:
-    """One queue. None: not known yet."""
+    """The position in one queue. None means not known yet."""
 
     start: Start
     generation: int
@@ -78,15 +78,15 @@ class Position:
     processed: int | None = None
     committed: int | None = None
     end: int | None = None
-    """Where the queue ended when the server last said."""
+    """The end of the queue, as last reported by the server."""
     target: int | None = None
-    """Where it ended when reading began."""
+    """The end of the queue when reading started."""
     missed: int = 0
-    """Messages that retention took, as far as the application was told."""
+    """Messages removed by retention, as far as reported to the application."""
     missed_ahead: int = 0
-    """And those before the next run to be read."""
+    """Messages removed by retention in front of the next run."""
     paused: bool = False
-    """About to be let go: nothing more is read or handed out."""
+    """The queue is about to be released: nothing more is read or handed out."""
 
 
 class Positions:
@@ -110,12 +110,12 @@ class Positions:
         return self._generation
 
     def add(self, place: Place, start: Start, committed: int | None = None) -> None:
-        """Begin to read a queue."""
+        """Start reading a queue."""
         self._queues[place] = Position(start, self._new_generation(), committed=committed)
         self._begin(self._queues[place], start)
 
     def seek(self, place: Place, start: Start) -> None:
-        """Go on elsewhere; what was read ahead is dropped."""
+        """Continue at another place; messages read ahead are dropped."""
         position = self._queues[place]
         position.generation = self._new_generation()
         position.missed_ahead = 0
@@ -127,26 +127,27 @@ class Positions:
         position.next = position.handed = position.processed = start.offset
 
     def again(self, run: Run) -> None:
-        """Read once more from where this run begins, which was not handed out: what came was damaged."""
+        """Read a damaged run again, from its start. The run was not handed out."""
         position = self._queues[run.place]
         position.generation = self._new_generation()
         position.next = run.offset
         position.missed_ahead = run.missed
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Stop before these are let go: what was read ahead is dropped, what was handed out may still be committed."""
+        """Stop reading queues that are about to be released: messages read ahead are dropped, handed-out messages may still be
+        committed."""
         for place in places:
             position = self._queues[place]
             position.generation = self._new_generation()
             position.paused = True
 
     def drop(self, places: Iterable[Place]) -> None:
-        """Let them go."""
+        """Release queues."""
         for place in places:
             del self._queues[place]
 
     def wanted(self, broker_group: str) -> dict[int, tuple[int, Start]]:
-        """What a stream to this broker group begins with: queue → (generation, where)."""
+        """The queues that a stream to this broker group reads: queue → (generation, start)."""
         return {
             place.queue: (position.generation, position.start if position.next is None else Start(offset=position.next))
             for place, position in sorted(self._queues.items())
@@ -154,12 +155,12 @@ class Positions:
         }
 
     def current(self, place: Place, generation: int) -> bool:
-        """Is what was read for this generation still wanted?"""
+        """Whether messages read for this generation are still wanted."""
         position = self._queues.get(place)
         return position is not None and position.generation == generation
 
     def opened(self, place: Place, generation: int, begin: int | None, end: int | None) -> None:
-        """A stream says where it begins to read the queue, and where the queue ends now."""
+        """A stream reports where it starts to read the queue, and where the queue ends now."""
         if not self.current(place, generation):
             return
         position = self._queues[place]
@@ -174,19 +175,19 @@ class Positions:
                 position.target = end
 
     def reached(self, place: Place, end: int) -> None:
-        """The server says where the queue ends."""
+        """The server reports the end of the queue."""
         position = self._queues.get(place)
         if position is not None:
             position.end = end
 
     @staticmethod
     def _miss(position: Position, count: int) -> None:
-        assert position.next is not None, "a gap is behind a place that is known"
+        assert position.next is not None, "a gap is only known behind a known position"
         position.next += count
         position.missed_ahead += count
 
     def accept(self, place: Place, generation: int, entries: Entries) -> Run | None:
-        """What came, if it is what must come next; None: nothing of it is wanted. Raises Gap."""
+        """Accept received entries if they come next; None if none of them is wanted. Raises Gap."""
         if not self.current(place, generation):
             return None
         position = self._queues[place]
@@ -206,22 +207,22 @@ class Positions:
         return Run(place, generation, first, skip, count, missed, entries.sizes, entries.entries)
 
     def hand(self, run: Run) -> None:
-        """The application gets this run."""
+        """The application receives this run."""
         position = self._queues[run.place]
         position.handed = run.end
         position.missed += run.missed
 
     def all_processed(self) -> None:
-        """The application is done with everything it was given."""
+        """The application has processed everything it was given."""
         for position in self._queues.values():
             position.processed = position.handed
 
     def in_hand(self, places: Iterable[Place]) -> bool:
-        """Is the application still at work on one of these?"""
+        """Whether the application still processes messages of one of these queues."""
         return any(self._queues[place].handed != self._queues[place].processed for place in places if place in self._queues)
 
     def finished(self) -> bool:
-        """Everything was handed out that was there when reading began."""
+        """Whether everything was handed out that existed when reading started."""
         return all(self._left(position) == 0 for position in self._queues.values())
 
     @staticmethod
@@ -231,14 +232,14 @@ class Positions:
         return max(0, position.target - position.handed - position.missed_ahead)
 
     def until_target(self, run: Run) -> Run | None:
-        """The part of a run that was there when reading began."""
+        """The part of a run that existed when reading started."""
         target = self._queues[run.place].target
         if target is None or run.end <= target:
             return run
         return replace(run, stop=target - run.first_offset) if run.offset < target else None
 
     def to_commit(self, handed: bool) -> Mapping[Place, int]:
-        """Offsets that are not committed: of what was handed out, or only of what is processed."""
+        """Offsets that are not committed yet: behind everything handed out, or only behind what is processed."""
         found = {}
         for place, position in sorted(self._queues.items()):
             offset = position.handed if handed else position.processed
@@ -247,7 +248,7 @@ class Positions:
         return found
 
     def committed(self, offsets: Mapping[Place, int]) -> None:
-        """The cluster has them."""
+        """The cluster has committed these offsets."""
         for place, offset in offsets.items():
             if place in self._queues:
                 self._queues[place].committed = offset
@@ -255,7 +256,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A response with messages, as its bytes say. `sizes`: unsigned 32-bit little-endian, one an entry."""
+    """A response with messages, undecoded. `sizes`: unsigned 32-bit little-endian integers, one per entry."""
 
     queue: int
     first_offset: int

@@ -1,7 +1,7 @@
-"""Producers for event loops: messages in, one by one or in columns; futures of their acknowledgements out.
+"""Producers for event loops: they accept messages one by one or in columns, and return futures of the acknowledgements.
 
-Here live back-pressure, the choice of queues, and what belongs to a whole producer: its lanes, deadlines, statistics, its end. A future is
-done with the outcome alone; nothing is dropped silently.
+This module holds the back-pressure, the choice of queues, and what belongs to a whole producer: its lanes, deadlines, statistics and end.
+A future is done only with the message's outcome; no message is dropped silently.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ledgermq.proto.types import I32
 
 CONNECT_TIMEOUT_S = 10.0
 ROUTE_S = 30.0
-"""How often a producer asks for the queues of its topic, as official clients do."""
+"""How often a producer asks for the queues of its topic; official clients use the same interval."""
 KINDS = ("normal", "mixed")
 COMPRESSIONS = {None: Compression.NONE, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 Keys = str | Sequence[str]
@@ -45,8 +45,8 @@ Keys = str | Sequence[str]
 class AsyncProducer:
     """Sends to one topic, for one event loop. An asynchronous context manager: leaving it flushes, unless by an exception.
 
-    Every message that was accepted is stored once, or its future fails; those of one queue are stored in the order in which they were
-    accepted. `send` and `send_batch` wait for room and for nothing else.
+    Every accepted message is stored once, or its future fails. The messages of one queue are stored in the order in which they were
+    accepted. `send` and `send_batch` wait only for room in the buffer.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class AsyncProducer:
         ca: bytes | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
-        """`name` outlives the process: whoever opens it next goes on with its sequence numbers, and this producer is fenced. `linger_ms`:
-        how long a frame waits for more messages; at 0 it waits only while others are under way. `buffer_bytes`: of messages without an
-        answer, before `send` waits. `timeout_s`: from the acceptance of a message until it fails. Bodies longer than `compress_over` are
-        compressed. `memory`: acknowledged as soon as a majority has it in memory, where the topic allows it. `receipt_log`: a Parquet file
-        of all receipts. The rest is as of `Connection`."""
+        """`name` outlives the process: the next producer that opens it continues its sequence numbers, and this producer is fenced.
+        `linger_ms`: how long a frame waits for more messages; at 0 it waits only while other frames are in flight. `buffer_bytes`: bytes of
+        unanswered messages before `send` waits. `timeout_s`: from the acceptance of a message until it fails. Bodies larger than
+        `compress_over` are compressed. `memory`: acknowledge when a majority has the message in memory, if the topic allows it.
+        `receipt_log`: a Parquet file for all receipts. The other arguments are those of `Connection`."""
         if compression not in COMPRESSIONS:
             raise BadArgument(f"there is no compression {compression!r}", "use 'lz4' or 'zstd'")
         wire: dict[str, Any] = {"credentials": credentials, "tls": tls, "ca": ca, "certificate": certificate}
@@ -100,18 +100,18 @@ class AsyncProducer:
         self._run: tuple[LaneStream, int] | None = None
         self._closed = False
         self._yields = False
-        """A frame is full: the next `send` lets the loop go on first."""
+        """A frame is full: the next `send` yields to the event loop first."""
         self._failure: ClusterError | None = None
-        """Why nothing is sent any more."""
+        """The error that ended the producer."""
         self.on_room: Callable[[], None] | None = None
-        """Called when messages have an outcome, and there is more room."""
+        """Called when messages have an outcome and there is more room."""
 
     # Begin and end
 
     async def __aenter__(self) -> AsyncProducer:
         try:
             await self.start()
-        except BaseException:  # a cancelled start leaves tasks behind, too
+        except BaseException:  # a cancelled start must not leave tasks behind either
             await self.close(0)
             raise
         return self
@@ -120,7 +120,7 @@ class AsyncProducer:
         try:
             await self.close(None if kind is None else 0)
         except ClusterError:
-            # What went wrong first is what the caller is to see.
+            # The caller is to see the first error.
             if kind is None:
                 raise
 
@@ -135,7 +135,7 @@ class AsyncProducer:
         self._tasks.append(self._loop.create_task(self._refresh_now_and_then()))
 
     def _open_lanes(self) -> None:
-        """One for each broker group of the topic that has none."""
+        """Open a lane for each broker group of the topic that has none."""
         caller = Caller(self._namespace, self._topic, self.connection.client_id, self._memory)
         for group in self._router.groups:
             if group in self._streams:
@@ -147,8 +147,8 @@ class AsyncProducer:
             self._tasks.append(self._loop.create_task(self._guarded(stream)))
 
     async def refresh(self) -> None:
-        """Learn at once of queues that the topic got, as the producer does by itself twice a minute. What was accepted before stays where
-        it is; what comes with an `order_key` may go to another queue from now on. Raises Unreachable or Refused."""
+        """Ask now for queues that were added to the topic; the producer also asks every 30 seconds. Messages accepted before stay in their
+        queues; later ones with an `order_key` may go to another queue. Raises Unreachable or Refused."""
         located = await self.connection.locate(self._topic, self._namespace)
         self._check_open()
         self._router.learn(located)
@@ -157,15 +157,15 @@ class AsyncProducer:
     async def _refresh_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(ROUTE_S * self.connection.chance.uniform(0.9, 1.1))
-            # Whoever cannot be asked is asked again later; of a topic that is gone the sends tell.
+            # An unreachable cluster is asked again later; if the topic was deleted, the sends fail.
             with suppress(ClusterError):
                 await self.refresh()
 
     async def _guarded(self, stream: LaneStream) -> None:
-        """Without its stream a lane would keep its messages for ever: they fail with what ended it."""
+        """Run a lane's stream. If it fails, the lane's messages fail with its error; they would wait forever otherwise."""
         try:
             await stream.run()
-        except Exception as error:  # whatever it was: the messages must hear of it
+        except Exception as error:  # any error must reach the messages
             failed = SendFailed(f"the producer has ended by {type(error).__name__}: {error}", "open another one", unknown=False)
             self._fail(failed)
             stream.lane.give_up(failed)
@@ -177,8 +177,8 @@ class AsyncProducer:
         self._wake(self._waiters)
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Wait until every message is acknowledged or failed, at most `timeout_s`; what is left then fails. Sends nothing afterwards.
-        Raises what ended the producer before, such as receipts that could not be written."""
+        """Wait, at most `timeout_s`, until every message is acknowledged or failed; the remaining ones then fail. Nothing is sent
+        afterwards. Raises the error that ended the producer before, such as receipts that could not be written."""
         if self._closed:
             return
         self._closed = True
@@ -187,7 +187,7 @@ class AsyncProducer:
                 async with asyncio.timeout(timeout_s):
                     await self.flush()
         except TimeoutError:
-            # What is left fails below, each message by its own future.
+            # Remaining messages fail below, each by its own future.
             pass
         finally:
             for task in self._tasks:
@@ -216,11 +216,11 @@ class AsyncProducer:
             self._failure = self._failure or _unwritable(log, error)
 
     async def flush(self) -> None:
-        """Send what is gathered, and wait until nothing is without an outcome any more."""
+        """Send gathered messages, and wait until every message has an outcome."""
         streams: list[LaneStream] = []
         try:
             while self.statistics.waiting:
-                # A broker group that came meanwhile is flushed as well.
+                # A broker group that was added in the meantime is flushed as well.
                 for stream in list(self._streams.values())[len(streams) :]:
                     streams.append(stream)
                     stream.lane.flushing += 1
@@ -231,8 +231,8 @@ class AsyncProducer:
                 stream.lane.flushing -= 1
 
     async def next_sequences(self) -> Mapping[str, int]:
-        """Opens the producer at every broker group. Returns the sequence number of its next message there: of a named producer, so many
-        messages are stored."""
+        """Open the producer at every broker group. Returns the sequence number of its next message there; for a named producer this is the
+        number of messages stored."""
         streams = dict(self._streams)
         for stream in streams.values():
             stream.open()
@@ -257,12 +257,13 @@ class AsyncProducer:
         order_key: str | None = None,
         queue: int | None = None,
     ) -> asyncio.Future[Acknowledged]:
-        """Accept one message, once there is room for it. `keys` find it later; messages with the same `order_key` share a queue; `queue`
-        is a queue's number. The future ends with the acknowledgement, or a ClusterError whose `unknown` says whether it may be stored."""
+        """Accept one message when there is room for it. `keys` are for lookups; messages with the same `order_key` share a queue; `queue`
+        is a queue's number. The future ends with the acknowledgement, or a ClusterError whose `unknown` says whether the message may be
+        stored."""
         size = self.size_of(body) + extra_bytes(tag, keys, properties)
         if self._yields:
-            # A loop of sends that always finds room would leave no time to send anything. Not behind `accept`: whoever is cancelled there
-            # would have sent something and not know it.
+            # A loop of sends that always finds room would never let the event loop send anything. Yield before `accept`, not behind it: a
+            # caller cancelled behind it would have sent a message without knowing.
             self._yields = False
             await asyncio.sleep(0)
         while not self.has_room(size):
@@ -282,7 +283,7 @@ class AsyncProducer:
         order_key: str | None,
         queue: int | None,
     ) -> bool:
-        """`send` without waiting, for whoever minds the room himself (`size` bytes of it). Returns whether a frame is full."""
+        """`send` without waiting, for callers that reserve the room (`size` bytes) themselves. Returns whether a frame is full."""
         self._check_open()
         if order_key is not None or queue is not None:
             number = self._router.number_of(order_key) if order_key is not None else queue
@@ -314,9 +315,9 @@ class AsyncProducer:
         order_keys: Sequence[str] | None = None,
         queue: int | None = None,
     ) -> asyncio.Future[BatchAcknowledged]:
-        """Accept many messages, frame by frame as there is room. Columns are as long as `bodies`; one tag or mapping is that of each.
+        """Accept many messages, frame by frame as there is room. Columns are as long as `bodies`; a single tag or mapping applies to all.
 
-        The future is done when all of them are; it fails with BatchFailed, which says what was acknowledged and what was not. The
+        The future is done when every message has an outcome; it fails with BatchFailed, which lists acknowledged and failed rows. The
         sequences must not be changed before that.
         """
         count = len(bodies)
@@ -339,8 +340,8 @@ class AsyncProducer:
         order_key: str | None = None,
         queue: int | None = None,
     ) -> asyncio.Future[BatchAcknowledged]:
-        """Accept the rows of a pyarrow Table or RecordBatch; the arguments name its columns, `properties` those that become properties of
-        their name. Bodies are not copied before they are in their frame. Otherwise as `send_batch`."""
+        """Accept the rows of a pyarrow Table or RecordBatch. The arguments name its columns; columns in `properties` become properties of
+        the same name. Bodies are copied only into their frame. Otherwise as `send_batch`."""
         columns, order_keys = columns_of(table, time.time_ns() // 1_000_000, body, tag, keys, properties, order_key)
         return await self._send_columns(columns, order_keys, queue)
 
@@ -369,7 +370,7 @@ class AsyncProducer:
         return future
 
     async def _send_rows(self, columns: Columns, sink: Sink, to: tuple[str, int] | None) -> None:
-        """Cut into batches. `to`: broker group and queue, −1 if the columns say which; None: a run of frames anywhere."""
+        """Send rows in batches. `to`: broker group and queue, −1 if the columns name the queues; None: any queue, in runs of frames."""
         ends = np.cumsum(columns.lengths() + self._overhead)
         begin, before = 0, 0
         while begin < len(ends):
@@ -424,7 +425,7 @@ class AsyncProducer:
         return self._overhead + len(body)
 
     def has_room(self, size: int) -> bool:
-        """A message larger than the buffer goes in alone."""
+        """Whether a message of this size may be accepted now. A message larger than the buffer is accepted alone."""
         waiting = self.statistics.waiting_bytes
         return waiting + size <= self._buffer_bytes or not waiting
 
@@ -451,7 +452,7 @@ class AsyncProducer:
         if self._watchers:
             self._wake(self._watchers)
         if self._on_progress is not None:
-            # Not from here: what it raises is not the stream's.
+            # Not called from here: an error of the callback must not reach the stream.
             self._loop.call_soon(self._on_progress, self.statistics)
 
     def _received(self, receipt: pb.Receipt) -> None:
@@ -464,7 +465,7 @@ class AsyncProducer:
 
 def _unwritable(log: ReceiptLog, error: OSError) -> BadArgument:
     what = f"receipts cannot be written to {log.path} ({error.strerror or error})"
-    return BadArgument(what, "see what of the messages is stored, and open another producer")
+    return BadArgument(what, "check which messages are stored, then open another producer")
 
 
 def extra_bytes(tag: str | None, keys: Keys, properties: Mapping[str, str] | None) -> int:

@@ -1,7 +1,7 @@
-"""Reading ranges of queues: each offset from one place to another once and in order, whoever leads; and where places such as a time are.
+"""Reading ranges of queues, each offset once and in order, independent of the leader; and looking up the offset of a place such as a time.
 
-For readers that remember nothing and belong to no consumer group, such as a task of a data engine. Streams and credit are those of
-`fetching.py`, the rules of what may come next those of `positions.py`; here is only where a range ends, and what a loss in it means.
+For readers without state of their own and without a consumer group, such as a task of a data engine. `fetching.py` handles streams and
+credit, `positions.py` decides which message may come next; this module ends the range, and handles messages that retention removed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ledgermq.proto.status import Code
 
 CREDIT_BYTES = 16 << 20
 DISTRUST_MAX = 3
-"""A message that is damaged so many times in a row is damaged in the log."""
+"""After this many damaged reads in a row, a message counts as damaged in the log."""
 
 
 class MessagesGone(Refused):
-    """Retention took messages of a range before they were read."""
+    """Retention removed messages of a range before they were read."""
 
 
 class _Stream:
-    """One broker group's queues being read, from the places they were given."""
+    """A stream that reads queues of one broker group from the given starts."""
 
     def __init__(self, connection: LogConnection, opening: pb.OpenFetch, starts: Mapping[Place, Start], window_bytes: int) -> None:
         self.positions = Positions()
@@ -47,7 +47,7 @@ class _Stream:
         self._news.set()
 
     async def news(self) -> None:
-        """Until something came. Raises what ended the stream: Unreachable or Refused."""
+        """Wait until something arrives. Raises the error that ended the stream: Unreachable or Refused."""
         await self._news.wait()
         self._news.clear()
         if self._task.done():
@@ -61,7 +61,7 @@ class _Stream:
 async def find_offsets(
     connection: LogConnection, located: Located, topic: str, namespace: str, start: Start, group: str = ""
 ) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Where each queue of a topic begins to be read from there on, and where each ends. Raises Unreachable or Refused."""
+    """For each queue of a topic, the offset of `start` and the end. Raises Unreachable or Refused."""
     begins: dict[Place, int] = {}
     ends: dict[Place, int] = {}
     for one in located.broker_groups:
@@ -83,7 +83,7 @@ async def find_offsets(
 
 
 class RangeReader:
-    """The messages `first` … `end`−1 of one queue, which must be committed. For one event loop; `close` it."""
+    """Reads the messages `first` … `end`−1 of one queue, which must be committed. For one event loop; `close` it."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class RangeReader:
         self._distrusted = 0
 
     async def next_batch(self) -> Batch | None:
-        """The next messages; None behind the last. Raises MessagesGone if retention took some and that is a failure, Unreachable, Refused.
-        """
+        """The next messages; None after the last. Raises MessagesGone if retention removed messages and that counts as a failure;
+        Unreachable; Refused."""
         while self._at < self._end:
             if self._stream.runs:
                 run = self._stream.runs.popleft()
@@ -146,7 +146,7 @@ class RangeReader:
         if self._fail_on_loss and gone >= self._at:
             place = f"queue {self._place.queue} of broker group {self._place.broker_group}"
             what = f"messages {self._at} to {gone} of {place} are gone: retention took them"
-            raise MessagesGone(Code.MESSAGE_NOT_FOUND, what, "read from a later place, or go on without them")
+            raise MessagesGone(Code.MESSAGE_NOT_FOUND, what, "read from a later offset, or accept the loss")
 
     async def close(self) -> None:
         """End the stream."""

@@ -1,6 +1,6 @@
-"""A Parquet file of receipts: one row for each acknowledged frame, its columns the fields of `Receipt` (proto/receipts.py, docs/format.md).
+"""A Parquet file of receipts: one row per acknowledged frame, with the fields of `Receipt` as columns (proto/receipts.py, docs/format.md).
 
-Only the columns live here; how the file grows, and when it is complete, is in `parquet_log.py`.
+Only the columns are defined here; `parquet_log.py` writes the file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ledgermq.proto.receipts import COLUMNS, row_of
 
 
 class ReceiptLog(ParquetLog[dict[str, Any]]):
-    """Receipts into one file, which must not exist yet. A context manager. For one thread."""
+    """Writes receipts to one new file. A context manager. For one thread."""
 
     what = "receipts"
 
@@ -32,7 +32,7 @@ class ReceiptLog(ParquetLog[dict[str, Any]]):
 
 
 def schema() -> Any:
-    """The Arrow schema of a file of receipts."""
+    """The Arrow schema of a receipt file."""
     import pyarrow as pa
 
     kinds = {

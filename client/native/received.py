@@ -1,7 +1,7 @@
-"""What a consumer hands out: consecutive messages of one queue, as columns that are made when they are asked for.
+"""What a consumer hands out: consecutive messages of one queue, as columns that are built on access.
 
-The entries stay the bytes that came; a column is read out of them in vectors where the format allows it. Nothing is known here of streams
-and positions.
+Entries stay in the received bytes; columns are extracted from them with vector operations where the format allows it. This module knows
+neither streams nor positions.
 """
 
 from __future__ import annotations
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Messages of one queue in order, one row each. Their offsets follow each other, unless some were left out because of their tags."""
+    """Messages of one queue in order, one row each. Offsets are consecutive, unless messages were filtered out by tag."""
 
     def __init__(self, run: Run, queue: int, columns: EntryColumns) -> None:
         self._number = queue
         self.broker_group = run.place.broker_group
         self.group_queue = run.place.queue
-        """Its id within the broker group."""
+        """The queue's id within the broker group."""
         self.skipped = run.missed
-        """Messages in front of it that retention removed before they were read."""
+        """The number of messages in front of the batch that retention removed before they were read."""
         self.next_offset = run.end
-        """Where the queue is read on; what to commit once the batch is processed."""
+        """The offset to continue at; commit it once the batch is processed."""
         self._columns = columns
         self._run = run
 
     @property
     def queue(self) -> int:
-        """Its number over all broker groups, as administration has it."""
+        """The queue's number over all broker groups, as used in administration."""
         return self._number
 
     @property
     def columns(self) -> EntryColumns:
-        """Everything that the entries hold, as stored."""
+        """All fields of the entries, as stored."""
         return self._columns
 
     @classmethod
     def read(cls, run: Run, queue: int, verify: bool) -> Batch:
-        """Raises BadEntries for bytes that are not the entries they should be."""
+        """Decode a run. Raises BadEntries if the bytes are not the expected entries."""
         columns = read_entries(run.sizes, run.entries, verify=verify)
         offsets = np.arange(run.first_offset, run.first_offset + len(columns))
         if not ((columns.queue_offsets == offsets) & (columns.queues == run.place.queue)).all():
-            raise BadEntries(-1, f"they are not those of queue {run.place.queue} from offset {run.first_offset} on")
+            raise BadEntries(-1, f"not the entries of queue {run.place.queue} from offset {run.first_offset} on")
         batch = cls(run, queue, columns)
         return batch if run.stop - run.begin == len(columns) else batch.rows(np.arange(run.begin, run.stop))
 
     def rows(self, chosen: NDArray[np.int64]) -> Batch:
-        """Some of the messages, by their rows, as a batch of the same place."""
+        """The messages of the given rows, as a batch of the same queue."""
         c = self.columns
         return Batch(self._run, self.queue, EntryColumns(c.data, c.starts[chosen], c.sizes[chosen]))
 
@@ -87,7 +87,7 @@ class Batch:
 
     @property
     def entry_bytes(self) -> int:
-        """Of its entries, as stored."""
+        """Bytes of the entries, as stored."""
         return int(self.columns.sizes.sum(dtype=np.int64))
 
     @property
@@ -113,14 +113,14 @@ class Batch:
         return PropertyFields(self.columns)
 
     def bodies(self) -> list[bytes]:
-        """As their producers had them, decompressed. Raises Refused for one that is not what it says."""
+        """The bodies as their producers sent them, decompressed. Raises Refused for a body that does not match its header."""
         try:
             return self.columns.bodies()
         except BadBody as error:
             raise self._damaged(error) from error
 
     def joined_bodies(self) -> tuple[bytes, I64]:
-        """The bodies back to back, and where each begins, the end of the last one included. Raises as `bodies`."""
+        """The concatenated bodies, and the start of each plus the end of the last. Raises as `bodies`."""
         try:
             return self.columns.joined_bodies()
         except BadBody as error:
@@ -128,7 +128,7 @@ class Batch:
 
     def _damaged(self, error: BadBody) -> Refused:
         what = f"a body of queue {self.queue} from offset {int(self.offsets[0])} on cannot be decompressed: {error}"
-        return Refused(Code.MESSAGE_CORRUPTED, what, "its producer stored it so; `columns` has the bytes as they are")
+        return Refused(Code.MESSAGE_CORRUPTED, what, "the producer stored it like this; `columns` holds the raw bytes")
 
     def tags(self) -> list[str | None]:
         return self._fields.texts(TAG)
@@ -145,7 +145,7 @@ class Batch:
         return [dict(self.columns.fields(row).user) for row in range(len(self))]
 
     def messages(self) -> Iterator[Message]:
-        """One object a message: a convenience that costs more than everything else here."""
+        """Yield one object per message: convenient, but slower than every other method here."""
         stored, _ = self.columns.topics
         topic = stored_name(*parse_stored(stored[0])) if stored else ""
         rows = zip(self.bodies(), self.offsets.tolist(), self.born_ms.tolist(), self.store_ms.tolist(), strict=True)
@@ -174,6 +174,6 @@ class Batch:
         return self.messages()
 
     def to_arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatch:
-        """As an Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises as `bodies`, and
-        BadArgument for a column that there is none of."""
+        """An Arrow record batch with these columns, by default all of `arrow.COLUMNS`. Needs pyarrow. Raises as `bodies`, and BadArgument
+        for an unknown column."""
         return record_batch(self, self._fields, columns)

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: one after the other in runs, by the hash of a key, or the one that was asked for."""
+"""The choice of a message's queue: round robin in runs, by the hash of a key, or the queue that the caller named."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ledgermq.proto.layout import hash_once
 from ledgermq.proto.types import I32
 
 _hash_of_key = lru_cache(maxsize=65_536)(hash_once)
-"""Keys are many, and each comes again."""
+"""Size of the cache of key hashes: there are many keys, and each is used repeatedly."""
 
 
 class Router:
-    """The queues of one topic, by their numbers. More may come while it is used; then numbers, and the queues of keys, change."""
+    """The queues of one topic, by number. When queues are added, the numbers and the queues of keys change."""
 
     def __init__(self, located: Located, latencies: Latencies) -> None:
         self.queues: tuple[tuple[str, int], ...] = ()
         self.groups: tuple[str, ...] = ()
         self.numbers: dict[tuple[str, int], int] = {}
-        """The number of each queue, by what is known now. Whoever keeps this sees it change; no queue ever leaves it, for other threads
-        look."""
+        """The number of each queue, as known now. Readers that hold this mapping see it change; queues are never removed from it, because
+        other threads read it."""
         self._latencies = latencies
         self._turn = -1
         self.learn(located)
@@ -32,14 +32,14 @@ class Router:
             raise BadArgument("the topic has no queues", "see it with: ledgermq topic describe NAME")
 
     def learn(self, located: Located) -> None:
-        """These are the topic's queues now."""
+        """Take over the current queues of the topic."""
         if located.queues:
             self.queues = located.queues
             self.groups = tuple(dict.fromkeys(group for group, _ in self.queues))
             self.numbers.update({queue: number for number, queue in enumerate(self.queues)})
 
     def next_queue(self) -> tuple[str, int]:
-        """For the next run of messages that may go anywhere: the next queue whose broker group has not been slow lately."""
+        """The queue for the next run of messages without a key: round robin over the broker groups that were not slow lately."""
         usable = set(self._latencies.usable(self.groups)) if len(self.groups) > 1 else set(self.groups)
         while True:
             self._turn = (self._turn + 1) % len(self.queues)
@@ -53,8 +53,8 @@ class Router:
         return self.queues[number]
 
     def number_of(self, key: str) -> int:
-        """Where messages with this key go, as long as the topic has as many queues: as classic clients choose by hash."""
-        # The remainder has the sign of the hash there.
+        """The queue number for a key, stable while the number of queues is: the same hash as in classic RocketMQ clients."""
+        # In Java the remainder has the sign of the hash.
         value = _hash_of_key(key)
         return abs(value) % len(self.queues)
 

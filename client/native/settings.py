@@ -1,4 +1,4 @@
-"""What a consumer is told when it is made: one frozen value, checked before anything is asked of a cluster."""
+"""The options of a consumer: one frozen value, checked before any call to a cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ledgermq.client.reading import ms_of
 from ledgermq.proto.signature import Credentials
 
 From = str | datetime | Mapping[int, int]
-"""`earliest`, `latest`, `committed`, a moment with a time zone, or an offset for each of some queues (the others: earliest)."""
+"""`earliest`, `latest`, `committed`, a moment with a time zone, or offsets of some queues (the others: earliest)."""
 
 ReadFrom = Literal["leader", "nearest"]
 QueuesChanged = Callable[[tuple[int, ...]], Awaitable[None] | None]
@@ -26,41 +26,41 @@ RESPONSE_BYTES = 1 << 20
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """What `AsyncConsumer` and `Consumer` can be told besides endpoints and topic."""
+    """The options of `AsyncConsumer` and `Consumer` besides endpoints and topic."""
 
     group: str | None
-    """A consumer group: its members share the queues, and what it commits is where its next member goes on."""
+    """A consumer group: its members share the queues, and the next owner of a queue continues at the committed offset."""
     namespace: str
     start: From
-    """Where to begin; with a consumer group: in queues of which it committed nothing."""
+    """Where to start; with a consumer group, only for queues without a committed offset."""
     queues: Collection[int] | None
-    """Without a consumer group: only these queues, as the topic numbers them over all broker groups."""
+    """Without a consumer group: read only these queues, by their numbers over all broker groups."""
     tags: Collection[str] | None
-    """Hand out only messages with one of these tags. The others are read and passed over."""
+    """Hand out only messages with one of these tags. The others are read and skipped."""
     until_end: bool
-    """Stop behind what was there when reading began, instead of waiting for more."""
+    """Stop at the ends that the queues had when reading started, instead of waiting for more messages."""
     read_from: ReadFrom
-    """`leader` (the default), or `nearest`: the first of the endpoints that has a replica, where the broker group allows it, and the leader
-    where none may serve; what comes is confirmed, in order and once in any case, and some seconds old at most (docs/observers.md)."""
+    """`leader` (the default), or `nearest`: the first endpoint with a replica, if the broker group allows it, otherwise the leader. Either
+    way messages are committed, in order and read once; from a replica they are at most some seconds old (docs/observers.md)."""
     verify: bool
-    """Check the CRC of every body (the default)."""
+    """Check the CRC of every body (default: yes)."""
     read_ahead_bytes: int
-    """At most so many bytes of entries are under way or wait, over all broker groups."""
+    """Limit on the bytes of entries in flight or waiting, over all broker groups."""
     response_bytes: int
-    """About how large a batch may be, in bytes of entries."""
+    """Approximate limit on a batch, in bytes of entries."""
     auto_commit: bool
-    """Commit a batch by itself once the next one was asked for."""
+    """Commit a batch automatically when the next one is requested."""
     commit_interval_s: float
     on_assigned: QueuesChanged | None
-    """Called with the numbers of queues that are now read; may seek. A function or a coroutine function."""
+    """Called with the numbers of the queues read from now on; may seek. A function or a coroutine function."""
     on_revoked: QueuesChanged | None
-    """Called with those that are about to be given to another member: the last moment to commit what was handed out of them."""
+    """Called with queues that are about to go to another member: the last chance to commit messages handed out from them."""
     on_progress: Callable[[ConsumerStatistics], None] | None
-    """Called as batches are handed out, at most ten times a second."""
+    """Called as batches are handed out, at most ten times per second."""
     delivery_log: DeliveryLog | str | Path | None
-    """A Parquet file of what was handed out and committed, for `ledgermq audit --acks`."""
+    """A Parquet file of handed-out and committed messages, for `ledgermq audit --acks`."""
     timeout_s: float
-    """How long a broker group may be without an answer before reading it fails (30 s)."""
+    """How long a broker group may go without an answer before reading fails (default: 30 s)."""
     credentials: Credentials | None
     tls: bool
     ca: bytes | None
@@ -68,12 +68,12 @@ class ConsumerOptions(TypedDict, total=False):
 
 
 WIRE = ("timeout_s", "credentials", "tls", "ca", "certificate")
-"""Options of the connection."""
+"""The options that belong to the connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """The options that are not the connection's."""
+    """The options that do not belong to the connection."""
 
     topic: str
     group: str | None = None
@@ -95,34 +95,34 @@ class ConsumerSettings:
 
     def __post_init__(self) -> None:
         if self.group is None and (self.auto_commit or self.start == "committed"):
-            raise BadArgument("without a consumer group nothing is committed", "name a group, or leave auto_commit and committed away")
+            raise BadArgument("without a consumer group nothing can be committed", "name a group, or omit auto_commit and committed")
         if self.group is not None and self.queues is not None:
-            raise BadArgument("the members of a consumer group are given their queues", "leave group or queues away")
+            raise BadArgument("the members of a consumer group cannot choose their queues", "omit group or queues")
         if self.read_ahead_bytes < READ_AHEAD_LEAST:
             raise BadArgument(f"read_ahead_bytes is {self.read_ahead_bytes}", f"give at least {READ_AHEAD_LEAST}: one message may be large")
         if self.response_bytes <= 0 or self.commit_interval_s <= 0:
-            raise BadArgument("response_bytes and commit_interval_s have to be positive", "leave them away, or give larger ones")
+            raise BadArgument("response_bytes and commit_interval_s have to be positive", "omit them, or give larger values")
         if self.read_from not in get_args(ReadFrom):
-            raise BadArgument(f"{self.read_from!r} is no place to read from", "give leader or nearest")
+            raise BadArgument(f"{self.read_from!r} is not a place to read from", "give leader or nearest")
         start_of(self.start, 0)
 
 
 def start_of(place: From, queue: int) -> Start:
-    """Where a queue begins. Raises BadArgument."""
+    """The start of a queue for this option. Raises BadArgument."""
     if isinstance(place, datetime):
         if place.tzinfo is None:
             raise BadArgument("the time to begin at has no time zone", "give a datetime with tzinfo, such as datetime.now(UTC)")
         return Start(store_ms=ms_of(place))
     if isinstance(place, str):
         if place not in ("earliest", "latest", "committed"):
-            raise BadArgument(f"{place!r} is no place to begin", "give earliest, latest, committed, a datetime, or {queue: offset}")
+            raise BadArgument(f"{place!r} is not a place to start", "give earliest, latest, committed, a datetime, or {queue: offset}")
         return Start(earliest=place != "latest")
     offset = place.get(queue)
     return Start() if offset is None else at_offset(offset)
 
 
 def at_offset(offset: int) -> Start:
-    """Raises BadArgument."""
+    """A start at an offset. Raises BadArgument if it is negative."""
     if offset < 0:
-        raise BadArgument(f"{offset} is no offset", "the first message of a queue has offset 0")
+        raise BadArgument(f"{offset} is not an offset", "the first message of a queue has offset 0")
     return Start(offset=offset)

@@ -1,7 +1,7 @@
-"""The properties of many messages at once: where each name and its value lie (docs/format.md §4.1).
+"""The properties of many messages at once: the positions of each name and its value (docs/format.md §4.1).
 
-The property strings of a batch are put back to back once; then their separators say where every property begins and ends, and a name is
-found by comparing that many bytes at each beginning. Nothing is decoded that nobody asked for.
+The property strings of a batch are concatenated once. Their separators then give the begin and end of every property, and a name is found
+by comparing its bytes at each begin. Only requested properties are decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END = 2
 
 
 class Spans(NamedTuple):
-    """Values of one property: of the messages in `rows`, ascending, at `begins` of `data`."""
+    """The values of one property: for the messages in `rows`, ascending, at `begins` of `data`."""
 
     data: memoryview
     rows: I64
@@ -29,7 +29,7 @@ class Spans(NamedTuple):
     lengths: I64
 
     def among(self, values: Collection[bytes]) -> NDArray[np.bool_]:
-        """Which of them are one of these."""
+        """A mask of the values that are among these."""
         found = np.zeros(len(self.rows), np.bool_)
         for value in values:
             same = np.flatnonzero(self.lengths == len(value))
@@ -39,7 +39,7 @@ class Spans(NamedTuple):
         return found
 
     def joined(self) -> bytes:
-        """The values back to back."""
+        """The concatenated values."""
         lengths = self.lengths
         if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
             return bytes(windows(self.data, np.dtype(f"V{int(lengths[0])}"))[self.begins].tobytes())
@@ -58,7 +58,7 @@ class PropertyFields:
 
     @cached_property
     def _places(self) -> tuple[I64, I64, I64]:
-        """Row, begin and end (without the separator) of every property. What follows the last separator of a string is none (§4.1)."""
+        """Row, begin and end (without the separator) of every property. Bytes behind the last separator are not a property (§4.1)."""
         ends = np.flatnonzero(np.frombuffer(self._data, np.uint8) == _END)
         rows = np.searchsorted(self._ends, ends, side="right")
         begins = np.zeros(len(ends), np.int64)
@@ -67,7 +67,7 @@ class PropertyFields:
         return rows, begins, ends
 
     def spans(self, name: str) -> Spans:
-        """The values stored under a name; of several in one message the last."""
+        """The values stored under a name; if one message has several, the last."""
         rows, begins, ends = self._places
         field = f"{name}\x01".encode()
         at = np.flatnonzero(ends - begins >= len(field))
@@ -78,7 +78,7 @@ class PropertyFields:
         return Spans(self._data, rows[at], values, ends[at] - values)
 
     def texts(self, name: str) -> list[str | None]:
-        """The values of all messages as text; None where there is none."""
+        """The values of all messages as text; None for messages without one."""
         found = self.spans(name)
         out: list[str | None] = [None] * self._count
         pieces = zip(found.rows.tolist(), found.begins.tolist(), (found.begins + found.lengths).tolist(), strict=True)
@@ -87,7 +87,7 @@ class PropertyFields:
         return out
 
     def others(self, names: Collection[str]) -> I64:
-        """The messages that have properties besides these."""
+        """The rows of messages that have properties besides these."""
         rows, _, _ = self._places
         counts = np.bincount(rows, minlength=self._count)
         for name in names:

@@ -1,4 +1,4 @@
-"""What a consumer has done and how far it is, as plain values. None is unknown, never 0."""
+"""A consumer's counters and progress, as plain values. Unknown is None, never 0."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """One queue that is read. `queue` counts over all broker groups."""
+    """The progress of one queue. `queue` counts over all broker groups."""
 
     queue: int
     broker_group: str
     position: int | None
-    """The next message to be handed out."""
+    """The offset of the next message to be handed out."""
     committed: int | None
     end: int | None
-    """Where the queue ended when the server last said."""
+    """The end of the queue, as last reported by the server."""
     skipped: int
-    """Messages that retention took before they were read."""
+    """Messages that retention removed before they were read."""
 
     @property
     def lag(self) -> int | None:
-        """Messages that wait in the cluster or were read ahead."""
+        """Messages in the cluster, or read ahead, that were not handed out yet."""
         return None if self.end is None or self.position is None else max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """Who serves a broker group's stream, and how old what that replica knew was at most when it last said so; None: it leads."""
+    """The node that serves a broker group's stream, and the maximal age of its state when it last reported; None: it leads."""
 
     broker_group: str
     replica: str
@@ -36,22 +36,22 @@ class ServedBy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """Since the consumer was opened; `messages` and `bytes` (of whole entries) are what was handed out."""
+    """Counters since the consumer was opened; `messages` and `bytes` (of whole entries) count what was handed out."""
 
     messages: int
     bytes: int
     batches: int
     buffered_bytes: int
-    """Read ahead and not handed out."""
+    """Messages read ahead but not handed out."""
     streams: int
-    """Fetch streams that were opened."""
+    """The number of Fetch streams opened."""
     queues: tuple[QueueStatistics, ...]
     served_by: tuple[ServedBy, ...] = ()
-    """Of the streams that are open."""
+    """The serving nodes of the open streams."""
 
     @property
     def lag(self) -> int | None:
-        """Over all queues; None while one is unknown."""
+        """The lag over all queues; None while one is unknown."""
         lags = [queue.lag for queue in self.queues]
         return None if None in lags else sum(lag for lag in lags if lag is not None)
 

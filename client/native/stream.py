@@ -1,7 +1,7 @@
-"""The stream of one broker group's lane: opens it at the leader, writes frames while the window allows it, hands answers to the lane, and
-begins again wherever the leader is.
+"""The stream of one broker group's lane: opens it at the leader, writes frames while the window allows it, passes answers to the lane, and
+reopens it when the leader changes.
 
-Here live tasks, calls and time-outs. What a frame is, and what an answer means for it, is `lane.py`'s.
+Tasks, calls and timeouts live here. `lane.py` decides what a frame is, and what an answer means for it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
 
 ANSWER_TIMEOUT_S = 10.0
-"""A node that answers nothing for so long is left; its frames are sent again elsewhere."""
+"""After this time without an answer the stream to a node ends; its frames are sent again elsewhere."""
 LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What every frame and stream of a producer says of it. `memory`: acknowledged as soon as a majority has it in memory."""
+    """A producer's identity in every frame and stream. `memory`: acknowledge when a majority has the message in memory."""
 
     namespace: str
     topic: str
@@ -38,7 +38,7 @@ class Caller:
 
 
 class LaneStream:
-    """Belongs to one event loop. `answered` is called after every answer."""
+    """For one event loop. `answered` is called after every answer."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class LaneStream:
         self._open_asked = False
         self._closing = False
         self.refused: Refused | None = None
-        """Why the last stream was not opened, if asking again cannot help."""
+        """Why the last stream was not opened, if a retry cannot help."""
 
     def wake(self) -> None:
-        """There is something to send, or to settle."""
+        """Wake the stream: there is something to send, or messages to expire."""
         self._awake.set()
 
     def open(self) -> None:
@@ -72,12 +72,12 @@ class LaneStream:
         self._awake.set()
 
     def close(self) -> None:
-        """End once the lane is idle."""
+        """End when the lane is idle."""
         self._closing = True
         self._awake.set()
 
     async def run(self) -> None:
-        """Until closed, or fenced. Whatever ends a stream, the lane goes on with the next one."""
+        """Run until closed or fenced. When a stream ends, for any reason, the lane continues on the next one."""
         search = self._connection.search(self.lane.broker_group)
         while await self._wanted():
             address = await search.next_address()
@@ -101,7 +101,7 @@ class LaneStream:
                 self._answered()
 
     async def _wanted(self) -> bool:
-        """Waits for something to do; False: there will be nothing more."""
+        """Wait for something to do. False: there will be nothing more."""
         while self.lane.idle and not self._open_asked:
             if self._closing:
                 return False
@@ -120,7 +120,7 @@ class LaneStream:
         self.lane.give_up(error)
 
     async def _session(self, address: Address, search: Search) -> None:
-        """One stream, from its opening to its end, whoever ends it."""
+        """Run one stream from its opening to its end."""
         call = self._connection.stream(LOG + "Produce", address, pb.ProduceRequest, pb.ProduceResponse)
         try:
             hello = self.lane.hello()
@@ -132,7 +132,7 @@ class LaneStream:
                 self._statistics.streams += 1
                 await self._both_ways(call, search)
         except asyncio.InvalidStateError:
-            # The call ended under our hands; its status says why.
+            # The call ended during a write; its status tells why.
             self._failed(search, address, await _status(call))
         finally:
             call.cancel()
@@ -167,7 +167,7 @@ class LaneStream:
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not reader.done() and writer.exception() is not None:
-                # The reader may still learn why: a redirect, or the status.
+                # The reader may still receive the reason: a redirect, or the status.
                 await asyncio.wait({reader}, timeout=LAST_WORDS_S)
             await (reader if reader.done() else writer)
         finally:
@@ -176,7 +176,7 @@ class LaneStream:
             await asyncio.gather(reader, writer, return_exceptions=True)
 
     async def _write(self, call: Any) -> None:
-        """Frames out; ends when the stream has served."""
+        """Write frames until the stream must end."""
         lane, names = self.lane, self._caller
         while True:
             self._awake.clear()
@@ -192,7 +192,7 @@ class LaneStream:
                         entries=frame.entries,
                     )
                 )
-                # A node that reads nothing keeps a frame in the transport.
+                # If a node does not read, the transport cannot take the frame, and this write blocks.
                 async with asyncio.timeout(self._answer_timeout_s):
                     await call.write(request)
             if lane.reopen_due or (self._closing and lane.idle):
@@ -200,7 +200,7 @@ class LaneStream:
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until something may have changed. Raises TimeoutError when an answer is overdue."""
+        """Wait until something may have changed. Raises TimeoutError when an answer is overdue."""
         now = self._clock()
         oldest = self.lane.oldest_on_wire_s
         overdue = None if oldest is None else oldest + self._answer_timeout_s
@@ -212,11 +212,11 @@ class LaneStream:
             async with asyncio.timeout_at(at):
                 await self._awake.wait()
         except TimeoutError:
-            # A wake-up by time alone; the next round sees what for.
+            # Woken by time alone; the next round of the loop acts on it.
             return
 
     async def _read(self, call: Any, search: Search) -> None:
-        """Answers in, until the stream ends or the node sends us away."""
+        """Read answers until the stream ends or the node redirects."""
         while (answer := await call.read()) is not grpc.aio.EOF:
             kind = answer.WhichOneof("response")
             if kind == "ack":
@@ -241,5 +241,5 @@ class LaneStream:
 
 
 async def _status(call: Any) -> grpc.aio.AioRpcError:
-    """How a call ended, as the error it would have raised."""
+    """The end of a call, as the error it would have raised."""
     return grpc.aio.AioRpcError(await call.code(), await call.initial_metadata(), await call.trailing_metadata())

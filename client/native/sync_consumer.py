@@ -1,6 +1,6 @@
-"""`AsyncConsumer` for threads: the same options and methods, each waiting in the caller's thread.
+"""`AsyncConsumer` for threads: the same options and methods, each of which blocks the caller's thread.
 
-Streams, credit and signs of life go on in a thread of their own while the application works on a batch.
+Streams, credit and heartbeats run in a background thread while the application processes a batch.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Consumer:
             for batch in consumer.batches():
                 work(batch.bodies())
 
-    See `AsyncConsumer` for what holds. Methods raise ClusterError.
+    See `AsyncConsumer` for the guarantees. Methods raise ClusterError.
     """
 
     def __init__(self, endpoints: str, topic: str, **options: Unpack[ConsumerOptions]) -> None:
-        """As `AsyncConsumer`."""
+        """The arguments of `AsyncConsumer`."""
         self._consumer = AsyncConsumer(endpoints, topic, **options)
         self._background: Background | None = None
 

@@ -1,4 +1,4 @@
-"""The producer for threads: an AsyncProducer on an event loop in the background. Nothing about messages is decided here."""
+"""The producer for threads: an AsyncProducer on an event loop in the background. It makes no decisions about messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 class Producer:
     """Sends to one topic, from any thread. A context manager: leaving it flushes, unless by an exception.
 
-    Takes the arguments of AsyncProducer; `on_progress` is called in the producer's own thread. The methods are those of AsyncProducer, too:
+    Takes the arguments of AsyncProducer; `on_progress` is called in the producer's own thread. The methods are also those of AsyncProducer:
     `send` and `send_batch` block while there is no room, and return futures of `concurrent.futures`.
     """
 
@@ -30,7 +30,7 @@ class Producer:
         self._background: Background | None = None
         self._room = threading.Condition()
         self._handed: deque[tuple[Any, ...]] = deque()
-        """Messages on their way to the loop."""
+        """Messages handed over by threads, for the loop to take."""
         self._handed_bytes = 0
         self._woken = False
         self._closed = False
@@ -48,13 +48,13 @@ class Producer:
         try:
             self.close(None if kind is None else 0)
         except ClusterError:
-            # What went wrong first is what the caller is to see.
+            # The caller is to see the first error.
             if kind is None:
                 raise
 
     @property
     def statistics(self) -> Statistics:
-        """As of some moment ago."""
+        """The statistics of a recent moment."""
         return self._producer.statistics
 
     def send(
@@ -90,7 +90,7 @@ class Producer:
         return self._chained(self._producer.send_arrow(table, **columns))
 
     def flush(self) -> None:
-        """Wait until nothing is without an outcome any more."""
+        """Wait until every message has an outcome."""
         self._do(self._flush())
 
     def next_sequences(self) -> Mapping[str, int]:
@@ -102,7 +102,7 @@ class Producer:
         self._do(self._producer.refresh())
 
     def close(self, timeout_s: float | None = None) -> None:
-        """As AsyncProducer.close; ends the thread."""
+        """As AsyncProducer.close; also ends the thread."""
         with self._room:
             if self._closed:
                 return
@@ -112,7 +112,7 @@ class Producer:
             try:
                 self._background.wait(self._close(timeout_s))
             finally:
-                # What other threads began before has an outcome now, and its callers hear of it before the loop ends.
+                # Messages that other threads sent before have an outcome now; their callers learn it before the loop ends.
                 self._background.close()
 
     async def _flush(self) -> None:
@@ -124,7 +124,7 @@ class Producer:
         await self._producer.close(timeout_s)
 
     def _check_open(self) -> Background:
-        """The thread is not there before the `with` block, and not in a process that was forked off within it."""
+        """The loop's thread. It exists only inside the `with` block, and not in a process forked inside it. Raises BadArgument."""
         if self._closed:
             raise BadArgument("the producer is closed", "open another one")
         if self._background is None or not self._background.alive:
@@ -133,7 +133,7 @@ class Producer:
 
     def _do(self, work: Coroutine[Any, Any, R]) -> R:
         with self._room:
-            # Under the lock of `close`: what is handed over here is there before the end.
+            # Under the lock of `close`, so work handed over here arrives before the end.
             try:
                 outcome = self._check_open().begin(work)
             except BadArgument:
@@ -142,7 +142,7 @@ class Producer:
         return outcome()
 
     def _chained(self, sending: Coroutine[Any, Any, asyncio.Future[R]]) -> Future[R]:
-        """Blocks while the batch is accepted; the future is of its outcome."""
+        """Block until the batch is accepted; the future is that of its outcome."""
         future: Future[R] = Future()
         future.set_running_or_notify_cancel()
 
@@ -154,7 +154,7 @@ class Producer:
                 future.set_exception(error)
 
         async def ordered() -> None:
-            # What was handed over before goes before.
+            # Messages handed over earlier are sent first.
             self._take()
             (await sending).add_done_callback(done)
 
@@ -165,7 +165,7 @@ class Producer:
         return future
 
     def _take(self) -> None:
-        """In the loop: what threads have handed over, in their order."""
+        """Runs in the loop: take what threads handed over, in order."""
         with self._room:
             handed, self._handed = self._handed, deque()
             self._handed_bytes, self._woken = 0, False
@@ -175,7 +175,7 @@ class Producer:
                 except ClusterError as error:
                     item[0].set_exception(error if isinstance(error, SendFailed) else SendFailed(error.what, error.remedy, unknown=False))
                 except Exception as error:
-                    # Of a wrong type, such as a queue that is no number: those behind it are not to suffer.
+                    # An argument of a wrong type, such as a queue that is not a number; the messages behind it must not fail with it.
                     item[0].set_exception(SendFailed(f"the message cannot be sent ({error})", "correct its arguments", unknown=False))
 
     def _released(self) -> None:

@@ -1,8 +1,8 @@
-"""Ranges and numbered writes for programs that do one thing after the other, such as a task of a data engine: the asynchronous parts on an
-event loop in the background, for as long as a connection is open.
+"""Ranges and numbered writes for sequential programs, such as a task of a data engine: the asynchronous parts run on an event loop in the
+background while a connection is open.
 
-What is read and written is decided in `ranges.py` and `numbered.py`. Rows to be written are taken in the caller's own thread, which may be
-the only one that can.
+`ranges.py` and `numbered.py` decide what is read and written. The caller's own thread iterates over the rows to be written, because it may
+be the only one that can.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgermq.client.native.received import Batch
 from ledgermq.proto.frames import Compression
 
 PATIENCE_S = 60.0
-"""How long to try without any progress."""
+"""How long to retry without progress."""
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class TaskConnection:
     """Channels to the nodes of one cluster, for one thread at a time. A context manager."""
 
     def __init__(self, endpoints: str, **options: Any) -> None:
-        """As `LogConnection`."""
+        """The arguments of `LogConnection`."""
         self._connection = LogConnection(endpoints, **{"timeout_s": PATIENCE_S, **options})
         self._background: Background | None = None
 
@@ -49,14 +49,14 @@ class TaskConnection:
         self._connection.guard_secret()
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine of the loop."""
+        """Run a coroutine in the loop and return its result."""
         if self._background is None:
             work.close()
             raise BadArgument("the connection is not open", "use it within its `with` block")
         return self._background.wait(work)
 
     def locate(self, topic: str, namespace: str = "") -> Located:
-        """Where a topic is. Raises Unreachable or Refused."""
+        """The location of a topic. Raises Unreachable or Refused."""
         return self.do(self._connection.locate(topic, namespace))
 
     def find_offsets(
@@ -82,10 +82,8 @@ class TaskConnection:
         finally:
             self.do(reader.close())
 
-    def writer(
-        self, broker_group: str, topic: str, namespace: str, name: str, compression: Compression = Compression.NONE
-    ) -> TaskWriter:
-        """Take a name over: see `NumberedWriter`. Raises Refused or Unreachable."""
+    def writer(self, broker_group: str, topic: str, namespace: str, name: str, compression: Compression = Compression.NONE) -> TaskWriter:
+        """Open a name for writing: see `NumberedWriter`. Raises Refused or Unreachable."""
 
         async def opened() -> NumberedWriter:
             writer = NumberedWriter(self._connection, broker_group, topic, namespace, name, compression)
@@ -109,7 +107,7 @@ class TaskWriter:
 
     @property
     def next_sequence(self) -> int:
-        """Of the first message that is not stored."""
+        """The number of the first message that is not stored."""
         return self._writer.next_sequence
 
     @property
@@ -118,16 +116,16 @@ class TaskWriter:
 
     @property
     def duplicates(self) -> int:
-        """Messages that were stored under this name before, and were not stored again."""
+        """Messages that were already stored under this name, and were not stored again."""
         return self._writer.duplicates
 
     def write(self, chunks: Iterable[Chunk]) -> int:
-        """Store messages 0, 1, 2, … of this name, those that are stored already being skipped, and wait until they are durable on a
-        majority. Returns how many there are. Raises Refused, also when somebody else opened the name since."""
+        """Store messages 0, 1, 2, … of this name, skipping those already stored, and wait until they are durable on a majority. Returns
+        their number. Raises Refused, also when another process has opened the name since."""
         for chunk in chunks:
             self._connection.do(self._writer.add(chunk))
         return self._connection.do(self._writer.finish())
 
     def close(self) -> None:
-        """End the stream; what was not acknowledged has an unknown outcome."""
+        """End the stream. Unacknowledged messages have an unknown outcome."""
         self._connection.do(self._writer.close())

@@ -1,7 +1,7 @@
-"""Messages of a Fetch stream as they come: entries are looked at where they lie, everything else is read by the generated code.
+"""Decoding of a Fetch stream's messages: entries stay views into the received bytes, and generated code decodes everything else.
 
-A response with entries is nearly all payload, and generated code copies it twice before anybody sees it. So its few fields are read here,
-by the protobuf encoding (varints and lengths), and `sizes` and `entries` stay views into the bytes that came.
+A response with entries is nearly all payload, and generated code would copy it twice. So its few fields are decoded here by the protobuf
+encoding (varints and lengths), and `sizes` and `entries` are views into the bytes received.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _VIEWS = tuple([_FIELDS[name].number for name in ("sizes", "entries")])
 
 
 def fetch_response(data: bytes) -> Entries | pb.FetchResponse:
-    """What a Fetch answered. ValueError if it is no such message."""
+    """Decode a response to Fetch. Raises ValueError for bytes that are not one."""
     if data[:1] != bytes([_ENTRIES_TAG]):
         response = _generated(data)
         return response if response.WhichOneof("response") != "entries" else _plain(response.entries)
     length, at = _varint(data, 1)
     if at + length != len(data):
-        # The field is repeated, or another follows: legal, and never sent by a node.
+        # The field is repeated, or another one follows. Nodes never send this, but it is valid protobuf.
         return _plain(_generated(data).entries)
     return _entries(data, at)
 
@@ -69,7 +69,7 @@ def _entries(data: bytes, at: int) -> Entries:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, and where it ends."""
+    """The number at `at`, and the position behind it."""
     value = shift = 0
     while True:
         if at >= len(data) or shift > 63:

@@ -120,16 +120,16 @@ def test_ctrl_c_says_what_stands_and_the_ways_from_there(
     told = capfd.readouterr()
     assert told.out.splitlines()[-1] == "done: 8 queues of topic t in g2"
     assert told.err.splitlines()[-1] == (
-        "error: stopped in step 2 of 3, move the replica of g1 from n1 to n4: what was done before it stays; "
-        "go on: ledgermq rebalance, or give this move up: ledgermq move-replica g1 --from n1 --to n4 --abort"
+        "error: stopped in step 2 of 3, move the replica of g1 from n1 to n4: completed steps stay; "
+        "continue: ledgermq rebalance, or abort this move: ledgermq move-replica g1 --from n1 --to n4 --abort"
     )
     assert cli.run(["move-replica", "g1", "--from", "n1", "--to", "n4"]) == 130
     assert capfd.readouterr().err.splitlines()[-1] == (
         "error: stopped while the replica of g1 is on its way from n1 to n4; "
-        "go on: ledgermq move-replica g1 --from n1 --to n4, or give it up: ledgermq move-replica g1 --from n1 --to n4 --abort"
+        "continue: ledgermq move-replica g1 --from n1 --to n4, or abort: ledgermq move-replica g1 --from n1 --to n4 --abort"
     )
     assert cli.run(["move-replica", "g1", "--from", "n1", "--to", "n4", "--abort"]) == 130
-    assert capfd.readouterr().err.splitlines()[-1].endswith("n1 to n4; go on: ledgermq move-replica g1 --from n1 --to n4 --abort")
+    assert capfd.readouterr().err.splitlines()[-1].endswith("n1 to n4; continue: ledgermq move-replica g1 --from n1 --to n4 --abort")
 
 
 def test_a_step_that_is_refused_is_named(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:

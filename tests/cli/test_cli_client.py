@@ -48,4 +48,4 @@ def test_clients_are_chosen_by_topic_or_group(capfd: pytest.CaptureFixture[str],
 def test_a_node_that_does_not_answer_makes_the_list_incomplete(capfd: pytest.CaptureFixture[str]) -> None:
     """What is known is printed; the exit status is 2 and the error line names the node."""
     status, out, error = answered(capfd, unreachable=("n3",))
-    assert status == 2 and "p@1" in out and "the clients of n3 are not known" in error
+    assert status == 2 and "p@1" in out and "the clients of n3 are unknown" in error

@@ -326,7 +326,7 @@ def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: in
     node.answers("SendMessage", *answers)
     got, out, err = run("send", "--topic", "t", "--file", "-", "--json", "--timeout", "200ms", stdin=b"a\nb\n")
     assert got == code and json.loads(out)["failed"] == 2 - (code == 1)
-    assert "of 2 were not acknowledged" in err
+    assert "of 2 messages were not acknowledged" in err
 
 
 @pytest.mark.parametrize(
@@ -537,4 +537,4 @@ def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(node: FakeNo
     lines = b"".join(b"%d\n" % k for k in range(5_000))
     code, out, err = run("send", "--topic", "t", "--file", "-", "--timeout", "300ms", "--json", stdin=lines)
     assert code == 3 and json.loads(out)["sent"] == json.loads(out)["failed"] < 5_000
-    assert "nothing was acknowledged for 0.3 s, what followed was not sent, first: broker group g2 has no leader" in err
+    assert "nothing was acknowledged for 0.3 s, the rest was not sent, first: broker group g2 has no leader" in err

@@ -73,7 +73,7 @@ def test_what_does_not_move_and_what_is_refused_end_with_4(node: FakeNode, capfd
     """With the sentence of whoever refused, or of what it waits for."""
     node.answers("ChangeMember", answer(False, "node n4 does not answer at h:9081"))
     assert cli.run(["member", "add", "n4", "--timeout", "100ms"]) == 4
-    assert "nothing has moved for 0.1 s; it waits for: node n4 does not answer at h:9081" in capfd.readouterr().err
+    assert "no progress for 0.1 s; it waits for: node n4 does not answer at h:9081" in capfd.readouterr().err
     status = pb.Status(code=Code.PRECONDITION_FAILED, message="the quorum would be lost: n2 and n3 are down")
     node.answers("ChangeMember", pb.ChangeMemberResponse(status=status))
     assert cli.run(["member", "remove", "n1"]) == 4

@@ -25,7 +25,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
         (["user", "create", "a", "--secret-file", "/nowhere/secret"], "/nowhere/secret cannot be read"),
         (["user", "create", "a", "--cluster-secret", "/nowhere/secret"], "/nowhere/secret cannot be read"),
         (["user", "grant", "a"], "there is nothing to change"),
-        (["user", "rotate", "a", "--end", "--secret-file", "x"], "--end brings no new secret"),
+        (["user", "rotate", "a", "--end", "--secret-file", "x"], "--end does not set a new secret"),
         (["user", "delete", "a"], "cannot be undone; confirm with --yes"),
         (["status", "--ca", "x"], "--ca has no meaning without --tls"),
         (["status", "--tls", "--ca", "/nowhere/ca.pem"], "/nowhere/ca.pem cannot be read"),

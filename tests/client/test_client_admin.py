@@ -349,7 +349,7 @@ def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
         run(endpoints(nodes), lambda a: a.skip("g", "t", 3, count=2))
         (request,) = nodes[0].requests["ResetGroup"]
         assert (request.queue, request.offset) == (3, 7)
-        with pytest.raises(BadArgument, match="nothing is known of queue 2"):
+        with pytest.raises(BadArgument, match="queue 2 of topic .* is unknown"):
             run(endpoints(nodes), lambda a: a.skip("g", "t", 2))
 
 
@@ -417,8 +417,8 @@ def test_time_runs_out(run: Run, answer: Any) -> None:
     ("call", "text"),
     [
         (lambda a: a.reset("g", "t", 7), "different message in every queue"),
-        (lambda a: a.peek("t", start=datetime(2026, 11, 21)), "names no time zone"),
-        (lambda a: a.query("t", since=datetime(2026, 11, 21)), "names no time zone"),
+        (lambda a: a.peek("t", start=datetime(2026, 11, 21)), "has no time zone"),
+        (lambda a: a.query("t", since=datetime(2026, 11, 21)), "has no time zone"),
         (lambda a: a.detail(read(results.Message, pb.PeekedMessage(delayed_until_ms=5))), "not visible yet"),
         (lambda a: a.create_user("u", "secret"), "travel to mq.example.com unencrypted"),
         (lambda a: a.change_user("u", secret_key="secret"), "travel to mq.example.com unencrypted"),

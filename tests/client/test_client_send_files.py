@@ -213,7 +213,7 @@ def test_bad_rows_are_named_by_their_line_and_the_others_are_sent(tmp_path: Path
     assert result.exit_code == 1
     assert [message.body for message in group.log] == [b"a", b"d"]
     assert [line.split(":")[0] for line in result.stderr.splitlines()[:3]] == ["line 2", "line 3", "line 4"]
-    assert result.stderr.splitlines()[-1].startswith("error: 3 of 5 were not acknowledged")
+    assert result.stderr.splitlines()[-1].startswith("error: 3 of 5 messages were not acknowledged")
 
 
 def test_a_text_with_receipts_goes_natively_and_special_messages_have_none(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ def test_ctrl_c_of_a_balance_and_commands_without_a_controller_quorum(tmp_path: 
         _, err = balance.communicate(timeout=60)
         assert balance.returncode == 130, err
         told = err.decode().splitlines()[-1]
-        assert told.startswith("error: stopped in step 1 of ") and "; go on: ledgermq rebalance, or give this move up: " in told
+        assert told.startswith("error: stopped in step 1 of ") and "; continue: ledgermq rebalance, or abort this move: " in told
         (way_back,) = re.findall(r"ledgermq (move-replica \S+ --from \S+ --to \S+ --abort)", told)
         run.ok(*way_back.split(), "--timeout", "60s")
         assert move_of(cluster, group) is None and members_of(run, group) == before[group]
