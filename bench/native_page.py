@@ -1,4 +1,4 @@
-"""The page of the suite: Markdown tables between marks in docs/performance.md, from one result. Nothing is measured here."""
+"""The page of the suite: Markdown tables between marks in docs/benchmarks.md, from one result. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bench import limits, native_plots, peers
 
 ROOT = Path(__file__).parent.parent
-PAGE, PLOTS = ROOT / "docs" / "performance.md", ROOT / "docs" / "plots"
+PAGE, PLOTS = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "plots"
 MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
 Row = Mapping[str, Any]
 MIB = 1 << 20

@@ -2,7 +2,7 @@
 
 All store with the same flush class: what is acknowledged is on the disk of whoever has to have it. Native streams, three replicas, 100-byte
 messages, the same client. Every round measures all kinds, one after the other in an order that turns, and ratios are taken within a round.
-`--publish` (python -m bench.replication --publish) puts the last result into docs/performance.md.
+`--publish` (python -m bench.replication --publish) puts the last result into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH, LATENCY_BATCH = 1000, 100
 RATES = (1_000, 4_000, 8_000)
 """Messages a second, in frames of LATENCY_BATCH: the same for all kinds."""
 KILLS, KILL_RATE = 5, 5_000
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- replication: begin -->", "<!-- replication: end -->"
 
 
@@ -139,6 +139,6 @@ def publish(rounds: Sequence[Mapping[str, Any]], load: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] != ["--publish"]:
-        sys.exit("python -m bench replication measures; with --publish this writes the last result into docs/performance.md")
+        sys.exit("python -m bench replication measures; with --publish this writes the last result into docs/benchmarks.md")
     last = json.loads((report.RESULTS / f"{NAME}.json").read_text())
     publish(last["all"], f"taken {last['taken']}, load average {last['machine']['load_average_before']} before")

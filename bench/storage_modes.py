@@ -2,7 +2,7 @@
 
 Every store runs on the same disk, with the same batches, each durable once before the next begins. The writer is a process of its own that
 ends without closing anything, as if killed; then the store is opened again (`killed_open_s`), read, closed, and opened once more
-(`clean_open_s`). Reads come from a warm page cache. `python -m bench.storage_modes` makes the table and the plot of docs/performance.md
+(`clean_open_s`). Reads come from a warm page cache. `python -m bench.storage_modes` makes the table and the plot of docs/benchmarks.md
 from the last result.
 """
 
@@ -31,7 +31,7 @@ QUEUES = 8
 LOOKUPS = 2000
 READ_BATCH = 32
 BORN_MS = 1_700_000_000_000
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 PLOT = Path(__file__).parent.parent / "docs" / "plots" / "storage-modes.svg"
 MARKS = ("<!-- storage modes: begin -->", "<!-- storage modes: end -->")
 TITLES = {"ledger": "LedgerMQ", "database": "database", "leveldb": "LevelDB", "journal": "journal + index", "memory": "memory"}

@@ -1,6 +1,6 @@
 """`python -m bench.suite [--quick]`, which is `make bench`: limits, native streams and peers in one run, one JSON, one page with plots.
 
-The result is bench/results/suite.json; `--publish` puts tables and plots of the last result into docs/performance.md without measuring
+The result is bench/results/suite.json; `--publish` puts tables and plots of the last result into docs/benchmarks.md without measuring
 anything. Figures are worth keeping only from a quiet machine: the load before is in the result, and in the page.
 """
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.suite", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="every scenario, short, in a few minutes; of the peers the fastest one")
     parser.add_argument("--only", choices=("native", "peers"), action="append", help="one part; the other stays as it was")
-    parser.add_argument("--publish", action="store_true", help="measure nothing: write the last result into docs/performance.md")
+    parser.add_argument("--publish", action="store_true", help="measure nothing: write the last result into docs/benchmarks.md")
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
     options = parser.parse_args()
     last = report.RESULTS / f"{NAME}.json"
