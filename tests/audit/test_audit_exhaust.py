@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 from bench.audit_scan import NODES
 from ledgermq.audit.jobs import FAIL, PASS, local_engine
+from ledgermq.audit.reading.files import exists, names_in, size_of, stat_of
 from ledgermq.audit.spark import java
 from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
@@ -86,7 +87,7 @@ def test_what_is_kept_changes_no_finding(ground: Field, mode: str) -> None:
 
 
 def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
-    """Only while every file that was opened for an answer, also by what was asked in between, is what it was; and with equal lengths."""
+    """Only while every file that was opened for an answer, also by what was asked in between, is what it was."""
     image = {"n1/a": b"one", "n1/b": b"two"}
     memory = Memory(tmp_path, image)
     asked: list[str] = []
@@ -97,7 +98,7 @@ def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
             return file.read()
 
     def both() -> str:
-        return str(memory.recall("n1", "a", lambda: read("a")) + memory.recall("n1", "b", lambda: read("b")))
+        return str(memory.recall("a", lambda: read("a")) + memory.recall("b", lambda: read("b")))
 
     def ask(**changes: bytes) -> str:
         """The answer, and what was read for it."""
@@ -106,13 +107,58 @@ def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
             (tmp_path / path).parent.mkdir(exist_ok=True)
             (tmp_path / path).write_bytes(data)
         memory.changed({f"n1/{name}": data for name, data in changes.items()})
-        return f"{memory.recall('n1', 'both', both)} {''.join(asked)}"
+        return f"{memory.recall('both', both)} {''.join(asked)}"
 
     assert [ask(), ask()] == ["onetwo ab", "onetwo "]
     assert [ask(a=b"ONE"), ask(a=b"ONE"), ask(a=b"0ne"), ask()] == ["ONEtwo a", "ONEtwo ", "0netwo a", "onetwo "]
     assert [ask(a=b"ONE", b=b"TWO"), ask(a=b"ONE")] == ["ONETWO b", "ONEtwo "]
-    # Files that came, went or changed their length may have been looked for without being opened.
-    assert [ask(c=b"three"), ask(c=b"four"), ask(c=b"five"), ask()] == ["onetwo ab", "onetwo ab", "onetwo ", "onetwo "]
+    # An answer does not rest on a file that was not looked for.
+    assert [ask(c=b"three"), ask(a=b"ONE", c=b"three")] == ["onetwo ", "ONEtwo "]
+
+
+LOOKS: dict[str, Callable[[Path], object]] = {
+    "stat": lambda path: os.stat(path / "a").st_size,
+    "exists": lambda path: os.path.exists(path / "c"),
+    "isdir": lambda path: os.path.isdir(f"{path}/c"),
+    "isfile": lambda path: os.path.isfile(f"{path}/c"),
+    "getsize": lambda path: os.path.getsize(f"{path}/a"),
+    "listdir": lambda path: sorted(os.listdir(path)),
+    "scandir": lambda path: sorted(entry.name for entry in os.scandir(path)),
+    "Path": lambda path: (path / "c").exists(),
+    "open": lambda path: _length_of(path / "c"),
+    "auditor": lambda path: (stat_of(f"{path}/c") is None, names_in(str(path)), exists(f"{path}/c"), size_of(f"{path}/a")),
+}
+"""Ways to depend on a file without reading it."""
+
+
+def _length_of(path: Path) -> int | None:
+    try:
+        with open(path) as file:
+            return os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        return None
+
+
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_an_answer_rests_on_files_that_were_only_looked_for(tmp_path: Path, look: Callable[[Path], object]) -> None:
+    """Another file came, and this one changed its length. What was asked in between, and was known already, is part of it."""
+    base, image = tmp_path / "base", {"n1/a": b"one"}
+    memory = Memory(base, image)
+    (base / "n1").mkdir(parents=True)
+    finds: list[str] = []
+
+    def find() -> object:
+        finds.append("")
+        return memory.recall("inner", lambda: look(base / "n1"))
+
+    for changes in ({}, {"n1/a": b"longer", "n1/c": b"new"}, {}):
+        (base / "n1/c").unlink(missing_ok=True)
+        for path, data in {**image, **changes}.items():
+            (base / path).write_bytes(data)
+        memory.changed(changes)
+        memory.recall("inner", lambda: look(base / "n1"))
+        assert memory.recall("outer", find) == look(base / "n1")
+    assert len(finds) == 2
 
 
 MENDED = (
@@ -148,6 +194,14 @@ def test_a_miss_that_was_mended(ground: Field, text: str) -> None:
     assert result.verdict != PASS and not ground.complaint(case, result)
 
 
+@pytest.fixture
+def clusters_of_a_run() -> Iterator[None]:
+    """What the module of the run keeps does not outlive the test."""
+    yield
+    run_of.forget()
+
+
+@pytest.mark.usefixtures("clusters_of_a_run")
 def test_processes_of_a_run_damage_clusters_of_their_own() -> None:
     """The parent's is damaged meanwhile, as another process would damage it."""
     names = [name for name in run_of.pieces("one", WHOLE, "checkpoint") if name[3] > 0][:2]

@@ -10,7 +10,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import accumulate, combinations, groupby, islice
 
 from bench.audit_scan import NODES
@@ -234,7 +234,7 @@ class Atlas:
         case = Case(self.cluster, "flip", path, at, mode=mode)
         found = [(mask, levels) for mask in FLIPS for levels in self._levels(path, at, mask, mode)]
         cases = [replace(case, value=f"{mask:02x}", levels=levels) for mask, levels in found]
-        if "/state/snapshot" in path and at < len(columns := self._columns(path)):
+        if "/state/snapshot" in path and at < len(columns := self._columns[path]):
             cases += [replace(case, kind="packed", at=place, value=f"{at}^01") for place in range(len(columns[at]))]
         if mode == DEEP and self._reads_alike(path, at):
             return cases[:1] if at % (ALONG * len(NODES)) == ALONG * turn else []
@@ -244,9 +244,11 @@ class Atlas:
         """Whether `--deep` reads this byte as the plain audit does: it adds digests of log files, held against seals and noted ones."""
         return "/data/" not in path and not path.endswith("/digests") and not self.label(path, at).endswith(": retained")
 
-    @cache  # noqa: B019 (an atlas lives as long as its process)
-    def _columns(self, path: str) -> list[bytes]:
-        return [raw for _, raw in packed_texts(json.loads(self.image[path]))]
+    @cached_property
+    def _columns(self) -> dict[str, list[bytes]]:
+        """By path of a snapshot."""
+        snapshots = {path: json.loads(data) for path, data in self.image.items() if "/state/snapshot" in path}
+        return {path: [raw for _, raw in packed_texts(value)] for path, value in snapshots.items()}
 
     def _is_inner_zero(self, path: str, at: int) -> bool:
         """Inside of a long run of zeros only its edges, those of sectors and pages, and one byte in so many are tried."""

@@ -1,13 +1,11 @@
 """A small cluster in memory that is damaged, audited and restored, case by case; what a case cannot have changed is not read again.
 
-The auditor's own functions do everything. Kept are: the small files of the other nodes as they were read once, and (`memory.py`) what
-looking at a partition of work, and scanning a log file, gave while the files that were read for it were the same. `plain` audits without
-any of this.
+The auditor's own functions do everything. Kept is (`memory.py`) what opening the replicas of a node, looking at a partition of work, and
+scanning a log file gave while the files that were read for it were the same. `plain` audits without any of this.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,9 +20,10 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.scan import Scan
 from ledgermq.audit.jobs import Audit, Progress
 from ledgermq.audit.reading.columns import Columns
+from ledgermq.audit.sources import other_version
 from ledgermq.audit.works import KEYS, STATE, Outcome, Work, look
 from tests.audit.exhaust.cluster import CLUSTERS, SHAPES, build
-from tests.audit.exhaust.memory import Memory, node_of
+from tests.audit.exhaust.memory import Memory
 from tests.audit.jury.clusters import Image
 
 Changes = Mapping[str, bytes | None]
@@ -90,7 +89,6 @@ class Ground(Place):
         self.cluster = cluster
         self.memory = Memory(base, self.image)
         self.groups = [SHAPES[name].group for name in CLUSTERS[cluster]]
-        self._replicas: dict[tuple[str, str], bytes] = {}
         for mode in MODES:
             # Whatever is kept is of the cluster as it is now.
             assert self.quick({}, mode).verdict == jobs.PASS, mode
@@ -113,14 +111,20 @@ class Ground(Place):
 
     def quick(self, changes: Changes, mode: str = WHOLE, *, log_only: bool = False) -> Audit:
         """The same findings in the broker groups that are changed, without reading again what is not changed."""
-        nodes = {path.partition("/")[0] for path in changes}
         touched = {path.split("/")[1] for path in changes if path.count("/") > 1}
         groups = [name for name in self.groups if name in touched] if touched and not self._of_nodes(changes) else self.groups
 
         def find(directory: str) -> list[Replica]:
-            if os.path.basename(directory) in nodes:
-                return _find(directory, groups)
-            return [self._kept(directory, group) for group in groups]
+            kept = self.memory.recall((_find, directory, *groups), lambda: pickle.dumps(_find(directory, groups)))
+            replicas: list[Replica] = pickle.loads(kept)  # noqa: S301 (written above)
+            for one in replicas:
+                # Its files may have been written again since, with the same bytes.
+                one.fingerprint = opening.fingerprint(one)
+            return replicas
+
+        def version(directory: str) -> int | None:
+            found: int | None = self.memory.recall((other_version, directory), lambda: other_version(directory))
+            return found
 
         def engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
             return [self._look(work, unchanged=log_only and work.kind in (KEYS, STATE)) for work in works]
@@ -128,6 +132,7 @@ class Ground(Place):
         self.memory.changed(changes)
         with (
             self.damaged(changes),
+            patch.object(jobs, "other_version", version),
             patch.object(jobs, "find_replicas", find),
             patch.object(jobs, "refuse_unreadable", _nothing),
             patch.object(Scan, "columns", self._columns),
@@ -138,20 +143,9 @@ class Ground(Place):
     def _of_nodes(changes: Changes) -> bool:
         return any(path.count("/") == 1 for path in changes)
 
-    def _kept(self, directory: str, group: str) -> Replica:
-        key = directory, group
-        if key not in self._replicas:
-            (found,) = _find(directory, [group])
-            self._replicas[key] = pickle.dumps(found)
-        one = pickle.loads(self._replicas[key])  # noqa: S301 (written above)
-        # Its files may have been written again since, with the same bytes.
-        one.fingerprint = opening.fingerprint(one)
-        return one  # type: ignore[no-any-return]
-
     def _look(self, work: Work, *, unchanged: bool) -> Outcome:
         """`unchanged`: as if nothing were."""
-        node = os.path.basename(work.directory)
-        kept = self.memory.recall(node, work, lambda: pickle.dumps(look(work)), unchanged=unchanged)
+        kept = self.memory.recall(work, lambda: pickle.dumps(look(work)), unchanged=unchanged)
         return pickle.loads(kept)  # type: ignore[no-any-return]  # noqa: S301 (written above)
 
     @property
@@ -167,8 +161,7 @@ class Ground(Place):
                             array.flags.writeable = False
                 return pieces, pickle.dumps(scan.report)
 
-            node = node_of(self.base, scan.task.root)
-            pieces, report = self.memory.recall(node, (Scan, scan.task, window), find)
+            pieces, report = self.memory.recall((Scan, scan.task, window), find)
             scan.report = pickle.loads(report)  # noqa: S301 (written above)
             yield from pieces
 
