@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 
 from ledgermq.node.process import local
-from tests import forked_nodes
+from tests import forked
 
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000
@@ -94,5 +94,5 @@ def ports_of_this_worker() -> Iterator[None]:
 def nodes_are_forked() -> Iterator[None]:
     """Starting a node costs a fork, not an interpreter and all imports."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "launch", forked_nodes.launch)
+        patch.setattr(local, "launch", forked.launch)
         yield

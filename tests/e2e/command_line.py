@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgermq.node.process.local import LocalCluster
+from tests import forked
 
 LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 
@@ -66,9 +67,9 @@ class CommandLine:
         return cls(cluster.endpoints)
 
     def run(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
-        command, environ = [*LEDGERMQ, *map(str, arguments), *map(str, self._more)], {**environment(self.endpoints), **self._keys}
-        done = subprocess.run(command, input=stdin, capture_output=True, env=environ, timeout=timeout_s, check=False)
-        return Outcome(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode())
+        environ = {**environment(self.endpoints), **self._keys}
+        status, out, err = forked.run([*map(str, arguments), *map(str, self._more)], environ, stdin, timeout_s)
+        return Outcome(status, out.decode(errors="replace"), err.decode())
 
     def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
         """A command that must succeed."""

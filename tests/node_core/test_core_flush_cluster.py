@@ -75,6 +75,7 @@ class Senders:
         return found[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(8))
 def test_durable_sends_survive_whatever_happens_to_those_in_memory(seed: int) -> None:
     """Each acknowledgement called durable is kept at its offset, on every replica, whatever became of those from memory around it."""

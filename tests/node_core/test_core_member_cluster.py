@@ -88,6 +88,7 @@ class Story:
         assert len(ends) == 1, "replicas that rest have applied the same"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("which", ["leader", "follower"])
 def test_a_wiped_node_votes_again_by_itself(seed: int, which: str) -> None:
@@ -110,6 +111,7 @@ def test_a_wiped_node_votes_again_by_itself(seed: int, which: str) -> None:
     assert node.machine.members is not None and node.machine.members.voters == NAMES and node.group.replicator.role is not Role.LEARNER
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_wiped_node_comes_back_under_faults(seed: int) -> None:
     """Lost packets, crashes and changes of leadership while it catches up; the greeting tells again whoever forgot."""

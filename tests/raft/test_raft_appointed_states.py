@@ -16,6 +16,7 @@ ASKED_EVERY = (1, 2)
 """Heartbeats between two questions of an operator."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("minimum", "goals", "least"),
     [(2, REMOVALS, 500), (1, (Goal("n3"),), 50), (2, (Goal("n3", "n4"),), 100), (2, (Goal("n1", "n4"),), 100)],
@@ -28,6 +29,7 @@ def test_every_change_ends_from_every_state(minimum: int, goals: tuple[Goal, ...
     assert search.finished
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("minimum", [1, 2])
 def test_every_change_ends_although_a_node_is_cut_off(minimum: int) -> None:
     """The states that are nearest to the beginning; whoever is cut off for good, the others go on where they are enough."""

@@ -114,6 +114,7 @@ class Links(Cluster):
         return max(m.core.term for m in self.members.values())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("link", ["to the leader", "from the leader", "both ways to the leader", "both ways between followers"])
 def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, seed: int) -> None:
@@ -138,6 +139,7 @@ def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, see
     assert links.terms == before and links.leader() == leader
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", ["out", "in", "both"])
 def test_a_leader_cut_off_costs_one_election_per_cut_and_none_per_heal(way: str, seed: int) -> None:

@@ -218,6 +218,7 @@ class LazyCluster(Cluster):
     member_type = Lazy
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [3, 5])
 def test_random_faults_with_lazy_syncs_break_no_invariant(size: int) -> None:
     """The same random lives as with urgent entries alone: every check holds, and a healed cluster commits."""

@@ -88,6 +88,7 @@ class TrimmingCluster(Cluster):
             core.log = view
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("first", range(0, 120, 40))
 def test_clusters_that_trim_lose_nothing_and_go_on(first: int) -> None:
     """Crashes, partitions and lost packets among replicas that begin anywhere: the same safety, and progress when all is well again."""

@@ -67,6 +67,7 @@ def one_way(world: World, role: str, inbound: bool, outbound: bool) -> None:
     cut(world, around(victim, world.names, inbound=inbound, outbound=outbound), HEAL_MS - CUT_MS)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("role", ["leader", "follower"])
 @pytest.mark.parametrize(("inbound", "outbound"), [(True, False), (False, True), (True, True)], ids=["deaf", "mute", "both"])
 def test_a_partition_of_one_node_costs_an_election_per_heal_at_most(role: str, inbound: bool, outbound: bool) -> None:
@@ -92,6 +93,7 @@ def flapping(world: World, everywhere: bool) -> None:
         world.after(flap * FLAP_MS * MS, partial(cut, world, links, FLAP_MS // 2 if flap % 4 else FLAP_MS))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one-follower", "both-followers"])
 def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_afterwards(everywhere: bool) -> None:
     """While one follower hears the leader nobody else is elected; gaps shorter than an election timeout cost nothing even for both."""

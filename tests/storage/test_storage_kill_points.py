@@ -233,6 +233,7 @@ def second_crashes(name: str, disk: ForgetfulDisk, promises: Promises, seed: int
             check(f"{name}, again at {at}, then a power cut", after_power_cut(again.disk, seed), told)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_second_crash_during_recovery_is_fine_too(scenario: str) -> None:
     """A sample of kill points of the recovery from a sample of crashes."""
@@ -241,6 +242,7 @@ def test_a_second_crash_during_recovery_is_fine_too(scenario: str) -> None:
         second_crashes(name, after_power_cut(disk, number) if number % 2 else disk, promises, number, stride=13)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("scenario", ["append", "roll", "truncate", "index build"])
 def test_a_crash_loop_ends_and_costs_no_more_each_time(scenario: str, cut: bool) -> None:
