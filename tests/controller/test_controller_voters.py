@@ -137,23 +137,21 @@ def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
     """The entries that named them are gone; the snapshot names them, also to a node that gets it instead of the log."""
 
     async def body(cluster: Cluster) -> None:
-        for index in range(25):
-            await cluster.running["n1"].create_topic("", f"a{index}", timeout=20)
+        await asyncio.gather(*(cluster.running["n1"].create_topic("", f"a{index}", timeout=20) for index in range(40)))
         await joined(cluster, "n4")
         await changed(cluster, "n3", present=False, by="n4")
         await cluster.stop(["n3"])
-        for index in range(25):
-            await cluster.running["n1"].create_topic("", f"b{index}", timeout=20)
-        await cluster.until(lambda: all(c._quorum and len(c._quorum.journal) < 40 for c in cluster.running.values()))
+        await asyncio.gather(*(cluster.running["n1"].create_topic("", f"b{index}", timeout=20) for index in range(60)))
+        await cluster.until(lambda: all(c._quorum and len(c._quorum.journal) < 50 for c in cluster.running.values()))
         fifth = await joined(cluster, "n5")
         await fifth.barrier(timeout=20)
-        assert len(fifth.state.topics) == 50
+        assert len(fifth.state.topics) == 100
         await cluster.stop()
         await cluster.start(["n1", "n2", "n4", "n5"])
         await cluster.leader()
         assert {c.health.voters for c in cluster.running.values()} == {("n1", "n2", "n4", "n5")}
 
-    run(tmp_path, body, timing=replace(FAST, compact_entries=20))
+    run(tmp_path, body, timing=replace(FAST, compact_entries=20, compact_again_s=0.1))
 
 
 def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(tmp_path: Path) -> None:

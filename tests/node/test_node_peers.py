@@ -259,7 +259,7 @@ def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> 
     async def main() -> None:
         async with pair(tmp_path, wires=wires[who]) as (link, here, there, _, _):
             async with asyncio.timeout(20):
-                while link._failures < 3:
+                while link._failures < 2:
                     await asyncio.sleep(0.01)
             assert not link.up and link.refusal is None and not here.links and not there.links
 
