@@ -18,7 +18,7 @@ demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=2
 
 test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m pytest -q -n 2 -m "not slow and not soak and not verify"
+	@$(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify"
 
 test-slow: ## real processes, the official Python client, Spark: what needs quiet, then three at a time
 	@bash deploy/setup-venv.sh dev

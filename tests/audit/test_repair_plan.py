@@ -361,6 +361,7 @@ def test_a_node_that_runs_is_refused(base: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int) -> None:
     """A few flips anywhere on one or two replicas: either everything is as it was, or what remains is said and found again."""

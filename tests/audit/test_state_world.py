@@ -118,6 +118,7 @@ def test_what_is_changed_in_a_snapshot_is_found(tmp_path: Path, seed: int) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.parametrize("first", range(100, 132, 8))
 def test_what_is_changed_in_a_snapshot_is_found_for_long(tmp_path: Path, first: int) -> None:
     """The same over many seeds."""
@@ -128,6 +129,7 @@ def test_what_is_changed_in_a_snapshot_is_found_for_long(tmp_path: Path, first: 
 
 
 @pytest.mark.slow
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("seed", range(10))
 def test_replicas_that_lived_through_faults_have_the_state_of_their_logs(tmp_path: Path, seed: int) -> None:
     """Directories of the simulator's nodes, after power cuts, kills, trims, repairs and installations."""

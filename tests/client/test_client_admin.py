@@ -349,7 +349,7 @@ def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
         run(endpoints(nodes), lambda a: a.skip("g", "t", 3, count=2))
         (request,) = nodes[0].requests["ResetGroup"]
         assert (request.queue, request.offset) == (3, 7)
-        with pytest.raises(BadArgument, match="queue 2 of topic .* is unknown"):
+        with pytest.raises(BadArgument, match=r"queue 2 of topic .* is unknown"):
             run(endpoints(nodes), lambda a: a.skip("g", "t", 2))
 
 

@@ -69,6 +69,7 @@ def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
         assert set(cli.consume_all(TOPIC, "g")) == set(bodies)
 
 
+@pytest.mark.verify
 def test_killed_follower_catches_up(tmp_path: Path) -> None:
     """What was written while a follower was dead is on it when `status --strict` says so; without it the cluster is degraded, not down."""
     with running(tmp_path) as cluster:
@@ -91,6 +92,7 @@ def test_killed_follower_catches_up(tmp_path: Path) -> None:
         assert bodies_in_log(cli) == set(bodies)
 
 
+@pytest.mark.verify
 def test_everything_survives_the_death_of_all_nodes(tmp_path: Path) -> None:
     """Topics, messages, consumer groups and acknowledgements are there after SIGKILL of every node."""
     with running(tmp_path) as cluster:
@@ -112,6 +114,7 @@ def test_everything_survives_the_death_of_all_nodes(tmp_path: Path) -> None:
         assert sorted(cli.consume_all(TOPIC, "g") + before) == sorted(bodies)
 
 
+@pytest.mark.verify
 def test_leader_that_stands_still_is_replaced_and_takes_part_again(tmp_path: Path) -> None:
     """SIGSTOP of the leader under load: another one takes over; after SIGCONT the old one follows and nothing is lost."""
     with running(tmp_path) as cluster:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -268,14 +268,10 @@ def test_ctrl_c_of_a_balance_and_commands_without_a_controller_quorum(tmp_path: 
             cluster.kill(node)
         two = CommandLine(";".join(real.target(cluster, node) for node in ("n1", "n2")))
         real.wait_for(lambda: two.run("broker-group", "list", "--timeout", "1s").status == 3, 60, "the quorum to be gone")
-        for command in NO_QUORUM:
-            began = time.monotonic()
-            outcome = two.run(*command, "--timeout", f"{PATIENCE_S}s")
-            took = time.monotonic() - began
-            print(f"{took:.1f} s, {outcome.status}: {' '.join(command)}: {outcome.err.splitlines()[-1:]}")
+        with ThreadPoolExecutor(len(NO_QUORUM)) as pool:
+            outcomes = list(pool.map(lambda command: two.run(*command, "--timeout", f"{PATIENCE_S}s", timeout_s=60), NO_QUORUM))
+        for command, outcome in zip(NO_QUORUM, outcomes, strict=True):
             assert outcome.status in (3, 4) and "controller quorum" in outcome.error, (command, outcome)
-            # Python's own start takes seconds where many processes share two processors.
-            assert took < 10 * PATIENCE_S, (command, took)
         assert two.send_lines("t", map(str, range(40)), "--timeout", "30s")["acknowledged"] == 40
         for node in ("n3", "n4"):
             back(cluster, node)

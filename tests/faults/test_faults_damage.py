@@ -19,6 +19,7 @@ BODY_BYTES = 1000
 REPAIRED_S = 60.0
 
 
+@pytest.mark.verify
 def test_a_flipped_bit_of_a_stopped_node_is_repaired_from_its_peers(tmp_path: Path) -> None:
     """Far below the synced mark: no acknowledgement is lost, and nobody else notices."""
     with faulty(tmp_path) as cluster:
@@ -34,6 +35,7 @@ def test_a_flipped_bit_of_a_stopped_node_is_repaired_from_its_peers(tmp_path: Pa
         judge(cluster, history)
 
 
+@pytest.mark.verify
 def test_damage_at_different_places_of_all_replicas_is_repaired(tmp_path: Path) -> None:
     """Each has what the others lack: every message is served again, and every file is whole."""
     chance = random.Random(19)

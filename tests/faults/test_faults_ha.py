@@ -36,6 +36,7 @@ def wait_in_sync(cluster: LocalCluster, *nodes: str) -> None:
     wait_for(lambda: in_sync(cluster) == set(nodes), WAIT_S, f"{', '.join(nodes)} in sync")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> None:
     """Nothing acknowledged is lost, the set shrinks and grows, and the files of all nodes prove to be equal at the end."""
@@ -67,6 +68,7 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
         judge(cluster, history)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
     """A partition in one direction: it would keep its slaves quiet, and cannot ask for another set. Sends go on while it lasts."""

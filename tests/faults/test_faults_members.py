@@ -36,6 +36,7 @@ def test_nodes_that_lost_their_directories_come_back_under_load(tmp_path: Path) 
         judge(cluster, history)
 
 
+@pytest.mark.verify
 def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
     """A follower, then the leader: out, emptied, in again as a learner and a voter, while streams are torn."""
     with faulty(tmp_path) as cluster:

@@ -53,6 +53,7 @@ ONE_WAY = {
 }
 
 
+@pytest.mark.verify
 def test_one_way_partitions_cost_an_election_at_most(tmp_path: Path) -> None:
     """A leader cut off in one direction is replaced once, a follower never disturbs, and the end of it costs one election at most."""
     with faulty(tmp_path) as cluster:
@@ -73,6 +74,7 @@ def test_one_way_partitions_cost_an_election_at_most(tmp_path: Path) -> None:
         judge(cluster, history)
 
 
+@pytest.mark.verify
 def test_a_flapping_link_wedges_nothing(tmp_path: Path) -> None:
     """Between leader and one follower, shorter and longer than an election time-out: the other follower hears the leader all the time, so
     nobody else is elected. Between the leader and both: at most an election each time."""

@@ -35,6 +35,7 @@ def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
         judge(cluster, history)
 
 
+@pytest.mark.verify
 @pytest.mark.quiet
 def test_transfers_under_load(tmp_path: Path) -> None:
     """Leadership goes around among the nodes; each transfer that was answered moved it, and is one term."""

@@ -43,6 +43,7 @@ def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pau
         judge(cluster, history)
 
 
+@pytest.mark.verify
 def test_a_paused_majority_and_a_crash(tmp_path: Path) -> None:
     """Both followers stand still, the leader dies, they go on: they elect one of them, and nothing acknowledged before is missing."""
     with faulty(tmp_path) as cluster:

@@ -170,6 +170,7 @@ def refused(cluster: LocalCluster, exit_code: int, *said: str) -> None:
     assert not [line for line in real.log_lines(cluster, "n1") if line.startswith("Traceback")]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["client_port", "peer_port", "controller_port", "http_port"])
 def test_taken_port_is_72(single: LocalCluster, kind: str) -> None:
     """The sentence names the port."""

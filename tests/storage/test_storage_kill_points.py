@@ -267,6 +267,7 @@ def test_a_crash_loop_ends_and_costs_no_more_each_time(scenario: str, cut: bool)
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_more_crashes(scenario: str) -> None:
     """Every kill point with another power cut, and more second crashes."""

@@ -71,6 +71,7 @@ def test_any_subset_of_dirty_pages_of_the_small_files_survives(scenario: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_many_more_subsets(scenario: str) -> None:
     """Before every sync of every scenario."""
