@@ -17,8 +17,8 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.decisions.leader import Leader
 from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.producer_sequencing import Framing
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
+from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
+from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
@@ -277,7 +277,7 @@ class AnswersAtOnce(Leader):
         return done
 
 
-class ForgetsDecisions(Resolver):
+class ForgetsDecisions(TransactionResolver):
     """Decides about transactions by what is applied, without what it has appended since."""
 
     def _pending(self, offset: int) -> tuple[int, str] | None:
@@ -287,10 +287,10 @@ class ForgetsDecisions(Resolver):
 class CommitsTwice(Leader):
     """Has it."""
 
-    resolver_type = ForgetsDecisions
+    transaction_resolver_type = ForgetsDecisions
 
 
-class ForgetsFrames(Framing):
+class ForgetsFrames(ProducerSequencing):
     """Judges frames by what is applied, without those that it has appended since."""
 
     def appended(self, frame: Frame, answer: FrameProduced) -> None:
@@ -300,7 +300,7 @@ class ForgetsFrames(Framing):
 class StoresFramesTwice(Leader):
     """Has it."""
 
-    framing_type = ForgetsFrames
+    producer_sequencing_type = ForgetsFrames
 
 
 class TrustsPayloads(RaftReplica):

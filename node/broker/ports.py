@@ -165,7 +165,7 @@ class Replicator(Protocol):
         ...
 
     @property
-    def heard(self) -> Heard | None:
+    def last_contact(self) -> Heard | None:
         """What the leader said last, on a replica that follows one; None elsewhere."""
         ...
 
@@ -256,7 +256,7 @@ class Replicator(Protocol):
         """
         ...
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         """Leader only: somebody waits for the commit of what was not urgent. The next `take` begins its sync, here and on the peers."""
         ...
 

@@ -366,7 +366,7 @@ class Controller:
 
     async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
         """Carry out one command. Raises the refusal of the state machine; HA_NOT_AVAILABLE when there is no quorum and nothing was changed;
-        PROXY_TIMEOUT when it may still be carried out. `timeout` is shorter for a call whose caller waits no longer (`patience`)."""
+        PROXY_TIMEOUT when it may still be carried out. `timeout` is shorter for a call whose caller waits no longer (`within`)."""
         return await self._submitted(operation, arguments, within(timeout))
 
     async def _submitted(self, operation: str, arguments: Json, timeout: float) -> Outcome:
@@ -471,9 +471,9 @@ class Controller:
         self._health = health
         if quorum.state.revision != self._announced.revision:
             self._announced = quorum.state
-            self._post(self._tell, quorum.state)
+            self._post(self._notify, quorum.state)
 
-    def _tell(self, state: State) -> None:
+    def _notify(self, state: State) -> None:
         for watcher in self._watchers:
             watcher(state)
 

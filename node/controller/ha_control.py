@@ -45,10 +45,10 @@ class ControllerLike(Protocol):
 class EngineLike(Protocol):
     """What is needed of the engine."""
 
-    def tell_at_once(self, group: str, call: Call) -> None: ...
+    def notify_at_once(self, group: str, call: Call) -> None: ...
 
 
-class Appointing:
+class HaControl:
     """`groups`: those hosted here, which may come and go, of whichever rule; the log of each decides whether its appointment means anything
     to it. All methods belong to the loop's thread."""
 
@@ -56,7 +56,7 @@ class Appointing:
         self._engine = engine
         self._controller = controller
         self._groups = groups
-        self._told: dict[str, Appointment] = {}
+        self._notified: dict[str, Appointment] = {}
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
         """One of a kind at a time for each group."""
         self._reasons: dict[tuple[str, str], str] = {}
@@ -67,13 +67,13 @@ class Appointing:
     def changed(self) -> None:
         """The controller's state is another one, or is there for the first time."""
         for group in list(self._groups):
-            known, told = self._controller.state.appointments.get(group), self._told.get(group)
-            if known is not None and (told is None or told.order < known.order):
-                self._tell(group, known)
+            known, notified = self._controller.state.appointments.get(group), self._notified.get(group)
+            if known is not None and (notified is None or notified.order < known.order):
+                self._notify(group, known)
 
     def opened(self, group: str) -> None:
         """The group runs, maybe anew: this replica was told nothing yet."""
-        self._told.pop(group, None)
+        self._notified.pop(group, None)
         self.changed()
 
     def wished(self, group: str, wishes: Sequence[Wish]) -> None:
@@ -82,7 +82,7 @@ class Appointing:
             known = self._controller.state.appointments.get(group)
             if known is not None and _is_behind(wish, known):
                 # It could not be granted. Told before this wish was made, the replica will find nothing new in it.
-                self._tell(group, known)
+                self._notify(group, known)
                 continue
             key = group, _kind(wish)
             under_way = self._asked.get(key)
@@ -112,13 +112,13 @@ class Appointing:
         if self._logged.get(group) != agreed:
             self._logged[group] = agreed
             log.info("appointed", group=group, kind=key[1], **agreed)
-        self._tell(group, granted)
+        self._notify(group, granted)
 
-    def _tell(self, group: str, appointment: Appointment) -> None:
-        told = self._told.get(group)
-        if told is None or told.order < appointment.order:
-            self._told[group] = appointment
-        self._engine.tell_at_once(group, Appointed(appointment))
+    def _notify(self, group: str, appointment: Appointment) -> None:
+        notified = self._notified.get(group)
+        if notified is None or notified.order < appointment.order:
+            self._notified[group] = appointment
+        self._engine.notify_at_once(group, Appointed(appointment))
 
 
 def _kind(wish: Wish) -> str:

@@ -53,7 +53,7 @@ class Roster:
         self._configured = _addresses(value["configured"])
         return None
 
-    def told(self, revision: int, nodes: Mapping[str, Mapping[str, str]], removed: Iterable[str], *, current: bool) -> bool:
+    def on_addresses(self, revision: int, nodes: Mapping[str, Mapping[str, str]], removed: Iterable[str], *, current: bool) -> bool:
         """What the quorum says; whether anything is different now. `current`: this node's part of the quorum is up to date; until then an
         older state than the last life's says nothing."""
         if revision < self._revision and not current:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 import yaml
 
-from ledgermq.node.frontend.routing.worker_registry import siblings_of
+from ledgermq.node.frontend.routing.worker_registry import worker_registry_of
 from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.replica.peers import peer_wire
@@ -58,7 +58,7 @@ def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
       ledgermq serve --config cluster.yaml --set node=n2 --set data=/var/lib/ledgermq
     """
     loaded = load(config_file, settings)
-    if len(loaded.workers) > 1 and siblings_of(loaded) is None:
+    if len(loaded.workers) > 1 and worker_registry_of(loaded) is None:
         from ledgermq.node.process import supervisor
 
         sys.exit(supervisor.run(loaded, config_file, settings))

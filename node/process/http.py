@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from ledgermq import __version__
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.types import ReplicaStatus, Role
@@ -174,12 +174,12 @@ class HttpServer:
     """The port itself."""
 
     def __init__(
-        self, cluster_id: str, node: str, health: Health, collector: StateCollector, siblings: SiblingPages | None = None
+        self, cluster_id: str, node: str, health: Health, collector: StateCollector, workers: WorkerPages | None = None
     ) -> None:
         """`siblings`: the other workers of this node, for whom this one speaks, too."""
         self._own = {"cluster": cluster_id, "node": node}
         self._node = node
-        self._siblings = siblings
+        self._workers = workers
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
@@ -212,7 +212,7 @@ class HttpServer:
             await self._health.statuses()
         except TimeoutError:
             return web.json_response({"status": "stalled"}, status=503)
-        others = {} if self._siblings is None else await self._siblings.json("/healthz")
+        others = {} if self._workers is None else await self._workers.json("/healthz")
         stalled = sorted(worker for worker, answer in others.items() if answer is None or answer.get("status") != "ok")
         if stalled:
             return web.json_response({"status": "stalled", "workers": stalled}, status=503)
@@ -226,7 +226,7 @@ class HttpServer:
 
     async def _why_siblings_are_not_ready(self) -> list[str]:
         found = []
-        for worker, answer in ({} if self._siblings is None else await self._siblings.json("/readyz")).items():
+        for worker, answer in ({} if self._workers is None else await self._workers.json("/readyz")).items():
             reasons = ["it does not answer yet"] if answer is None else answer.get("reasons", ())
             found += [f"worker {worker}: {reason}" for reason in reasons]
         return found
@@ -238,7 +238,7 @@ class HttpServer:
             # The counters are still worth having; the missing gauges say that the engine is stalled.
             self._collector.statuses = {}
         page = generate_latest(metrics.REGISTRY)
-        if self._siblings is not None:
-            pages = {self._node: page.decode(), **await self._siblings.text("/metrics")}
+        if self._workers is not None:
+            pages = {self._node: page.decode(), **await self._workers.text("/metrics")}
             page = (await asyncio.to_thread(merged_metrics, pages)).encode()
         return web.Response(body=page, headers={"Content-Type": PROMETHEUS_TEXT})

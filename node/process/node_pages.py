@@ -13,18 +13,18 @@ from typing import Any
 
 import aiohttp
 
-from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 
 SIBLING_ANSWERS_WITHIN_S = 5.0
 _FAMILY = re.compile(r"# (?:HELP|TYPE) (\S+)")
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})? ([^{}]*)")
 
 
-class SiblingPages:
+class WorkerPages:
     """The pages of the other workers, asked for by the first."""
 
-    def __init__(self, siblings: Siblings) -> None:
-        self._siblings = siblings
+    def __init__(self, workers: WorkerRegistry) -> None:
+        self._workers = workers
 
     async def json(self, path: str) -> dict[str, dict[str, Any] | None]:
         """What each of the others answers; None for one that does not in time."""
@@ -37,13 +37,13 @@ class SiblingPages:
         return {worker: answer for worker, answer in found.items() if isinstance(answer, str)}
 
     async def _all(self, path: str) -> dict[str, Any]:
-        answers = await asyncio.gather(*(self._one(worker, path) for worker in self._siblings.others))
-        return dict(zip(self._siblings.others, answers, strict=True))
+        answers = await asyncio.gather(*(self._one(worker, path) for worker in self._workers.others))
+        return dict(zip(self._workers.others, answers, strict=True))
 
     async def _one(self, worker: str, path: str) -> Any:
         wait = aiohttp.ClientTimeout(total=SIBLING_ANSWERS_WITHIN_S)
         try:
-            connector = aiohttp.UnixConnector(self._siblings.pages(worker))
+            connector = aiohttp.UnixConnector(self._workers.pages(worker))
             async with aiohttp.ClientSession(connector=connector, timeout=wait) as session, session.get(f"http://worker{path}") as response:
                 return await (response.json() if response.content_type == "application/json" else response.text())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):

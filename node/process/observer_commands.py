@@ -63,7 +63,7 @@ def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_ob
         if given_up is not None:
             beginning_anew.begin_alone(disk, f"{directory}/controller", found.node)
         notes = begin_groups(disk, directory, surveys)
-    _tell(directory, notes, given_up is not None, left, as_object)
+    _report(directory, notes, given_up is not None, left, as_object)
 
 
 def _surveys(disk: RealDisk, directory: str, only: str | None) -> dict[str, tuple[Loss, str | None]]:
@@ -126,7 +126,7 @@ def _explain(loss: Loss, begun: str | None, now_ms: int) -> str:
     )
 
 
-def _tell(directory: str, notes: dict[str, dict[str, Any]], metadata: bool, left: list[str], as_object: bool) -> None:
+def _report(directory: str, notes: dict[str, dict[str, Any]], metadata: bool, left: list[str], as_object: bool) -> None:
     if as_object:
         print(json.dumps({"v": 1, "directory": directory, "groups": notes, "metadata": metadata, "observed_still": left}), flush=True)
         return

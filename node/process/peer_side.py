@@ -8,7 +8,7 @@ from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.routing.forwarder import Forwarder
-from ledgermq.node.replica.hosting.assignment_watcher import GREET_METHOD, Arrivals
+from ledgermq.node.replica.hosting.assignment_watcher import GREET_METHOD, AssignmentWatcher
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.proto import peer_pb2
 
@@ -21,7 +21,7 @@ class PeerSide:
         self.forwarder: Forwarder
         self.overview: Overview
         self.link_up: Callable[[], None]
-        self.arrivals: Arrivals
+        self.assignment_watcher: AssignmentWatcher
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
         self.engine.packets(items)
@@ -29,7 +29,7 @@ class PeerSide:
     async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
         if call.method == GREET_METHOD:
             try:
-                return peer_pb2.ForwardResult(responses=[await self.arrivals.answer(sender, call.request)])
+                return peer_pb2.ForwardResult(responses=[await self.assignment_watcher.answer(sender, call.request)])
             except CallRefused as refusal:
                 return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
         return await self.forwarder.execute_for_peer(sender, call)
@@ -46,5 +46,5 @@ class PeerSide:
     def link_changed(self, peer: str, up: bool) -> None:
         if up:
             self.link_up()
-            self.arrivals.link_up(peer)
+            self.assignment_watcher.link_up(peer)
         self.forwarder.changed()

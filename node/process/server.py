@@ -26,7 +26,7 @@ from ledgermq.node.broker.calls.member_calls import Prefer, Returned
 from ledgermq.node.broker.calls.outcome import Refused as Unanswered
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.controller.controller import Controller
-from ledgermq.node.controller.ha_control import Appointing
+from ledgermq.node.controller.ha_control import HaControl
 from ledgermq.node.controller.placement import Placement
 from ledgermq.node.controller.reconcile import Reconciler
 from ledgermq.node.controller.roster import Roster
@@ -51,34 +51,34 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.producing import Hosted as HostedLog
 from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
-from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules
-from ledgermq.node.frontend.routing.worker_proxy import Passing
-from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.frontend.routing.worker_proxy import WorkerProxy
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.process.addresses import addresses_of, controller_config, target
 from ledgermq.node.process.client_port import ClientPort
 from ledgermq.node.process.http import Health, HttpServer, StateCollector
-from ledgermq.node.process.node_pages import SiblingPages
+from ledgermq.node.process.node_pages import WorkerPages
 from ledgermq.node.process.peer_side import PeerSide
 from ledgermq.node.process.process import end_process, spare_the_collector
 from ledgermq.node.process.tracing import spans_of
-from ledgermq.node.replica.hosting.assignment_watcher import Arrivals
+from ledgermq.node.replica.hosting.assignment_watcher import AssignmentWatcher
 from ledgermq.node.replica.hosting.engine import Engine, as_fatal
 from ledgermq.node.replica.hosting.hosted_groups import Hosted, open_one
 from ledgermq.node.replica.hosting.opening import controller_directory
-from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, holdings, spec_settings
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, spec_settings
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
-from ledgermq.node.replica.peers.formation_check import Vouching
+from ledgermq.node.replica.peers.formation_check import FormationCheck
 from ledgermq.node.replica.peers.greeting import Greeter
-from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
+from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
 from ledgermq.node.replica.peers.peer_wire import peer_wire
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.runtime import logs
@@ -112,11 +112,11 @@ class Node:
         secret: bytes,
         disk: RealDisk,
         hosted: Mapping[str, Hosted],
-        siblings: Siblings | None,
-        held: Mapping[str, Holding] | None = None,
-        told: Told | None = None,
+        workers: WorkerRegistry | None,
+        assigned: Mapping[str, Assignment] | None = None,
+        agreed: AgreedGroups | None = None,
     ) -> None:
-        """`siblings`: the workers of this node, when it has several. `held`: how the groups of `hosted` are kept, by what it was `told`
+        """`workers`: the workers of this node, when it has several. `assigned`: how the groups of `hosted` are kept, by what was `agreed`
         as far as it remembers; by default as it is configured."""
         self.config = config
         self._disk = disk
@@ -126,19 +126,19 @@ class Node:
         if lost := self.roster.load():
             log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
         identities = {name: item.identity for name, item in hosted.items()}
-        book = PeerBook(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
-        book.load()
-        book.members.update({name: item.members for name, item in hosted.items()})
+        peer_identities = PeerIdentities(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
+        peer_identities.load()
+        peer_identities.members.update({name: item.members for name, item in hosted.items()})
         self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
-        self._vouching = Vouching(config.node, self._founders, self.roster, book)
+        self._formation_check = FormationCheck(config.node, self._founders, self.roster, peer_identities)
         self._admitting: asyncio.Task[None] | None = None
-        self._book, self._hosted, self._identities, self._boot_id = book, dict(hosted), identities, boot_id
+        self._peer_identities, self._hosted, self._identities, self._boot_id = peer_identities, dict(hosted), identities, boot_id
         boots = self._boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
-        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, book, boots)
+        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, peer_identities, boots)
         self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
-        self._siblings = siblings
-        self._client_port = ClientPort(config, shared=siblings is not None)
-        self._passing = None if siblings is None else Passing(siblings)
+        self._workers = workers
+        self._client_port = ClientPort(config, shared=workers is not None)
+        self._worker_proxy = None if workers is None else WorkerProxy(workers)
         self.engine = Engine(
             {name: item.group for name, item in hosted.items()},
             send_packets=self.peers.send_packets,
@@ -153,26 +153,28 @@ class Node:
         self.overview = Overview(config, self.engine, self.peers.links, self.roster, replicas)
         self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
         groups = self._groups = {name: found.group for name, found in hosted.items()}
-        self.appointing = Appointing(self.engine, self.controller, groups)
-        self.agreement = Agreement(config, disk, groups, self.engine, self.forwarder)
-        self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.agreement)
-        self.overview.storage, self.overview.agreement = self.retainer, self.agreement
+        self.ha_control = HaControl(self.engine, self.controller, groups)
+        self.digest_exchange = DigestExchange(config, disk, groups, self.engine, self.forwarder)
+        self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.digest_exchange)
+        self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
         queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
         self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
         peeks = Peeks(self.engine, self.forwarder)
-        members = self._members = Members(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, book)
+        members = self._members = Members(
+            *(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, peer_identities)
+        )
         directory = controller_directory(config)
-        self._arrivals = Arrivals(
+        self._assignment_watcher = AssignmentWatcher(
             config,
             greeter,
-            Remembered(disk, directory),
+            AssignmentFile(disk, directory),
             self.forwarder,
             self,
-            lambda changed, holding: open_one(changed, holding.group, disk),
-            holdings(config, Told())[0] if held is None else held,
-            told or Told(),
+            lambda changed, assignment: open_one(changed, assignment.group, disk),
+            assignments_of(config, AgreedGroups())[0] if assigned is None else assigned,
+            agreed or AgreedGroups(),
         )
-        side.arrivals = self._arrivals
+        side.assignment_watcher = self._assignment_watcher
         broker_groups = BrokerGroups(
             *(config, self.controller, members, self.leadership, self.forwarder, self.roster, self.peers.links)
         )
@@ -190,7 +192,7 @@ class Node:
         address, namespaces = config.address, not config.access.ignore_namespaces
         service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
         quotas = Quotas(config.quotas)
-        gate = Gate(self.authority, quotas)
+        access = AccessControl(self.authority, quotas)
         self._spans = spans_of(config.tracing, config.node)
         rules = {
             group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
@@ -199,7 +201,7 @@ class Node:
         }
         ages = {name: item.group.age_ns for name, item in hosted.items()}
         self._local = LocalReads(config.node, rules, self.engine.views, lambda group: ages[group](time.monotonic_ns()))
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, gate=gate, local=self._local)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, service, access=access, local=self._local)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
         callers = Callers(self.authority, quotas, namespaces=namespaces)
         self.replicas = Replicas(config, boot_id, groups, self.engine, self.forwarder, self.retainer, callers)
@@ -231,7 +233,7 @@ class Node:
         )
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
-        speaks_for = None if siblings is None or not is_first(config.node) else SiblingPages(siblings)
+        speaks_for = None if workers is None or not is_first(config.node) else WorkerPages(workers)
         self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
@@ -254,21 +256,21 @@ class Node:
         self.engine.start()
         await self.controller.start()
         # A wish of before could be put to nobody; the core wishes again.
-        self.engine.on_wishes(self.appointing.wished)
+        self.engine.on_wishes(self.ha_control.wished)
         self.forwarder.start(self._execute)
         self.reconciler.start()
-        self._arrivals.start()
-        self.agreement.start()
+        self._assignment_watcher.start()
+        self.digest_exchange.start()
         self.retainer.start()
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
         if is_first(self.config.node):
             await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
-        elif self._siblings is not None:
-            await self.http.listen_for_siblings(self._siblings.pages(self.config.node))
+        elif self._workers is not None:
+            await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()
-        own = (self._announce(), self._publish_health(), self._tell_returns(), self._know_leaders())
+        own = (self._announce(), self._publish_health(), self._notify_returns(), self._know_leaders())
         works = (*own, self.service.checker.run(), self.log_service.run())
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
@@ -279,10 +281,10 @@ class Node:
         await self._grpc_health.enter_graceful_shutdown()
         for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
             task.cancel()
-        await self._arrivals.stop()
+        await self._assignment_watcher.stop()
         self.reconciler.stop()
         await self.retainer.stop()
-        await self.agreement.stop()
+        await self.digest_exchange.stop()
         # Everything still works: calls that come now wait for the next leader and go there.
         await self.leadership.leave()
         self.service.drain()
@@ -290,15 +292,15 @@ class Node:
         self._client_port.close()
         if self.grpc is not None:
             await self.grpc.stop(self.config.limits.drain_ms / 1000)
-        if self._passing is not None:
-            await self._passing.close()
+        if self._worker_proxy is not None:
+            await self._worker_proxy.close()
         self._client_port.stop()
         self.replicas.stop()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
         self.forwarder.stop()
         await self.engine.stop(ENGINE_DRAIN_S)
-        await self.appointing.stop()
+        await self.ha_control.stop()
         await self.peers.stop()
         await self.controller.stop()
         await self.http.stop()
@@ -309,13 +311,13 @@ class Node:
             await self.controller.barrier()
 
     def _intent_changed(self, state: State) -> None:
-        self.appointing.changed()
+        self.ha_control.changed()
         self.reconciler.changed()
-        self.service.told(state)
-        self._arrivals.told(Told(state.broker_groups, state.specs))
+        self.service.on_state(state)
+        self._assignment_watcher.on_agreed(AgreedGroups(state.broker_groups, state.specs))
         for group in self.engine.views:
             self._prefer(group)
-        changed = self.roster.told(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
+        changed = self.roster.on_addresses(state.revision, state.nodes, state.removed_nodes, current=self.controller.health.caught_up)
         if changed:
             self.peers.set_peers(self.roster.peers())
             self.controller.move(self.roster.controllers())
@@ -325,7 +327,7 @@ class Node:
 
     async def take_in(self, group: str, hosted: Hosted) -> None:
         """A broker group was opened while this node runs: every part gets to know it, the engine last."""
-        self._book.arrived(group, hosted.state_directory, hosted.members)
+        self._peer_identities.arrived(group, hosted.state_directory, hosted.members)
         try:
             self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
         except (OSError, StorageError) as error:
@@ -338,14 +340,14 @@ class Node:
         hosted.group.connect(functools.partial(self.engine.wake, group), self._sender(group))
         await self.engine.take_in(group, hosted.group)
         self.reconciler.take_in(group)
-        self.agreement.take_in(group)
-        self.appointing.opened(group)
+        self.digest_exchange.take_in(group)
+        self.ha_control.opened(group)
         self.forwarder.changed()
 
     async def let_go(self, group: str) -> None:
         """A replica has moved away: no part works with it any more, its files stay."""
         self.reconciler.let_go(group)
-        await self.agreement.let_go(group)
+        await self.digest_exchange.let_go(group)
         self._groups.pop(group)
         self.log_service.let_go(group)
         hosted = self._hosted.pop(group).group
@@ -355,7 +357,7 @@ class Node:
         self._identities.pop(group)
         self._founders.pop(group, None)
         self._boots.pop(group, None)
-        self._book.left(group)
+        self._peer_identities.left(group)
         try:
             await asyncio.to_thread(hosted.close)
         except Exception as error:  # a store that cannot be closed in good order: as in the engine, the end (invariant I9)
@@ -375,7 +377,7 @@ class Node:
         wanted = view.term, spec.leader_wanted
         if self._preferred.get(group) != wanted:
             self._preferred[group] = wanted
-            self.engine.tell(group, Prefer(spec.leader_wanted))
+            self.engine.notify(group, Prefer(spec.leader_wanted))
 
     async def _know_leaders(self) -> None:
         """Of broker groups without a replica here: clients that come are sent to them."""
@@ -398,9 +400,9 @@ class Node:
         """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
         former, self._views[group] = self._views.get(group), view
         if former is None:
-            self.appointing.opened(group)
+            self.ha_control.opened(group)
         if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
-            self._book.name(group, view.in_effect, view.incarnations)
+            self._peer_identities.name(group, view.in_effect, view.incarnations)
             # Who votes in the controller quorum is no listener, whatever is said here.
             self.controller.listen(any(self.config.node in known.in_effect for known in self._views.values()))
         if former is None or _outline(former) != _outline(view):
@@ -448,16 +450,16 @@ class Node:
 
     async def _listen_clients(self, address: str) -> None:
         server = grpc.aio.server(options=self._client_port.options)
-        if self._passing is not None:
-            server.add_generic_rpc_handlers((self._passing,))
+        if self._worker_proxy is not None:
+            server.add_generic_rpc_handlers((self._worker_proxy,))
         server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
         server.add_generic_rpc_handlers(self.log_service.handlers())
         server.add_generic_rpc_handlers(self.replicas.handlers())
         admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
         health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, GenericOnly(server))
         self._client_port.bind(server, address)
-        if self._siblings is not None:
-            server.add_insecure_port(f"unix:{self._siblings.calls(self.config.node)}")
+        if self._workers is not None:
+            server.add_insecure_port(f"unix:{self._workers.calls(self.config.node)}")
         await server.start()
         self.grpc = server
         await self._client_port.start()
@@ -481,17 +483,17 @@ class Node:
                 log.warning("not announced to the controller yet", reason=str(error))
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
-    async def _tell_returns(self) -> None:
+    async def _notify_returns(self) -> None:
         """A peer that came back with another directory is told to its group, again and again: whoever leads takes it in."""
         said: set[str] = set()
         while True:
-            reasons = {*self._book.barred.values(), *self._book.told.values()}
+            reasons = {*self._peer_identities.barred.values(), *self._peer_identities.objections.values()}
             for reason in sorted(reasons - said):
                 log.error("packets are not taken", reason=reason)
             said = reasons
             for group in list(self._hosted):
-                for node, incarnation in self._book.returned(group).items():
-                    self.engine.tell(group, Returned(node, incarnation))
+                for node, incarnation in self._peer_identities.returned(group).items():
+                    self.engine.notify(group, Returned(node, incarnation))
             await asyncio.sleep(RETURNS_EVERY_S)
 
     async def _publish_health(self) -> None:
@@ -514,7 +516,7 @@ class Node:
 
     def _admit(self) -> None:
         """A peer has just accepted this node: where it was the last one missing, the replica takes part from now on."""
-        if all(self._vouching.vouched(group) for group in self._hosted):
+        if all(self._formation_check.vouched(group) for group in self._hosted):
             return
         former = self._admitting
 
@@ -524,18 +526,18 @@ class Node:
             for group in list(self._hosted):
                 # What a full disk keeps from being noted is tried again when a peer connects.
                 with contextlib.suppress(Refused):
-                    if await asyncio.to_thread(self._vouching.finds, group):
+                    if await asyncio.to_thread(self._formation_check.finds, group):
                         self.engine.admit(group)
 
         self._admitting = asyncio.create_task(admit(), name="admit")
 
     def _obstacles(self, group: str) -> list[str]:
-        waits = self._vouching.obstacles(group)
+        waits = self._formation_check.obstacles(group)
         links = [link for _, link in sorted(self.peers.links.items())]
         waits += [f"peer {link.peer}: {link.refusal}" for link in links if link.refusal is not None]
-        book = self._book
-        waits += [f"not heard: {why}" for (barred, _), why in sorted(book.barred.items()) if barred == group]
-        return waits + [f"not heard by {node}: {why}" for (told, node), why in sorted(book.told.items()) if told == group]
+        barred, objections = sorted(self._peer_identities.barred.items()), sorted(self._peer_identities.objections.items())
+        waits += [f"not heard: {why}" for (name, _), why in barred if name == group]
+        return waits + [f"not heard by {node}: {why}" for (name, node), why in objections if name == group]
 
     def _queued_bytes(self) -> dict[str, int]:
         return {name: link.queued_bytes for name, link in self.peers.links.items()}

@@ -15,14 +15,14 @@ import time
 import uvloop
 
 from ledgermq import __version__
-from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry, worker_registry_of
 from ledgermq.node.process.data_directory import DataDirectory
 from ledgermq.node.process.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.process.server import Node
 from ledgermq.node.process.stop_watch import watch_stop
-from ledgermq.node.replica.hosting.hosted_groups import open_held
+from ledgermq.node.replica.hosting.hosted_groups import open_assigned
 from ledgermq.node.replica.hosting.opening import controller_directory
-from ledgermq.node.replica.hosting.replica_assignments import Remembered, holdings
+from ledgermq.node.replica.hosting.replica_assignments import AssignmentFile, assignments_of
 from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
@@ -39,7 +39,7 @@ log = logs.get_logger()
 
 def run(config: NodeConfig) -> int:
     """Run one node, or one worker of a node, until it is told to stop; the exit status. Raises FatalError when it cannot start."""
-    siblings = siblings_of(config)
+    workers = worker_registry_of(config)
     logs.configure(config.log_level, config.node)
     check_platform()
     end_with_parent()
@@ -49,7 +49,7 @@ def run(config: NodeConfig) -> int:
     config.check_exposure()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(config, secret, siblings))
+            return runner.run(_serve(config, secret, workers))
     except StorageError as error:
         raise _as_fatal(error) from error
     except OSError as error:
@@ -63,7 +63,7 @@ def _as_fatal(error: StorageError) -> FatalError:
     return FatalError(error.exit_code or ExitCode.DATA_UNUSABLE, what, remedy or "the node's log says more")
 
 
-async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -> int:
+async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | None) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,15 +73,15 @@ async def _serve(config: NodeConfig, secret: bytes, siblings: Siblings | None) -
     directory.take(disk)
     began = time.monotonic()
     log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
-    told, lost = Remembered(disk, controller_directory(config)).load()
+    agreed, lost = AssignmentFile(disk, controller_directory(config)).load()
     if lost:
         log.warning("what the quorum said of broker groups is lost, the configuration counts until it tells again", reason=lost)
-    held, refused = holdings(config, told)
+    assigned, refused = assignments_of(config, agreed)
     for reason in refused.values():
         log.error("broker group not opened", reason=reason)
-    hosted = await asyncio.to_thread(open_held, config, held, disk)
+    hosted = await asyncio.to_thread(open_assigned, config, assigned, disk)
     log.info("recovered", groups=sorted(hosted), seconds=round(time.monotonic() - began, 3))
-    node = Node(config, secret, disk, hosted, siblings, held, told)
+    node = Node(config, secret, disk, hosted, workers, assigned, agreed)
     try:
         await node.start()
         log.info("serving", client_port=config.address.client_port, peer_port=config.address.peer_port)

@@ -18,13 +18,13 @@ log = get_logger()
 
 def watch_stop(loop: asyncio.AbstractEventLoop, slow_s: float) -> threading.Timer:
     """Begin. The timer is a daemon and need not be cancelled: the process is to end anyway."""
-    timer = threading.Timer(slow_s, lambda: _tell(loop, slow_s))
+    timer = threading.Timer(slow_s, lambda: _report(loop, slow_s))
     timer.name, timer.daemon = "stop-watch", True
     timer.start()
     return timer
 
 
-def _tell(loop: asyncio.AbstractEventLoop, slow_s: float) -> None:
+def _report(loop: asyncio.AbstractEventLoop, slow_s: float) -> None:
     frames = sys._current_frames()
     own = threading.get_ident()
     threads = [f"{thread.name}: {_place(frames.get(thread.ident or 0))}" for thread in threading.enumerate() if thread.ident != own]

@@ -1,8 +1,8 @@
 """A node that runs its broker groups in several worker processes: the process that starts, watches and ends them, and serves nobody itself.
 
-It holds the clients' port for its workers (`port_hold.py`), gives them a directory to meet in (`siblings.py`), and hands on every stop. A
-worker that ends by itself has a reason, so its node ends with it and with its exit status: the others hand over what they lead and stop.
-No worker outlives the supervisor, even one that is killed (`process.end_with_parent`). All write to one log, each under its own name.
+It holds the clients' port for its workers (`port_hold.py`), gives them a directory to meet in (`worker_registry.py`), and hands on every
+stop. A worker that ends by itself has a reason, so its node ends with it and with its exit status: the others hand over what they lead and
+stop. No worker outlives the supervisor, even one that is killed (`process.end_with_parent`). All write to one log, each under its own name.
 """
 
 from __future__ import annotations

@@ -22,21 +22,21 @@ S = TypeVar("S", bound=type[Any])
 
 
 @dataclass(slots=True)
-class _Patience:
+class _Deadline:
     """Of one call. Tasks that were begun for it and live on are bounded no more once it is answered."""
 
     until: float = math.inf
 
 
-_CALL: ContextVar[_Patience] = ContextVar("patience")
+_CALL: ContextVar[_Deadline] = ContextVar("deadline")
 
 
 def within(seconds: float) -> float:
     """So long at most, and not longer than whoever asked will wait."""
-    patience = _CALL.get(None)
-    if patience is None or patience.until == math.inf:
+    deadline = _CALL.get(None)
+    if deadline is None or deadline.until == math.inf:
         return seconds
-    return max(0.0, min(seconds, patience.until - asyncio.get_running_loop().time()))
+    return max(0.0, min(seconds, deadline.until - asyncio.get_running_loop().time()))
 
 
 def bounded(service: S) -> S:
@@ -53,12 +53,12 @@ def _bounded(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
         remaining = None if context is None else context.time_remaining()
         if remaining is None:
             return await method(self, request, context)
-        patience = _Patience(asyncio.get_running_loop().time() + remaining - min(MARGIN_S_MAX, remaining * MARGIN_PART))
-        token = _CALL.set(patience)
+        deadline = _Deadline(asyncio.get_running_loop().time() + remaining - min(MARGIN_S_MAX, remaining * MARGIN_PART))
+        token = _CALL.set(deadline)
         try:
             return await method(self, request, context)
         finally:
-            patience.until = math.inf
+            deadline.until = math.inf
             _CALL.reset(token)
 
     return in_time

@@ -28,7 +28,7 @@ from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.controller.state import State
-from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS, MessagingService
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -88,10 +88,10 @@ class LoopEngine:
     def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[call.token] = future  # type: ignore[union-attr]
-        self.tell(group, call)
+        self.notify(group, call)
         return future
 
-    def tell(self, group: str, call: Call) -> None:
+    def notify(self, group: str, call: Call) -> None:
         if not self._queued:
             asyncio.get_running_loop().call_soon(self.turn)
         self._queued.setdefault(group, []).append(call)
@@ -208,11 +208,11 @@ class Backend:
         authority = Authority(
             lambda: self.controller.state.users, self.controller.barrier, self.sealer, operator_of(SECRET), required=authentication
         )
-        gate = Gate(authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND))
+        access = AccessControl(authority, Quotas(quotas or QuotaSettings(), lambda: self.clock.now_ns / SECOND))
         replicas = {name: ("n1",) for name in groups}
         self.links: dict[str, MemoryLink] = {}
         self.forwarder = Forwarder("n1", replicas, self.engine, self.links, self.clock)
-        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, gate)
+        self.service = MessagingService(self.engine, self.forwarder, self.controller, config, self.clock, access)
         self.link = MemoryLink(self.forwarder)
         self.elsewhere = LoopEngine(self.clock, (), LeaderSettings())
         config2 = ServiceConfig("n2", "127.0.0.1", 8082, SECRET, delivery, limits or Limits(), namespaces)

@@ -98,7 +98,7 @@ async def test_statement_084_the_limit_is_configured(server: Backend) -> None:
     assert entry.status.code == pb.OK and entry.recall_handle
     for _ in range(59):
         server.pass_time(86_399)
-        while server.engine.groups["g1"].leader.wheel.ready():
+        while server.engine.groups["g1"].leader.timer_firing.ready():
             server.pass_time(0)
     assert (await server.raw.receive("D")).messages == []
     for _ in range(5):

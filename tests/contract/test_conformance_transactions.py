@@ -287,7 +287,7 @@ async def test_settings_come_again_when_the_group_changes(server: Backend) -> No
     for group, stream in streams.items():
         await say(stream, consumer(group=group))
     server.controller.command({"op": "update-group", "ns": "", "name": "G", "max_attempts": 9})
-    server.service.told(server.controller.state)
+    server.service.on_state(server.controller.state)
     answer = await streams["G"].read()
     assert (answer.status.code, answer.settings.backoff_policy.max_attempts) == (pb.OK, 9)
     again = await say(streams["H"], consumer(group="H"))

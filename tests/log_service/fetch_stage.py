@@ -91,7 +91,7 @@ class DrivenEngine:
         self.publish()
         return future
 
-    def tell(self, group: str, call: Any) -> None:
+    def notify(self, group: str, call: Any) -> None:
         self.driver.turn(call)
 
 

@@ -90,7 +90,7 @@ class FakeEngine:
 
     on_hidden = on_view
 
-    def tell(self, group: str, call: Any) -> None:
+    def notify(self, group: str, call: Any) -> None:
         self.calls.append(call)
 
     def show(

@@ -168,7 +168,7 @@ def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach
         while not group.turns:
             await asyncio.sleep(0)
         held = bench.peek()
-        bench.engine.tell_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
+        bench.engine.notify_at_once("g1", Appointed(Appointment(0, 1, 1, "n1")))
         async with asyncio.timeout(20):
             assert await wished == ("g1", ("a wish",))
         assert [type(call) for call in group.calls] == [Appointed] and not held.done()
@@ -381,7 +381,7 @@ def test_packets_go_to_their_group_and_strangers_are_dropped() -> None:
         bench = Bench(one, two)
         packet = PeerPacket(b"h", b"p")
         bench.engine.packets([("g2", "n2", packet), ("g9", "n2", packet)])
-        bench.engine.tell("g2", ClientGone("c", 1))
+        bench.engine.notify("g2", ClientGone("c", 1))
         await bench.peek("g2")
         assert two.packets == [("n2", packet)] and not one.packets
         assert isinstance(two.calls[0], ClientGone)

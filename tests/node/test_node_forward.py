@@ -28,7 +28,7 @@ class FakeEngine:
     views: dict[str, GroupView] = field(default_factory=dict)
     told: list[tuple[str, Call]] = field(default_factory=list)
 
-    def tell(self, group: str, call: Call) -> None:
+    def notify(self, group: str, call: Call) -> None:
         self.told.append((group, call))
 
 
@@ -348,7 +348,7 @@ def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() ->
         bench = Bench("n1", groups=("g1", "g2", "g3"))
         bench.engine.views.update(g2=view("n2"), g3=view("n2"))
         for client in ("b", "a", "b"):
-            bench.forwarder.heard(client)
+            bench.forwarder.on_contact(client)
         bench.forwarder.flush_signs()
         bench.forwarder.flush_signs()
         assert bench.engine.told == [("g1", ClientsAlive(frozenset("ab"), 42))]
@@ -381,7 +381,7 @@ def test_signs_are_relayed_every_second(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def main() -> None:
         bench = Bench("n1")
-        bench.forwarder.heard("a")
+        bench.forwarder.on_contact("a")
         async with asyncio.timeout(20):
             while not bench.engine.told:
                 await asyncio.sleep(0.001)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgermq.node.replica.peers.greeting import Greeter
-from ledgermq.node.replica.peers.peer_identities import Boots, PeerBook, Refused, descends
+from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused, descends
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.proto import peer_pb2
 from ledgermq.storage.identity import BOOTS_LISTED, note_boot
@@ -63,15 +63,15 @@ def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
     two = greeter(tmp_path, "n2")
     for boot in ("first", "second", "third"):
         met(two, started(tmp_path / "a", boot))
-        assert not two.book.barred
+        assert not two.peer_identities.barred
     for boot in ("first", "backup"):
         old = started(tmp_path / "b", boot)
     again = greeter(tmp_path, "n2")
     met(again, old)
-    assert "old copy (start 2 of it, while start 3 was heard already)" in again.book.barred["g1", "n1"]
-    assert not again.book.returned("g1"), "the group is not asked to take it in: it may be the good one's double"
+    assert "old copy (start 2 of it, while start 3 was heard already)" in again.peer_identities.barred["g1", "n1"]
+    assert not again.peer_identities.returned("g1"), "the group is not asked to take it in: it may be the good one's double"
     met(again, started(tmp_path / "a", "fourth"))
-    assert not again.book.barred
+    assert not again.peer_identities.barred
 
 
 def test_a_copy_that_ran_makes_the_original_an_old_copy(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_copy_that_ran_makes_the_original_an_old_copy(tmp_path: Path) -> None:
     met(two, started(tmp_path / "a", "original-2"))
     copy = [started(tmp_path / "b", f"copy-{k}") for k in range(3)][-1]
     met(two, copy)
-    assert "a copy of it ran meanwhile" in two.book.barred["g1", "n1"]
+    assert "a copy of it ran meanwhile" in two.peer_identities.barred["g1", "n1"]
 
 
 def test_a_replaced_directory_does_not_hide_an_old_copy_of_the_former_one(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_replaced_directory_does_not_hide_an_old_copy_of_the_former_one(tmp_pa
     met(two, started(tmp_path / "a", "one"))
     met(two, started(tmp_path / "a", "two"))
     met(two, started(tmp_path / "new", "x", identities={"g1": identity("n1", incarnation=2)}))
-    assert "data directory replaced" in two.book.barred["g1", "n1"]
+    assert "data directory replaced" in two.peer_identities.barred["g1", "n1"]
     met(two, started(tmp_path / "b", "backup"))
-    assert "old copy" in two.book.barred["g1", "n1"]
+    assert "old copy" in two.peer_identities.barred["g1", "n1"]
 
 
 # -- doubles and removed nodes
@@ -171,7 +171,7 @@ def test_builds_one_version_apart_work_together_until_the_group_has_switched(
     two, one = build(tmp_path, "n2", *ours), build(tmp_path, "n1", *theirs)
     if said is None:
         met(two, one)
-        assert not two.book.barred
+        assert not two.peer_identities.barred
     else:
         with pytest.raises(Refused, match=said) as caught:
             met(two, one)
@@ -188,10 +188,10 @@ def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Pa
 
 def test_a_full_book_of_a_former_version_is_read(tmp_path: Path) -> None:
     """Without the peers' starts; they are noted at the next greeting."""
-    book = PeerBook(RealDisk(), {"g1": str(tmp_path)}, _fail)
+    book = PeerIdentities(RealDisk(), {"g1": str(tmp_path)}, _fail)
     book.load()
     book.greeted("g1", "n1", "one", None)
-    again = PeerBook(RealDisk(), {"g1": str(tmp_path)}, _fail)
+    again = PeerIdentities(RealDisk(), {"g1": str(tmp_path)}, _fail)
     again.load()
     assert again.boots == {"g1": {}}
     again.greeted("g1", "n1", "one", Boots(4, ("a", "b")))

@@ -22,7 +22,7 @@ from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
 from ledgermq.node.replica.hosting.hosting import State
-from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_example import EXAMPLE
@@ -59,7 +59,7 @@ class Driver:
         hosted = open_groups(settings, RealDisk())["g1"]
         self.identity = hosted.identity
         self.hosted = hosted.group
-        self.group: RunningGroup = hosted.group.running
+        self.group: OpenReplica = hosted.group.running
         self.now_ns = time.monotonic_ns()
         self.tokens = 0
         self.view: GroupView | None = None
@@ -201,7 +201,7 @@ def test_snapshot_waits_until_its_log_is_durable(tmp_path: Path, monkeypatch: py
     driver = filled(tmp_path)
     path = tmp_path / "g1" / "state" / "snapshot"
     applied = driver.group.machine.applied_index
-    behind = SimpleNamespace(heard=None, durable_index=applied - 1, commit_index=applied)
+    behind = SimpleNamespace(last_contact=None, durable_index=applied - 1, commit_index=applied)
     monkeypatch.setattr(driver.group, "replicator", behind)
     for _ in range(3):
         driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
@@ -227,7 +227,7 @@ def test_snapshot_is_written_only_after_the_queues_it_names_are_synced(tmp_path:
 def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A majority may be ahead of this node's disk: after a power cut an older tail could lie where the note says committed."""
     driver = filled(tmp_path)
-    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(heard=None, durable_index=3, commit_index=7))
+    monkeypatch.setattr(driver.group, "replicator", SimpleNamespace(last_contact=None, durable_index=3, commit_index=7))
     driver.turn(elapsed_ns=running.CHECKPOINT_EVERY_NS)
     driver.keep()
     noted = driver.group.store.read_checkpoint()
@@ -373,7 +373,7 @@ def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other
     among = single(tmp_path / "among").model_copy(update={"nodes": {name: alone.address for name in tree["nodes"]}})
     told = single(tmp_path / "told")
     roster = Roster("n1", {"n1": {}}, RealDisk(), str(tmp_path / "told" / "controller"))
-    roster.told(1, {"n1": {}, "n2": {"peer": "n2:1"}}, [], current=True)
+    roster.on_addresses(1, {"n1": {}, "n2": {"peer": "n2:1"}}, [], current=True)
     roster.save()
     for settings, admitted in ((alone, 1), (among, 0), (told, 0)):
         hosted = open_groups(settings, RealDisk())["g1"]

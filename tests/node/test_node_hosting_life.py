@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, HostedGroup, State
+from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, ReplicaHost, State
 from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSent, encode
@@ -105,7 +105,7 @@ class FakeRebuild:
 
 
 @dataclass
-class FakeWorkshop:
+class FakeOpener:
     opens: list[Any]
     rebuild: Any = None
     asked: list[Any] = field(default_factory=list)
@@ -130,7 +130,7 @@ class FakeWorkshop:
         return Broken(State.INSTALLING, reason, self.rebuild)
 
 
-class FakeDesk:
+class FakeShippingHandler:
     def __init__(self) -> None:
         self.offered: list[tuple[str, PeerPacket]] = []
         self.closed = False
@@ -147,9 +147,9 @@ class Life:
     """A hosted group, its fakes, and turns at times the test names."""
 
     def __init__(self, *opens: Any, rebuild: FakeRebuild | None = None) -> None:
-        self.workshop = FakeWorkshop(list(opens), rebuild)
-        self.desk = FakeDesk()
-        self.group = HostedGroup("g-life", "n1", self.workshop, self.desk)
+        self.opener = FakeOpener(list(opens), rebuild)
+        self.shipping_handler = FakeShippingHandler()
+        self.group = ReplicaHost("g-life", "n1", self.opener, self.shipping_handler)
         self.woken = threading.Event()
         self.group.connect(self.woken.set, lambda packets: None)
         self.now_ns = 1
@@ -192,7 +192,7 @@ def test_a_group_that_opens_runs_and_its_turns_are_those_of_the_open_group() -> 
     assert life.group.state is State.RUNNING and life.gauge == "running" and life.group.running is running
     assert life.group.status().state == "running" and life.group.status().rebuild is None
     life.group.close()
-    assert running.ended == "closed" and life.desk.closed
+    assert running.ended == "closed" and life.shipping_handler.closed
 
 
 def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
@@ -210,7 +210,7 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
         _ = life.group.running
     assert life.turn(peek(6)).done[0].outcome.reason == NOT_LEADER
     life.next_job()
-    assert before.ended == "abandoned" and life.workshop.asked == [DAMAGE]
+    assert before.ended == "abandoned" and life.opener.asked == [DAMAGE]
     sent = life.next_job()
     assert sent.packets == [("n2", REQUEST)]
     status = life.group.status()
@@ -304,7 +304,7 @@ def test_a_follower_left_behind_installs() -> None:
     assert life.turn().packets == [("n2", RAFT)], "what the last turn left is still carried out"
     assert life.group.state is State.INSTALLING
     life.until(State.RUNNING)
-    assert before.ended == "abandoned" and life.workshop.asked == [("n2", 900)]
+    assert before.ended == "abandoned" and life.opener.asked == [("n2", 900)]
 
 
 def test_a_leader_that_says_left_behind_of_what_is_here_is_not_believed() -> None:
@@ -320,7 +320,7 @@ def test_a_repair_of_what_all_peers_trimmed_becomes_an_installation() -> None:
     life = Life(Broken(State.REPAIRING, "rotten", rebuild, floor_pos=lambda: 640), FakeRunning(), rebuild=rebuild)
     life.turn()
     life.until(State.INSTALLING)
-    assert life.workshop.asked == [("n3", 640)]
+    assert life.opener.asked == [("n3", 640)]
     life.until(State.RUNNING)
 
 
@@ -384,7 +384,7 @@ def test_packets_go_to_whoever_they_are_for() -> None:
     running = FakeRunning([turned, DAMAGE])
     life = Life(running, rebuild=rebuild)
     life.turn(packets=[("n2", REQUEST), ("n2", RAFT), ("n2", ANSWER)])
-    assert life.desk.offered == [("n2", REQUEST)] and running.seen[0][1] == [("n2", RAFT)]
+    assert life.shipping_handler.offered == [("n2", REQUEST)] and running.seen[0][1] == [("n2", RAFT)]
     life.turn()
     life.next_job()
     life.next_job()
@@ -393,7 +393,7 @@ def test_packets_go_to_whoever_they_are_for() -> None:
     assert rebuild.given[-1] in ([], [("n2", ANSWER), ("n3", REQUEST)])
     life.next_job()
     assert [("n2", ANSWER), ("n3", REQUEST)] in rebuild.given
-    assert life.desk.offered == [("n2", REQUEST), ("n3", REQUEST)]
+    assert life.shipping_handler.offered == [("n2", REQUEST), ("n3", REQUEST)]
 
 
 def test_packets_for_a_busy_rebuild_are_bounded() -> None:
@@ -417,9 +417,9 @@ def test_a_range_is_put_back_while_the_group_runs() -> None:
     """Its steps run on the group's thread between turns, its packets leave with the turns, its answers reach it and nobody else."""
     running = FakeRunning()
     life = Life(running)
-    life.workshop.range = FakeRange([step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS), step(finished=True, wake_at_ns=FAR_NS)])
+    life.opener.range = FakeRange([step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS), step(finished=True, wake_at_ns=FAR_NS)])
     put = life.group.put_back(3, 4)
-    assert life.workshop.asked == [(3, 4)] and not put.done()
+    assert life.opener.asked == [(3, 4)] and not put.done()
     with pytest.raises(LedgerError, match="another range"):
         life.group.put_back(5, 6)
     life.turn()
@@ -427,8 +427,8 @@ def test_a_range_is_put_back_while_the_group_runs() -> None:
     assert life.turn(packets=[("n2", ANSWER), ("n2", RAFT)]).packets == []
     life.next_job()
     assert put.result(0) == RangePut(("entries 3 to 4",), 77, "n2")
-    assert life.workshop.range.given == [[], [("n2", ANSWER)]] and life.workshop.range.closed
-    assert all("life-g-life" in name for name in life.workshop.range.threads)
+    assert life.opener.range.given == [[], [("n2", ANSWER)]] and life.opener.range.closed
+    assert all("life-g-life" in name for name in life.opener.range.threads)
     assert life.group.state is State.RUNNING and len(running.seen) == 4
     assert [packets for _, packets, _ in running.seen if packets] == [[("n2", RAFT)]]
     assert life.turn().wake_at_ns == FAR_NS
@@ -436,11 +436,11 @@ def test_a_range_is_put_back_while_the_group_runs() -> None:
 
 def test_a_range_that_cannot_be_put_back_is_said_and_the_next_one_may_begin() -> None:
     life = Life(FakeRunning())
-    life.workshop.range = FakeRange([step(refused="no majority", wake_at_ns=FAR_NS)])
+    life.opener.range = FakeRange([step(refused="no majority", wake_at_ns=FAR_NS)])
     put = life.group.put_back(3, 4)
     life.turn()
     life.next_job()
-    assert put.result(0).refused == "no majority" and life.workshop.range.closed
+    assert put.result(0).refused == "no majority" and life.opener.range.closed
     assert not life.group.put_back(3, 4).done()
 
 
@@ -456,18 +456,18 @@ def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
     running = FakeRunning([turned, DAMAGE])
     rebuild = FakeRebuild([step(wake_at_ns=FAR_NS)])
     life = Life(running, rebuild=rebuild)
-    life.workshop.range = Slow([step(wake_at_ns=FAR_NS)])
+    life.opener.range = Slow([step(wake_at_ns=FAR_NS)])
     put = life.group.put_back(3, 4)
     life.turn()
     life.turn()
-    assert put.result(0).refused is not None and not life.workshop.range.closed
+    assert put.result(0).refused is not None and not life.opener.range.closed
     assert rebuild.given == []
     gate.set()
     life.next_job()
     for _ in range(3):
         if not rebuild.given:
             life.next_job()
-    assert life.workshop.range.closed and rebuild.given
+    assert life.opener.range.closed and rebuild.given
     with pytest.raises(LedgerError, match="does not run"):
         life.group.put_back(3, 4)
 
@@ -475,14 +475,14 @@ def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
 def test_a_write_that_fails_while_a_range_is_put_back_ends_the_process() -> None:
     """The first failed sync is final, in a step beside the turns too, and at a stop (invariant I9)."""
     life = Life(FakeRunning())
-    life.workshop.range = FakeRange([OSError(5, "no sync")])
+    life.opener.range = FakeRange([OSError(5, "no sync")])
     life.group.put_back(3, 4)
     life.turn()
     assert life.woken.wait(10)
     with pytest.raises(OSError, match="no sync"):
         life.turn()
     stopping = Life(FakeRunning())
-    stopping.workshop.range = FakeRange([OSError(5, "no sync")])
+    stopping.opener.range = FakeRange([OSError(5, "no sync")])
     stopping.group.put_back(3, 4)
     stopping.turn()
     with pytest.raises(OSError, match="no sync"):
@@ -517,7 +517,7 @@ def test_a_stop_in_the_middle_of_a_rebuild_lets_go_of_its_files() -> None:
     life = Life(running, rebuild=rebuild)
     life.turn()
     life.group.close()
-    assert running.ended == "abandoned" and rebuild.closed and life.desk.closed
+    assert running.ended == "abandoned" and rebuild.closed and life.shipping_handler.closed
 
 
 def test_a_failure_beside_the_turns_reaches_the_open_group_only() -> None:

@@ -92,7 +92,7 @@ def test_lag_and_lookup_time_are_metrics(tmp_path: Path) -> None:
     assert len(found(driver, "a")) == 1
     assert metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"group": "g1"}) == before + 1
     assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"group": "g1"}) == 0
-    group.indexer.told(Limits(0, index.next_index + 3, 0), index.next_index + 2, index.store_ms + 2500)
+    group.indexer.advance(Limits(0, index.next_index + 3, 0), index.next_index + 2, index.store_ms + 2500)
     assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"group": "g1"}) == 3
     assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_seconds", {"group": "g1"}) == 2.5
     group.close()
@@ -161,13 +161,13 @@ def test_failure_of_the_thread_ends_the_next_turn(error: Exception, raised: type
     if raised is None:
         while not indexer._paused:
             pass
-        indexer.told(log.reader.limits, 0, 0)
+        indexer.advance(log.reader.limits, 0, 0)
         indexer.close()
         return
     while indexer.failure is None:
         pass
     with pytest.raises(raised):
-        indexer.told(log.reader.limits, 0, 0)
+        indexer.advance(log.reader.limits, 0, 0)
     with pytest.raises(raised):
         indexer.close()
 

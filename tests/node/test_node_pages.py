@@ -14,9 +14,9 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.node.process.http import HttpServer
-from ledgermq.node.process.node_pages import SiblingPages, merged_metrics
+from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.runtime import metrics
 
 NAMES = ("n1", "n1.2")
@@ -87,13 +87,13 @@ def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
     monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
 
     async def main() -> None:
-        siblings = [Siblings(name, NAMES, tmp_path) for name in NAMES]
-        first: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), SiblingPages(siblings[0]))  # type: ignore[arg-type]
+        workers = [WorkerRegistry(name, NAMES, tmp_path) for name in NAMES]
+        first: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), WorkerPages(workers[0]))  # type: ignore[arg-type]
         runner = await first._prepared()
         await web.UnixSite(runner, str(tmp_path / "first")).start()
         second: Any = HttpServer("c", "n1.2", other, NoCollector()) if other is not None else None  # type: ignore[arg-type]
         if second is not None:
-            await second.listen_for_siblings(siblings[1].pages("n1.2"))
+            await second.listen_for_siblings(workers[1].pages("n1.2"))
         connector = aiohttp.UnixConnector(str(tmp_path / "first"))
         async with aiohttp.ClientSession(connector=connector) as session:
             async with session.get("http://n/healthz") as response:

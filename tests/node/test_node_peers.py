@@ -29,7 +29,7 @@ from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.links import Lost, NotSent
 from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE
 from ledgermq.node.replica.peers.peer_frames import encode as encode_frame
-from ledgermq.node.replica.peers.peer_identities import PeerBook, Refused
+from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
 from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream, packet_head
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.replica.peers.peers import Peers
@@ -137,7 +137,7 @@ class FixedRoll:
 
 def greeter(directory: Path, name: str, **changes: Any) -> Greeter:
     path = directory / name / "state"
-    book = PeerBook(RealDisk(), {"g1": str(path)}, _fail)
+    book = PeerIdentities(RealDisk(), {"g1": str(path)}, _fail)
     book.load()
     roll = FixedRoll(frozenset(NAMES) - {name})
     return replace(Greeter(CLUSTER, name, f"boot-{name}", "1", SECRET, roll, {"g1": identity(name)}, book), **changes)
@@ -295,19 +295,19 @@ def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_pa
             assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
             assert not there.packets_seen
             assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
-            assert "data directory replaced" in replaced.book.told["g1", "n2"], "it is told why"
-            assert two.book.returned("g1") == {"n1": identity("n1", incarnation=2).incarnation}
-            assert replaced.book.met_by["g1"] == frozenset(), "nobody has recorded this directory"
+            assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], "it is told why"
+            assert two.peer_identities.returned("g1") == {"n1": identity("n1", incarnation=2).incarnation}
+            assert replaced.peer_identities.met_by["g1"] == frozenset(), "nobody has recorded this directory"
             # It may have been elected by those who know it by now: what it sends as a leader is heard, its votes and answers are not.
             behind = encode(LeftBehind("n1", "n2", 3, 5))
             link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))
             link.send_packet("g1", behind)
             await there.until(lambda: bool(there.packets_seen))
             assert [packet.header for _, _, packet in there.packets_seen] == [behind.header]
-            two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
+            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
             link.send_packet("g1", PeerPacket(b"again"))
             await there.until(lambda: len(there.packets_seen) > 1)
-            assert there.packets_seen[1][2].header == b"again" and not two.book.returned("g1")
+            assert there.packets_seen[1][2].header == b"again" and not two.peer_identities.returned("g1")
 
     run(main())
 
@@ -320,9 +320,9 @@ def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(t
         async with pair(tmp_path, two=two) as (link, here, there, _, _):
             await here.until(lambda: link.up)
             new = greeter(tmp_path / "new", "n1", identities={"g1": identity("n1", incarnation=2)})
-            two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
+            two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
             two.check_reply(b"n" * 32, new.reply(asked("n2")), "n1")
-            assert not two.book.barred
+            assert not two.peer_identities.barred
             link.send_packet("g1", PeerPacket(b"h"))
             assert (await link.call(peer_pb2.ForwardCall(method="M"))).responses
             assert not there.packets_seen
@@ -335,18 +335,19 @@ def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever
     one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
     two.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32))
     one.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
-    assert one.book.met_by == {"g1": {"n2"}}
+    assert one.peer_identities.met_by == {"g1": {"n2"}}
     fresh = greeter(tmp_path / "wiped", "n1", identities={"g1": identity("n1", incarnation=2)})
     fresh.check_hello(b"c" * 32, two.hello(b"c" * 32, b"n" * 32))
     two.check_reply(b"n" * 32, fresh.reply(asked("n2")), "n1")
     two.check_hello(b"c" * 32, fresh.hello(b"c" * 32, b"n" * 32))
     fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
-    assert set(two.book.barred) == {("g1", "n1")} and two.book.met_by["g1"] == frozenset(), "nor does the fresh one's word count"
-    assert fresh.book.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.book.met_by == {"g1": frozenset()}
+    assert set(two.peer_identities.barred) == {("g1", "n1")}
+    assert two.peer_identities.met_by["g1"] == frozenset(), "nor does the fresh one's word count"
+    assert fresh.peer_identities.known == {"g1": {"n2": identity("n2").incarnation}} and fresh.peer_identities.met_by == {"g1": frozenset()}
     # Even once the group's record names the fresh directory, only the fresh one's own log may tell it so.
-    two.book.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
+    two.peer_identities.name("g1", ("n1", "n2"), {"n1": identity("n1", incarnation=2).incarnation})
     fresh.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
-    assert not two.book.barred and fresh.book.met_by == {"g1": frozenset()}
+    assert not two.peer_identities.barred and fresh.peer_identities.met_by == {"g1": frozenset()}
 
 
 def asked(node: str) -> peer_pb2.Hello:
@@ -356,13 +357,13 @@ def asked(node: str) -> peer_pb2.Hello:
 
 def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path: Path) -> None:
     """Both found nobody known; the second must not replace what the first was told."""
-    book = greeter(tmp_path, "n2").book
+    book = greeter(tmp_path, "n2").peer_identities
     for incarnation in ("one", "two", "one", "two"):
         book.greeted("g1", "n1", incarnation, None)
         assert (("g1", "n1") in book.barred) == (incarnation == "two")
     assert read_peers(RealDisk(), book.directories["g1"]) == {"n1": "one"}
     book.note_met_by("g1", "n1")
-    again = PeerBook(RealDisk(), book.directories, _fail)
+    again = PeerIdentities(RealDisk(), book.directories, _fail)
     again.load()
     assert (again.known, again.met_by) == ({"g1": {"n1": "one"}}, {"g1": {"n1"}}), "once met is met for ever"
 
@@ -370,11 +371,11 @@ def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path:
 def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(tmp_path: Path) -> None:
     """A full disk is a refusal that says so; a failed sync is the end of the node (I9). Neither counts as known."""
     fatal: list[FatalError] = []
-    full = PeerBook(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
+    full = PeerIdentities(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
     with pytest.raises(Refused, match="free disk space"):
         full.greeted("g1", "n1", "one", None)
     assert not fatal and full.known == {"g1": {}}
-    broken = PeerBook(FailingDisk(errno.EIO), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
+    broken = PeerIdentities(FailingDisk(errno.EIO), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
     with pytest.raises(OSError):
         broken.greeted("g1", "n1", "one", None)
     assert [error.exit_code for error in fatal] == [73] and broken.known == {"g1": {}}

@@ -22,7 +22,7 @@ from ledgermq.node.frontend.admin.replicas_service import KNOWN_METHOD, Replicas
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.sealing import Sealer
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
 from ledgermq.proto.control import AuditRecord
@@ -91,8 +91,8 @@ class Stage:
         engine: Any = Engine(self.driver)
         self.forwarder = Forwarder()
         hosted = {"g1": self.driver.hosted}
-        self.agreement = Agreement(config, RealDisk(), hosted, engine, self.forwarder)
-        self.retainer = Retainer(config, RealDisk(), hosted, engine, self.forwarder, self.agreement)
+        self.digest_exchange = DigestExchange(config, RealDisk(), hosted, engine, self.forwarder)
+        self.retainer = Retainer(config, RealDisk(), hosted, engine, self.forwarder, self.digest_exchange)
 
         async def catch_up() -> None:
             return None
@@ -196,7 +196,7 @@ def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
     assert files[0].last_index + 1 == files[64 << 10].first_index
     wanted = audit_pb2.FileDigestsRequest(broker_group="g1", bases=[0, 1 << 30])
     assert list(stage.ask("Digests", wanted).files) == []
-    run(stage.agreement.check("g1"))
+    run(stage.digest_exchange.check("g1"))
     assert [file.base for file in stage.ask("Digests", wanted).files] == [0]
     path = f"{stage.directory}/g1/dledger-n1/data/{0:020d}"
     assert stage.ask("Describe", asked).sealed[0].sha256 == file_digest(RealDisk(), path, lambda _: None)

@@ -16,8 +16,8 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ports import Fenced
-from ledgermq.node.replica.hosting.running import RunningGroup
-from ledgermq.node.replica.maintenance.digest_exchange import Agreement
+from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
@@ -51,7 +51,7 @@ class DirectEngine:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
 
-    async def run(self, group: str, work: Callable[[RunningGroup], Any]) -> Any:
+    async def run(self, group: str, work: Callable[[OpenReplica], Any]) -> Any:
         return work(self.driver.group)
 
     def new_token(self) -> int:
@@ -102,9 +102,9 @@ class Stage:
         self.later_ms = 0
         engine: Any = DirectEngine(self.driver)
         hosted = {"g1": self.driver.hosted}
-        self.agreement = Agreement(config, self.disk, hosted, engine, self.peers)
+        self.digest_exchange = DigestExchange(config, self.disk, hosted, engine, self.peers)
         now_ms = lambda: time.time_ns() // 1_000_000 + self.later_ms  # noqa: E731
-        self.retainer = Retainer(config, self.disk, hosted, engine, self.peers, self.agreement, now_ms)
+        self.retainer = Retainer(config, self.disk, hosted, engine, self.peers, self.digest_exchange, now_ms)
         self.grow(files)
 
     def grow(self, files: int) -> None:
@@ -118,7 +118,7 @@ class Stage:
 
     def check(self, times: int = 1) -> None:
         for _ in range(times):
-            asyncio.run(self.agreement.check("g1"))
+            asyncio.run(self.digest_exchange.check("g1"))
             asyncio.run(self.retainer.check("g1"))
 
     def check_and_keep(self, times: int) -> None:
@@ -138,7 +138,7 @@ class Stage:
 
     def close(self) -> None:
         asyncio.run(self.retainer.stop())
-        asyncio.run(self.agreement.stop())
+        asyncio.run(self.digest_exchange.stop())
         self.driver.crash()
 
 

@@ -28,28 +28,28 @@ def test_seeds_lead_to_the_others_until_the_quorum_tells_more(tmp_path: Path) ->
     one = roster(tmp_path)
     assert one.peers() == {"n2": ("n2:1",), "n3": ("n3:1",)} and one.knows("n2") and not one.knows("n4")
     told = {"n1": SEEDS["n1"], "n2": {"peer": "new:1", "controller": "new:2"}, "n4": {"peer": "n4:1", "state": "joining"}}
-    assert one.told(7, told, ["n3"], current=True)
+    assert one.on_addresses(7, told, ["n3"], current=True)
     assert one.peers() == {"n2": ("new:1", "n2:1"), "n4": ("n4:1",)}
     assert one.controllers() == {"n1": ("n1:2",), "n2": ("new:2", "n2:2"), "n4": ()} and one.address("n2", "client") == "n2:3"
     assert one.removed("n3") and not one.knows("n3") and not one.knows("n1"), "a node is no peer of itself"
-    assert not one.told(7, told, ["n3"], current=True), "nothing new"
+    assert not one.on_addresses(7, told, ["n3"], current=True), "nothing new"
 
 
 def test_what_was_told_outlives_a_restart_with_an_old_file(tmp_path: Path) -> None:
     """The file still names the removed node and the old address; a quorum that is not up to date yet changes nothing back."""
     one = roster(tmp_path)
-    one.told(9, {"n2": {"peer": "new:1"}}, ["n3"], current=True)
+    one.on_addresses(9, {"n2": {"peer": "new:1"}}, ["n3"], current=True)
     one.save()
     again = roster(tmp_path)
     assert again.peers() == {"n2": ("new:1", "n2:1")}
-    assert not again.told(3, SEEDS, [], current=False) and again.removed("n3")
-    assert again.told(3, SEEDS, [], current=True), "a quorum that began anew is believed once it is complete"
+    assert not again.on_addresses(3, SEEDS, [], current=False) and again.removed("n3")
+    assert again.on_addresses(3, SEEDS, [], current=True), "a quorum that began anew is believed once it is complete"
 
 
 def test_a_node_whose_own_configuration_changed_tells_the_quorum(tmp_path: Path) -> None:
     """All nodes may be started on other ports at once; but what an operator told of a node stands against its unchanged file."""
     one = roster(tmp_path)
-    one.told(9, {"n1": {"peer": "elsewhere:1"}}, [], current=True)
+    one.on_addresses(9, {"n1": {"peer": "elsewhere:1"}}, [], current=True)
     one.save()
     assert roster(tmp_path).moved is None
     changed = Roster("n1", {**SEEDS, "n1": {**SEEDS["n1"], "peer": "n1:77"}}, RealDisk(), str(tmp_path))

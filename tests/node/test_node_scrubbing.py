@@ -82,7 +82,7 @@ def test_an_opened_group_is_scrubbed_once_at_the_start(tmp_path: Path, monkeypat
     filled(tmp_path).group.close()
     rot(tmp_path, b"m30")
     told = threading.Event()
-    monkeypatch.setattr(scrubbing.Scrub, "_tell", lambda scrub, what: told.set())
+    monkeypatch.setattr(scrubbing.Scrub, "_report", lambda scrub, what: told.set())
     opened = open_groups(single(tmp_path), RealDisk())["g1"].group
     assert told.wait(20)
     opened.close()

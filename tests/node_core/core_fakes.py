@@ -106,7 +106,7 @@ class FakeReplicator:
         self.replicated: int | None = None
         """The replicated index, when it is not the commit index."""
         self.hurried = 0
-        self.heard: Heard | None = None
+        self.last_contact: Heard | None = None
         self.handover: Handover | None = None
         self.handover_failure = ""
         self.objection: str | None = None
@@ -190,7 +190,7 @@ class FakeReplicator:
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
         pass
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         self.hurried += 1
 
     def propose(

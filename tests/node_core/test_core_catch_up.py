@@ -23,7 +23,7 @@ def watch() -> CatchUp:
 
 def told(catch_up: CatchUp, one: PeerProgress, end: int, at_ns: int) -> PeerProgress:
     catch_up.look([one], (end + 1) * BYTES, at_ns)
-    (found,) = catch_up.told([one], end, {}, at_ns)
+    (found,) = catch_up.annotated([one], end, {}, at_ns)
     return found
 
 

@@ -214,7 +214,7 @@ def test_a_copy_that_fits_no_file_is_delivered_instead() -> None:
     """Then attempts go on: nothing is lost; a consumer that gives such a message up is told why that does not work."""
     b = make(fifo=True)
     b.send_of("x", "x1", "x2")
-    b.group.leader._planner._burials._entry_bytes_max = 100
+    b.group.leader._planner._dead_lettering._entry_bytes_max = 100
     exhaust(b)
     leases = b.receive()
     assert [(decode_record(x.record).body, x.attempt) for x in leases] == [(b"x1", 3), (b"x2", 3)]

@@ -1,4 +1,4 @@
-"""The parts below a broker group: the transition table, the clock of leases, the sequencer, ranges, the overlay."""
+"""The parts below a broker group: the transition table, the clock of leases, the sequencer, ranges, uncommitted state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.sequencer import Sequencer
-from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.delivery import Delivery, Row
 from ledgermq.proto.entry_checking import verify_range
@@ -189,34 +189,34 @@ def test_parts_of_a_range_are_ranges(at: int) -> None:
     assert bytes(cut(whole, at).data) + (bytes(tail_of(whole, at + 1).data) if at < 14 else b"") == bytes(whole.data)
 
 
-# Overlay
+# UncommittedState
 
 
 def test_a_rolled_back_plan_leaves_no_mark() -> None:
     """Marks of earlier plans stay as they were."""
-    overlay = Overlay()
-    overlay.mark_cursor(5, KEY, 7)
-    overlay.mark_name(5, "topic:t")
-    overlay.keep()
-    overlay.mark_cursor(6, KEY, 9)
-    overlay.mark_name(6, "topic:t")
-    overlay.mark_row(6, KEY, 3)
-    overlay.rollback()
-    assert (overlay.cursor(KEY), overlay.configuring("topic:t"), overlay.pending(KEY, 3)) == (7, 5, None)
-    overlay.applied(5)
-    assert len(overlay) == 0
+    uncommitted = UncommittedState()
+    uncommitted.mark_cursor(5, KEY, 7)
+    uncommitted.mark_name(5, "topic:t")
+    uncommitted.keep()
+    uncommitted.mark_cursor(6, KEY, 9)
+    uncommitted.mark_name(6, "topic:t")
+    uncommitted.mark_row(6, KEY, 3)
+    uncommitted.rollback()
+    assert (uncommitted.cursor(KEY), uncommitted.configuring("topic:t"), uncommitted.pending(KEY, 3)) == (7, 5, None)
+    uncommitted.applied(5)
+    assert len(uncommitted) == 0
 
 
 def test_the_newest_mark_outlives_the_older_one() -> None:
     """A cursor moved twice stays marked until the second entry is applied."""
-    overlay = Overlay()
-    overlay.mark_cursor(5, KEY, 7)
-    overlay.mark_cursor(6, KEY, 9)
-    overlay.keep()
-    overlay.applied(5)
-    assert overlay.cursor(KEY) == 9
-    overlay.applied(6)
-    assert overlay.cursor(KEY) is None
+    uncommitted = UncommittedState()
+    uncommitted.mark_cursor(5, KEY, 7)
+    uncommitted.mark_cursor(6, KEY, 9)
+    uncommitted.keep()
+    uncommitted.applied(5)
+    assert uncommitted.cursor(KEY) == 9
+    uncommitted.applied(6)
+    assert uncommitted.cursor(KEY) is None
 
 
 def test_leases_of_equal_deadline_end_together() -> None:

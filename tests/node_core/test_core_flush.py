@@ -201,9 +201,9 @@ def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
         b.ask(produce(b, ("t", -1), ("memory", -1)))
         replicate(b)
     leader = b.group.leader
-    assert not leader._early and not leader._awaited and set(leader._uncommitted) == {"t", "memory"}
+    assert not leader._early and not leader._awaited and set(leader._uncommitted_topics) == {"t", "memory"}
     commit(b)
-    assert not leader._uncommitted
+    assert not leader._uncommitted_topics
 
 
 @pytest.mark.parametrize(

@@ -598,7 +598,7 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
         b.ack(*b.receive(n=96, invisible_ms=None))
     clock = b.group.leader.clock
     assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock._heap) <= 1100
-    assert len(b.group.leader._overlay) == 0 and len(b.group.leader._answered) <= 1024
+    assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader._answered) <= 1024
 
 
 def test_a_group_that_never_acknowledges_gets_no_new_messages_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

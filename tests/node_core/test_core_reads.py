@@ -125,7 +125,7 @@ def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
         bench.send(body)
     behind = bench.machine.applied_end_pos - int(bench.machine.units("t", 0, 1, 1)[0][0])
     bench.replicator.follow(2, "n2")
-    bench.replicator.heard = Heard("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
+    bench.replicator.last_contact = Heard("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
     bench.turn()
     found = bench.ask(pull(bench, 0))
     assert isinstance(found, Pulled) and found.offsets == (0, 1, 2) and found.next_offset == 3

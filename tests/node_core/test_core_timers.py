@@ -298,7 +298,7 @@ def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, m
     while b.now_ns < end:
         assert b.output is not None
         b.turn(at_ns=max(b.now_ns, min(end, b.output.wake_at_ns)))
-        held = b.group.leader.wheel._window
+        held = b.group.leader.timer_firing._window
         most = max(most, 0 if held is None else len(held.keys))
     expected = [f"{at}-{i}" for at, i in sorted((at, i) for i, at in enumerate(times))]
     assert bodies(b) == expected and most <= 2 * 8 + 16

@@ -205,7 +205,7 @@ def test_transactions_agree_with_the_model() -> None:
 def test_the_model_finds_planted_bugs(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that forgets what it has appended commits twice; one that takes any end for agreement says what is not so."""
     if bug == "forgetful":
-        monkeypatch.setattr(transaction_resolution.Resolver, "_pending", lambda self, offset: None)
+        monkeypatch.setattr(transaction_resolution.TransactionResolver, "_pending", lambda self, offset: None)
     else:
         monkeypatch.setattr(transaction_resolution, "_agrees", lambda ended, wanted: True)
     with pytest.raises(AssertionError):

@@ -119,7 +119,7 @@ def test_hurry_commits_at_once(trio: Trio) -> None:
     trio.advance(300)
     send(trio, leader)
     trio.deliver()
-    leader.replica.hurry()
+    leader.replica.request_flush()
     trio.take(leader)
     trio.settle()
     assert leader.replica.commit_index == leader.replica.end_index and durable(trio) == {leader.replica.end_index}

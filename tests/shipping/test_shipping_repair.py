@@ -265,10 +265,10 @@ def test_what_a_peer_says_it_has_takes_no_room() -> None:
         def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
             output, said = super().turn(now_ns, packets), []
             for to, packet in output.packets:
-                parcel = decode(packet, "n2")
-                if isinstance(parcel.content, Facts):
-                    boast = replace(parcel.content, committed_index=1 << 40, committed_pos=1 << 50)
-                    packet = encode("n2", to, parcel.log_id, parcel.session, boast)
+                message = decode(packet, "n2")
+                if isinstance(message.content, Facts):
+                    boast = replace(message.content, committed_index=1 << 40, committed_pos=1 << 50)
+                    packet = encode("n2", to, message.log_id, message.session, boast)
                 said.append((to, packet))
             return ShipperOutput(tuple(said), output.wake_at_ns)
 

@@ -63,8 +63,8 @@ CONTENTS = (
 def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> None:
     """Every field comes back; raft's decoder refuses the packet, and raft's packets are not taken for shipping."""
     packet = encode("n1", "n2", "log", session, content)
-    parcel = decode(packet, "n1")
-    assert (parcel.content, parcel.session, parcel.log_id, parcel.sender) == (content, session, "log", "n1")
+    message = decode(packet, "n1")
+    assert (message.content, message.session, message.log_id, message.sender) == (content, session, "log", "n1")
     assert is_shipping(packet)
     with pytest.raises(BadPacket):
         replica_wire.decode(packet, "n1")
@@ -74,8 +74,8 @@ def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> N
 @given(st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]), st.binary(min_size=1, max_size=7))
 def test_payloads_travel_beside(content: Sent, payload: bytes) -> None:
     """As they are."""
-    parcel = decode(encode("n1", "n2", "log", 1, content, payload), "n1")
-    assert (parcel.content, bytes(parcel.payload)) == (content, payload)
+    message = decode(encode("n1", "n2", "log", 1, content, payload), "n1")
+    assert (message.content, bytes(message.payload)) == (content, payload)
 
 
 def test_every_changed_byte_is_noticed() -> None:
@@ -139,8 +139,8 @@ def ask(shipper: Shipper, content: Wanted, *, session: int = 1, sender: str = "n
         assert sum(len(packet.payload) for _, packet in output.packets) <= TURN_BYTES + PACKET_BYTES
         for to, packet in output.packets:
             assert to == sender
-            parcel = decode(packet, "n1")
-            answers.append((parcel.content, bytes(parcel.payload)))
+            message = decode(packet, "n1")
+            answers.append((message.content, bytes(message.payload)))
         if output.wake_at_ns < 0:
             return answers  # type: ignore[return-value]
         packets = []

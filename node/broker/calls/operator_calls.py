@@ -55,7 +55,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Let the log begin later. The caller has judged what may go (`retention.py`). Answer: `Kept`."""
+    """Let the log begin later. The caller has judged what may go (`retention_rules.py`). Answer: `Kept`."""
 
     token: Token
     record: TrimRecord

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_name, reset_pair_name
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_name, reset_pair_name
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
 from ledgermq.proto.names import member_name, parse_member
@@ -31,9 +31,9 @@ LOOKS = 8
 class Members:
     """Members of broadcasting groups on one broker group's leader."""
 
-    def __init__(self, machine: Machine, overlay: Overlay, liveness_ns: int) -> None:
+    def __init__(self, machine: Machine, uncommitted: UncommittedState, liveness_ns: int) -> None:
         self._machine = machine
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._patience_ns = PATIENCE * liveness_ns
         self._every_ns = max(1, liveness_ns // LOOKS)
         self._seen: dict[str, int] = {}
@@ -93,9 +93,9 @@ class Members:
         if plan.full:
             return
         for group in self._gone:
-            if self._overlay.configuring(group_name(group)) is None:
+            if self._uncommitted.configuring(group_name(group)) is None:
                 plan.members_dropped.append(group)
-                self._overlay.mark_name(plan.next_index, group_name(group))
+                self._uncommitted.mark_name(plan.next_index, group_name(group))
                 plan.drafts.append(control.draft(control.GroupRecord(GroupConfig("", group), deleted=True), plan.now_ms))
                 plan.count("members_dropped")
 
@@ -126,6 +126,6 @@ class Members:
         ends = tuple([(queue, self._machine.end(topic, queue)) for queue in range(config.queues)])
         plan.drafts.append(control.draft(control.ResetRecord(group, topic, ends), plan.now_ms))
         for queue, _ in ends:
-            self._overlay.mark_name(index, reset_name((group, topic, queue)))
-        self._overlay.mark_name(index, reset_pair_name(group, topic))
+            self._uncommitted.mark_name(index, reset_name((group, topic, queue)))
+        self._uncommitted.mark_name(index, reset_pair_name(group, topic))
         return True

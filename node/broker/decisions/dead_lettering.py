@@ -11,7 +11,7 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.decisions.picker import Pick, Picked
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair
-from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_name, topic_name
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_name, topic_name
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine
@@ -19,12 +19,12 @@ from ledgermq.proto import control
 from ledgermq.proto.names import base_group
 
 
-class Burials:
+class DeadLettering:
     """The one writer's rules about dead letters. Keeps nothing."""
 
-    def __init__(self, machine: Machine, overlay: Overlay, entry_bytes_max: int, max_attempts: int) -> None:
+    def __init__(self, machine: Machine, uncommitted: UncommittedState, entry_bytes_max: int, max_attempts: int) -> None:
         self._machine = machine
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._entry_bytes_max = entry_bytes_max
         self._default_attempts = max_attempts
 
@@ -38,8 +38,8 @@ class Burials:
         handle = call.handle
         key = (handle.group, handle.topic, handle.queue)
         names = [topic_name(handle.topic), group_name(handle.group), reset_name(key)]
-        pending = self._overlay.pending(key, handle.queue_offset) is not None
-        if pending or any(self._overlay.configuring(name) is not None for name in names):
+        pending = self._uncommitted.pending(key, handle.queue_offset) is not None
+        if pending or any(self._uncommitted.configuring(name) is not None for name in names):
             plan.deferred.append(call)
             return
         lease = self._machine.delivery.lease(key, handle.queue_offset)
@@ -73,10 +73,10 @@ class Burials:
         if letter is None:
             return False
         stored = letter.stored_topic
-        if stored not in self._machine.topics and self._overlay.configuring(topic_name(stored)) is None:
-            self._overlay.mark_name(plan.next_index, topic_name(stored))
+        if stored not in self._machine.topics and self._uncommitted.configuring(topic_name(stored)) is None:
+            self._uncommitted.mark_name(plan.next_index, topic_name(stored))
             plan.drafts.append(control.draft(control.TopicRecord(dead_letters.topic_config(stored)), plan.now_ms))
-        self._overlay.mark_row(plan.next_index, key, offset)
+        self._uncommitted.mark_row(plan.next_index, key, offset)
         plan.drafts.append(letter)
         plan.size += len(letter.body)
         plan.count("dead_lettered")

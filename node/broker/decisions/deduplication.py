@@ -1,7 +1,8 @@
 """The leader's rules for topics with a deduplication window: what of a call is stored, and what is answered for what is there already.
 
-Decided against the state as of the log's end: ids that are applied (`ids.py`) and those of entries that are not, which the overlay marks. A
-call with a message whose first copy is not committed yet waits for it: only then is there an answer that stays true.
+Decided against the state as of the log's end: ids that are applied (`message_ids.py`) and those of entries that are not, which the
+uncommitted state marks. A call with a message whose first copy is not committed yet waits for it: only then is there an answer that stays
+true.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.state.message_ids import Ids, Place
 from ledgermq.proto.names import parent_of
 from ledgermq.proto.properties import message_id_of
@@ -21,7 +22,7 @@ from ledgermq.proto.types import TopicConfig
 
 
 def without_duplicates(
-    plan: Plan, call: Produce | Prepare, ids: Ids, overlay: Overlay, topics: Mapping[str, TopicConfig]
+    plan: Plan, call: Produce | Prepare, ids: Ids, uncommitted: UncommittedState, topics: Mapping[str, TopicConfig]
 ) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
     """The call with only what is not stored yet, and the names under which that is to be marked; None when nothing is left of it, or when
     it waits until a message with one of its ids is committed. `Plan.known` gets what the answer says of duplicates."""
@@ -35,7 +36,7 @@ def without_duplicates(
         message_id = message_id_of(draft.properties) if window_ms else None
         place = None if message_id is None else ids.find(topic, message_id, plan.now_ms - window_ms)
         name = f"id:{topic}:{message_id}" if message_id is not None else ""
-        if name and overlay.configuring(name) is not None:
+        if name and uncommitted.configuring(name) is not None:
             plan.deferred.append(call)
             return None
         if place is not None:
@@ -62,11 +63,11 @@ def without_duplicates(
     return call, tuple(names)
 
 
-def mark_ids(plan: Plan, overlay: Overlay, names: tuple[str, ...]) -> None:
+def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) -> None:
     """The messages under these names become the next drafts of the plan: whoever sends one again waits until it is applied."""
     for at, name in enumerate(names):
         if name:
-            overlay.mark_name(plan.next_index + at, name)
+            uncommitted.mark_name(plan.next_index + at, name)
 
 
 def with_known(

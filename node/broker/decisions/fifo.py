@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable
 
-from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 
 LOOK_AHEAD = 1024
@@ -75,9 +75,9 @@ class QueueOrder:
 class MessageGroups:
     """The orders of all queues that FIFO groups were served from since this node began to lead."""
 
-    def __init__(self, delivery: Delivery, overlay: Overlay, name_of: NameOf) -> None:
+    def __init__(self, delivery: Delivery, uncommitted: UncommittedState, name_of: NameOf) -> None:
         self._delivery = delivery
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._name_of = name_of
         self._orders: dict[QueueKey, QueueOrder] = {}
 
@@ -99,12 +99,12 @@ class MessageGroups:
         return order
 
     def planned(self, key: QueueKey, offset: int) -> None:
-        """A record will give this new message a row; what the log refuses is undone with the overlay."""
+        """A record will give this new message a row; what the log refuses is undone with the uncommitted state."""
         order = self._orders[key]
         name = order.name(offset)
         assert name is not None, "only a message that was looked at is planned"
         order.add(offset, name)
-        self._overlay.on_rollback(lambda: order.remove(offset))
+        self._uncommitted.on_rollback(lambda: order.remove(offset))
 
     def touched(self, key: QueueKey, offset: int) -> bool:
         """A record about this offset was applied; True if the queue belongs to a FIFO group."""
@@ -113,6 +113,6 @@ class MessageGroups:
             return False
         if self._delivery.lease(key, offset) is not None:
             order.add(offset, order.name(offset) or self._name_of(key[1], key[2], offset))
-        elif self._overlay.pending(key, offset) is None:
+        elif self._uncommitted.pending(key, offset) is None:
             order.remove(offset)
         return True

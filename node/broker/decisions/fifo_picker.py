@@ -44,7 +44,7 @@ class FifoJob(Job):
                 row = self._delivery.row(key, offset)
                 if self.full() or row is None or row.attempt_id != self._call.attempt_id:
                     break
-                if offset in ready or self._overlay.pending(key, offset) is not None:
+                if offset in ready or self._uncommitted.pending(key, offset) is not None:
                     break
                 positions, sizes, _ = self._messages.units(key[1], key[2], offset, 1)
                 self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))

@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.operator_calls import Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produce, Produced, ProduceFrame
 from ledgermq.node.broker.decisions.broadcasting import Members
-from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.deduplication import with_known
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
@@ -30,11 +30,11 @@ from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
 from ledgermq.node.broker.decisions.polls import Pair, Polls
-from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, Framing, InLog, Told
-from ledgermq.node.broker.decisions.timer_firing import Wheel, fire_times
+from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
+from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
-from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.state.delivery import QueueKey, Touched
 from ledgermq.node.broker.state.machine import Machine
@@ -71,36 +71,45 @@ class LeaderSettings:
 class Leader:
     """Decisions of one broker group's leader. Idle (and empty) on a follower."""
 
-    resolver_type: type[Resolver] = Resolver
-    framing_type: type[Framing] = Framing
+    transaction_resolver_type: type[TransactionResolver] = TransactionResolver
+    producer_sequencing_type: type[ProducerSequencing] = ProducerSequencing
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
         """The term this node leads, None on a follower."""
         self.serving = False
-        self._overlay = Overlay()
+        self._uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
-        self._groups = MessageGroups(machine.delivery, self._overlay, machine.message_group_of)
+        self._groups = MessageGroups(machine.delivery, self._uncommitted, machine.message_group_of)
         self._touched: Touched = []
         """Rows of the queues of FIFO groups that the range at hand touched."""
-        self._picker = Picker(machine, machine.delivery, self.clock, self._overlay, self._groups, settings.receive_bytes_max)
+        self._picker = Picker(machine, machine.delivery, self.clock, self._uncommitted, self._groups, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
-        self.wheel = Wheel(machine, self._overlay)
-        resolver = self.resolver_type(machine, self.checks, self._overlay, room, settings.transactions)
-        burials = Burials(machine, self._overlay, room, settings.max_attempts)
-        patience, most = settings.times.liveness_ns, settings.receive_bytes_max
-        self.lite = LiteServer(machine, self.clock, self._overlay, self.polls, burials, patience, most, settings.lite_topics_max)
-        self.members = Members(machine, self._overlay, patience)
-        self.framing = self.framing_type(machine.producers, self._overlay, settings.producers_max)
-        givers = resolver, self.wheel, self.lite, self.members, burials, self.framing
-        self._planner = Planner(machine, self.clock, self._overlay, self._picker, *givers, self._groups, room, settings.policy)
+        self.timer_firing = TimerFiring(machine, self._uncommitted)
+        transaction_resolver = self.transaction_resolver_type(machine, self.checks, self._uncommitted, room, settings.transactions)
+        dead_lettering = DeadLettering(machine, self._uncommitted, room, settings.max_attempts)
+        liveness_ns = settings.times.liveness_ns
+        self.lite = LiteServer(
+            machine,
+            self.clock,
+            self._uncommitted,
+            self.polls,
+            dead_lettering,
+            liveness_ns,
+            settings.receive_bytes_max,
+            settings.lite_topics_max,
+        )
+        self.members = Members(machine, self._uncommitted, liveness_ns)
+        self.producer_sequencing = self.producer_sequencing_type(machine.producers, self._uncommitted, settings.producers_max)
+        givers = transaction_resolver, self.timer_firing, self.lite, self.members, dead_lettering, self.producer_sequencing
+        self._planner = Planner(machine, self.clock, self._uncommitted, self._picker, *givers, self._groups, room, settings.policy)
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
         """Sends that wait to be replicated, by index; each call waits here or in `_awaited`, so that it is answered once."""
-        self._uncommitted: dict[str, int] = {}
+        self._uncommitted_topics: dict[str, int] = {}
         """Stored topic → last entry of the class `memory` that is not applied yet."""
         self._serial = 0
         self._releases: dict[tuple[QueueKey, int], int] = {}
@@ -131,7 +140,7 @@ class Leader:
         self.lite.lead(now_ns)
         self.members.lead(now_ns)
         self.checks.lead(now_ns)
-        self.wheel.lead()
+        self.timer_firing.lead()
         self.polls.wake_all()
         early, self._inbox = self._inbox, []
         for call in early:
@@ -145,7 +154,7 @@ class Leader:
         for early in self._early:
             self._await(early)
         self._early.clear()
-        self._uncommitted.clear()
+        self._uncommitted_topics.clear()
         kept: list[tuple[int, int, Awaited]] = []
         for index, serial, awaited in sorted(self._awaited, key=lambda item: item[:2]):
             if awaited.poll is not None and self.polls.get(awaited.token) is None:
@@ -159,13 +168,13 @@ class Leader:
         self._inbox = []
         self._releases.clear()
         self._answered.clear()
-        self._overlay.clear()
-        self.framing.clear()
+        self._uncommitted.clear()
+        self.producer_sequencing.clear()
         self.clock.resign()
         self.lite.resign()
         self.members.resign()
         self.checks.resign()
-        self.wheel.resign()
+        self.timer_firing.resign()
         self._groups.clear()
         self._touched = []
         self._picker.forget()
@@ -239,19 +248,24 @@ class Leader:
     def has_work(self) -> bool:
         """Is there anything to plan?"""
         return self.serving and bool(
-            self._inbox or self._releases or self.polls.dirty() or self.wheel.ready() or self.lite.has_work() or self.members.has_work()
+            self._inbox
+            or self._releases
+            or self.polls.dirty()
+            or self.timer_firing.ready()
+            or self.lite.has_work()
+            or self.members.has_work()
         )
 
     def look(self, now_ns: int, now_ms: int) -> None:
         """Look for delayed messages whose time has come."""
         if self.serving:
-            self.wheel.look(now_ns, now_ms)
+            self.timer_firing.look(now_ns, now_ms)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
         """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
         times = [self.polls.wake_at_ns()]
         if self.serving:
-            times += [self.wheel.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
+            times += [self.timer_firing.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
         if self.serving and len(self.polls):
             times.append(self.clock.wake_at_ns())
         return min((at for at in times if at is not None), default=None)
@@ -280,8 +294,8 @@ class Leader:
 
     def withdraw(self) -> None:
         """The log refused the plan: nothing of it happened."""
-        self._overlay.rollback()
-        self.wheel.rollback()
+        self._uncommitted.rollback()
+        self.timer_firing.rollback()
 
     def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
         """Not even control records find room, or none could be committed: refuse every call; Receives go on waiting."""
@@ -292,8 +306,8 @@ class Leader:
     def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
         """The batch of `plan` is in the log (or it had none)."""
         assert self.term is not None, "only a leader appends"
-        self._overlay.keep()
-        self.wheel.keep(plan)
+        self._uncommitted.keep()
+        self.timer_firing.keep(plan)
         self._inbox = plan.deferred
         self._releases = plan.releases
         self.lite.appended(plan)
@@ -312,7 +326,7 @@ class Leader:
                 continue
             self._early.append(awaited)
             if durability is Durability.MEMORY:
-                self._uncommitted.update((draft.stored_topic, awaited.index) for draft in call.drafts)
+                self._uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
         for pair in plan.settled:
@@ -332,7 +346,7 @@ class Leader:
     def frame_appended(self, call: ProduceFrame, answer: FrameProduced) -> None:
         """The frame is in the log."""
         assert self.term is not None, "only a leader appends"
-        self.framing.appended(call.frame, answer)
+        self.producer_sequencing.appended(call.frame, answer)
         self.counters["frames"] += 1
         self.counters["frame_messages"] += answer.count
         awaited = Awaited(answer.last_index, self.term, call.token, answer)
@@ -342,7 +356,7 @@ class Leader:
             return
         self._early.append(awaited)
         if durability is Durability.MEMORY:
-            self._uncommitted[call.topic] = answer.last_index
+            self._uncommitted_topics[call.topic] = answer.last_index
 
     def frame_judged(self, verdict: Told) -> None:
         """A frame was not appended: count why."""
@@ -377,7 +391,7 @@ class Leader:
 
     def wants_commit(self) -> bool:
         """Does a Receive wait for messages that nobody else is in a hurry for? Only committed messages are delivered."""
-        return any(self.polls.waits_for(topic) for topic in self._uncommitted)
+        return any(self.polls.waits_for(topic) for topic in self._uncommitted_topics)
 
     def touched(self, now_ns: int, touched: Touched) -> None:
         """Applying a range may have changed these rows."""
@@ -388,16 +402,16 @@ class Leader:
 
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries; answer what waited for them."""
-        self._overlay.applied(entries.last_index)
-        self.framing.applied(entries.last_index)
-        self.wheel.applied(entries.last_index)
+        self._uncommitted.applied(entries.last_index)
+        self.producer_sequencing.applied(entries.last_index)
+        self.timer_firing.applied(entries.last_index)
         for key, offset in self._touched:
             if self._groups.touched(key, offset):
                 # Whatever became of this message, those behind it may be free now.
                 self.polls.wake(key[:2])
         self._touched = []
-        if self._uncommitted:
-            self._uncommitted = {topic: last for topic, last in self._uncommitted.items() if last > entries.last_index}
+        if self._uncommitted_topics:
+            self._uncommitted_topics = {topic: last for topic, last in self._uncommitted_topics.items() if last > entries.last_index}
         done: list[Done] = []
         while self._awaited and self._awaited[0][0] <= entries.last_index:
             _, _, awaited = heappop(self._awaited)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from ledgermq.node.broker.calls.consumer_calls import Lease, LiteSynced, Receive, SyncLite, client_of
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import Produce
-from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
-from ledgermq.node.broker.decisions.uncommitted import Overlay, group_name, reset_pair_name, topic_name
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.lite import LiteKey
 from ledgermq.node.broker.state.machine import Effects, Machine
@@ -51,18 +51,18 @@ class LiteServer:
         self,
         machine: Machine,
         clock: LeaseClock,
-        overlay: Overlay,
+        uncommitted: UncommittedState,
         polls: Polls,
-        burials: Burials,
+        dead_lettering: DeadLettering,
         liveness_ns: int,
         max_bytes: int,
         topics_max: int,
     ) -> None:
         self._machine = machine
         self._clock = clock
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._polls = polls
-        self._burials = burials
+        self._dead_lettering = dead_lettering
         self._liveness_ns = liveness_ns
         self._max_bytes = max_bytes
         self._topics_max = topics_max
@@ -167,11 +167,11 @@ class LiteServer:
             return
         for client in self._gone:
             keys = list(self._machine.lite.of_client(client))
-            if any(self._overlay.configuring(_set_name(key)) is not None for key in keys):
+            if any(self._uncommitted.configuring(_set_name(key)) is not None for key in keys):
                 continue
             plan.lite_dropped.append(client)
             for key in keys:
-                self._overlay.mark_name(plan.next_index, _set_name(key))
+                self._uncommitted.mark_name(plan.next_index, _set_name(key))
                 plan.drafts.append(control.draft(control.LiteRecord(*key, whole=True), plan.now_ms))
                 plan.count("lite_sets_dropped")
 
@@ -191,7 +191,7 @@ class LiteServer:
         if config is None or config.kind is not TopicKind.LITE:
             plan.refuse(call.token, "unknown-topic", call.topic)
             return
-        if any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), _set_name(key))):
+        if any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), _set_name(key))):
             plan.deferred.append(call)
             return
         if call.client_id in self._seen:
@@ -219,10 +219,10 @@ class LiteServer:
         index = plan.next_index
         plan.drafts.append(control.draft(record, plan.now_ms))
         plan.size += 64 * (len(new) + len(lost))
-        self._overlay.mark_name(index, _set_name(key))
+        self._uncommitted.mark_name(index, _set_name(key))
         for name, _ in positions:
             # What is leased meanwhile would begin where the group was.
-            self._overlay.mark_name(index, _lease_name((call.group, lite_stored(call.topic, name), 0)))
+            self._uncommitted.mark_name(index, _lease_name((call.group, lite_stored(call.topic, name), 0)))
         plan.awaited.append((index, call.token, LiteSynced(size)))
         plan.count("lite_sets_changed")
 
@@ -262,7 +262,7 @@ class LiteServer:
             if config is None:
                 plan.unserved.append(poll)
                 continue
-            if any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group))):
+            if any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group))):
                 return
             found = self._pick(call)
             if not found:
@@ -280,13 +280,13 @@ class LiteServer:
                 break
             queue_key = (call.group, topic, 0)
             waits_for = _lease_name(queue_key), reset_pair_name(call.group, topic)
-            if any(self._overlay.configuring(name) is not None for name in waits_for):
+            if any(self._uncommitted.configuring(name) is not None for name in waits_for):
                 continue
             one = self._look(queue_key, call.max_messages - count, self._max_bytes - size)
             if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):
                 del listed[topic]
                 # It may be locked by this very plan, which the log may refuse.
-                self._overlay.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
+                self._uncommitted.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
             else:
                 found.append(one)
                 count += len(one.records)
@@ -299,7 +299,7 @@ class LiteServer:
         """The next messages of a lite topic; None if it has none or is locked."""
         machine, topic = self._machine, key[1]
         again = sorted(self._clock.ready(key))
-        if self._rows(key) > len(again) or any(self._overlay.pending(key, offset) is not None for offset in again):
+        if self._rows(key) > len(again) or any(self._uncommitted.pending(key, offset) is not None for offset in again):
             return None
         first = max(machine.delivery.cursor(key), machine.begin(topic, 0))
         new = range(first, min(machine.end(topic, 0), first + max(0, most - len(again))))
@@ -330,11 +330,11 @@ class LiteServer:
             plan.drafts.append(
                 control.draft(control.LeaseRecord(call.group, one.topic, call.client_id, call.invisible_ms, leased), plan.now_ms)
             )
-            self._overlay.mark_name(index, _lease_name((call.group, one.topic, 0)))
+            self._uncommitted.mark_name(index, _lease_name((call.group, one.topic, 0)))
             for offset, attempt, record in zip(one.offsets, one.attempts, one.records, strict=True):
                 leases.append(Lease(0, offset, index, attempt, record, one.topic))
                 if attempt > 1:
-                    self._overlay.mark_row(index, (call.group, one.topic, 0), offset)
+                    self._uncommitted.mark_row(index, (call.group, one.topic, 0), offset)
                     plan.count("leased_again")
             plan.count("leased", len(one.records))
         if leases:
@@ -343,13 +343,13 @@ class LiteServer:
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
         """Make dead letters of the first messages that used up their attempts, and leave the others. While there is no room for one, all
         stay where they are."""
-        limit = self._burials.max_attempts(key[0])
+        limit = self._dead_lettering.max_attempts(key[0])
         while found.attempts and found.attempts[0] > limit:
             if plan.full:
                 found.records.clear()
                 return
             lease = self._machine.delivery.lease(key, found.offsets[0])
-            if lease is None or not self._burials.bury(plan, key, found.offsets[0], lease):
+            if lease is None or not self._dead_lettering.bury(plan, key, found.offsets[0], lease):
                 return
             for column in (found.offsets, found.attempts, found.records):
                 del column[0]

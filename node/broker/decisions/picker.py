@@ -19,7 +19,7 @@ import numpy as np
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock
-from ledgermq.node.broker.decisions.uncommitted import Overlay
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 from ledgermq.proto.types import I32, I64
@@ -115,12 +115,18 @@ class Picker:
     """Chooses messages for Receives. Keeps nothing but whose turn it is."""
 
     def __init__(
-        self, messages: Messages, delivery: Delivery, clock: LeaseClock, overlay: Overlay, groups: MessageGroups, max_bytes: int
+        self,
+        messages: Messages,
+        delivery: Delivery,
+        clock: LeaseClock,
+        uncommitted: UncommittedState,
+        groups: MessageGroups,
+        max_bytes: int,
     ) -> None:
         self._messages = messages
         self._delivery = delivery
         self._clock = clock
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._groups = groups
         self._max_bytes = max_bytes
         self._turns: dict[tuple[str, str], int] = {}
@@ -162,7 +168,7 @@ class Job:
         self._messages = picker._messages
         self._delivery = picker._delivery
         self._clock = picker._clock
-        self._overlay = picker._overlay
+        self._uncommitted = picker._uncommitted
         self._max_bytes = picker._max_bytes
         self._call = call
         self._codes = [self._messages.tags_code(tag) for tag in sorted(call.filter.tags)]
@@ -201,7 +207,7 @@ class Job:
     def _consider(self, key: QueueKey, offset: int) -> bool:
         """Decide about a message that is visible again; False if it stays where it is."""
         row = self._delivery.row(key, offset)
-        if row is None or self._overlay.pending(key, offset) is not None:
+        if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
         if row.attempt >= self._rules.max_attempts and not self._rules.burying:
             return False
@@ -229,7 +235,7 @@ class Job:
 
     def _start(self, key: QueueKey) -> int:
         """The cursor as of the log's end."""
-        pending = self._overlay.cursor(key)
+        pending = self._uncommitted.cursor(key)
         # What is pending may have been planned before a trim was applied.
         return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
 

@@ -1,6 +1,6 @@
-"""Decisions about client calls, against the state as of the log's end: applied state + overlay.
+"""Decisions about client calls, against the state as of the log's end: applied state + uncommitted state.
 
-Each method adds to the plan of the turn what one call or one waiting Receive needs: drafts, answers, and the marks in the overlay
+Each method adds to the plan of the turn what one call or one waiting Receive needs: drafts, answers, and the marks in the uncommitted state
 that later decisions see. Nothing here knows whether the log will take the plan.
 """
 
@@ -15,7 +15,7 @@ from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, ProduceFrame, Recall, Recalled, ResumeProducer
 from ledgermq.node.broker.calls.transaction_calls import CountChecks, Overdue, Prepare, Resolve
 from ledgermq.node.broker.decisions.broadcasting import Members
-from ledgermq.node.broker.decisions.dead_lettering import Burials
+from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
@@ -24,10 +24,10 @@ from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import Pick, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
-from ledgermq.node.broker.decisions.producer_sequencing import Framing
-from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, Wheel, recall_name
-from ledgermq.node.broker.decisions.transaction_resolution import Resolver
-from ledgermq.node.broker.decisions.uncommitted import RETAINED, Overlay, group_name, reset_name, reset_pair_name, topic_name
+from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
+from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, TimerFiring, recall_name
+from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
+from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine
@@ -46,34 +46,34 @@ _ROW_BYTES_MAX = 1024
 
 
 class Planner:
-    """The one writer's rules. Keeps nothing; what it decides is in the plan and in the overlay."""
+    """The one writer's rules. Keeps nothing; what it decides is in the plan and in the uncommitted state."""
 
     def __init__(
         self,
         machine: Machine,
         clock: LeaseClock,
-        overlay: Overlay,
+        uncommitted: UncommittedState,
         picker: Picker,
-        resolver: Resolver,
-        wheel: Wheel,
+        transaction_resolver: TransactionResolver,
+        timer_firing: TimerFiring,
         lite: LiteServer,
         members: Members,
-        burials: Burials,
-        framing: Framing,
+        dead_lettering: DeadLettering,
+        producer_sequencing: ProducerSequencing,
         groups: MessageGroups,
         entry_bytes_max: int,
         policy: FlushPolicy,
     ) -> None:
         self._machine = machine
         self._clock = clock
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._picker = picker
-        self._resolver = resolver
-        self._wheel = wheel
+        self._transaction_resolver = transaction_resolver
+        self._timer_firing = timer_firing
         self._lite = lite
         self._members = members
-        self._burials = burials
-        self._framing = framing
+        self._dead_lettering = dead_lettering
+        self._producer_sequencing = producer_sequencing
         self._groups = groups
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
@@ -82,7 +82,7 @@ class Planner:
 
     def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
         """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
-        self._wheel.fire(plan)
+        self._timer_firing.fire(plan)
         for call in calls:
             if plan.size >= _PLAN_BYTES or plan.rows > self._rows_max:
                 plan.deferred.append(call)
@@ -95,11 +95,11 @@ class Planner:
             elif isinstance(call, Change):
                 self._change(plan, call)
             elif isinstance(call, Prepare | Resolve | Overdue | CountChecks):
-                self._resolver.take(plan, call)
+                self._transaction_resolver.take(plan, call)
             elif isinstance(call, Recall):
                 self._recall(plan, call)
             elif isinstance(call, Forward):
-                self._burials.forward(plan, call)
+                self._dead_lettering.forward(plan, call)
             elif isinstance(call, Configure):
                 self._configure(plan, call)
             elif isinstance(call, Reset):
@@ -107,9 +107,9 @@ class Planner:
             elif isinstance(call, CommitOffset):
                 self._commit_offset(plan, call)
             elif isinstance(call, OpenProducer):
-                self._framing.open(plan, call)
+                self._producer_sequencing.open(plan, call)
             elif isinstance(call, ResumeProducer):
-                self._framing.resume(plan, call)
+                self._producer_sequencing.resume(plan, call)
             elif isinstance(call, SyncLite):
                 self._lite.sync(plan, call)
             elif isinstance(call, Mark):
@@ -142,7 +142,7 @@ class Planner:
     def _produce_plain(self, plan: Plan, call: Produce) -> bool:
         """One message of which nothing special is asked, while no configuration is under way: nearly every send. False: decide it in full;
         what is accepted here would be accepted there, with the same effect."""
-        if len(call.drafts) != 1 or plan.full or self._overlay.names_pending:
+        if len(call.drafts) != 1 or plan.full or self._uncommitted.names_pending:
             return False
         draft = call.drafts[0]
         topic = self._machine.topics.get(draft.stored_topic)
@@ -174,14 +174,14 @@ class Planner:
             if size + room > self._entry_bytes_max or len(draft.properties) + room > PROPERTIES_MAX:
                 plan.refuse(call.token, "too-large", f"an entry of {size} bytes")
                 return
-        if any(self._overlay.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
+        if any(self._uncommitted.configuring(topic_name(topic)) is not None for topic in {draft.stored_topic for draft in call.drafts}):
             plan.deferred.append(call)
             return
         if not call.drafts:
             plan.refuse(call.token, "unknown-topic", "no message at all")
             return
         if any(LITE_SEPARATOR in draft.stored_topic for draft in call.drafts):
-            if self._overlay.configuring(RETAINED) is not None:
+            if self._uncommitted.configuring(RETAINED) is not None:
                 # Lite topics without messages vanish with a trim, and begin elsewhere afterwards.
                 plan.deferred.append(call)
                 return
@@ -192,17 +192,17 @@ class Planner:
         topics = self._machine.topics
         names: tuple[str, ...] = ()
         if any(topics[parent_of(draft.stored_topic)].dedup_ms for draft in call.drafts):
-            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            rest = without_duplicates(plan, call, self._machine.ids, self._uncommitted, topics)
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was
         durability = strongest(self._durability_of(topics[parent_of(d.stored_topic)], d, plan) for d in call.drafts)
         # The watermark may have to be raised first, by a record of its own.
-        drafts = [self._wheel.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
+        drafts = [self._timer_firing.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
         if names:
             # An id counts as stored once it is durable; so does the answer to whoever sends it again.
             durability = Durability.DURABLE
-            mark_ids(plan, self._overlay, names)
+            mark_ids(plan, self._uncommitted, names)
         plan.produced.append((call, len(plan.drafts), durability))
         if durability is Durability.MEMORY:
             plan.memory_drafts += len(call.drafts)
@@ -214,11 +214,11 @@ class Planner:
         return durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
 
     def _frame(self, plan: Plan, call: ProduceFrame) -> None:
-        """What its producer does not matter to; the rest is judged when the drafts of this plan are in the log (`framing.py`)."""
+        """Checks that do not depend on the producer; `producer_sequencing.py` does the rest once the drafts of this plan are in the log."""
         frame, config = call.frame, self._machine.topics.get(call.topic)
         if plan.full:
             plan.refuse(call.token, "disk-full")
-        elif frame.producer_id in plan.held or self._overlay.configuring(topic_name(call.topic)) is not None:
+        elif frame.producer_id in plan.held or self._uncommitted.configuring(topic_name(call.topic)) is not None:
             plan.held.add(frame.producer_id)
             plan.deferred.append(call)
         elif config is None or not len(frame) or not 0 <= int(frame.batch.queues.min()) <= int(frame.batch.queues.max()) < config.queues:
@@ -234,21 +234,21 @@ class Planner:
     def _judge(self, plan: Plan, handle: Handle) -> tuple[bool, int | None]:
         """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
         key = (handle.group, handle.topic, handle.queue)
-        pending = self._overlay.pending(key, handle.queue_offset)
+        pending = self._uncommitted.pending(key, handle.queue_offset)
         if pending is None:
-            pending = self._overlay.configuring(reset_name(key))
+            pending = self._uncommitted.configuring(reset_name(key))
         good = (
             pending is None
             and self._machine.delivery.lease(key, handle.queue_offset) == handle.lease_number
             and not self._clock.expired(plan.now_ns, key, handle.queue_offset)
-            and self._overlay.configuring(topic_name(handle.topic)) is None
-            and self._overlay.configuring(group_name(handle.group)) is None
+            and self._uncommitted.configuring(topic_name(handle.topic)) is None
+            and self._uncommitted.configuring(group_name(handle.group)) is None
         )
         return good, pending
 
     def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
         """Has this very lease been acknowledged? If an entry not applied yet says so, also the index of that entry."""
-        pending = self._overlay.acking(key, offset)
+        pending = self._uncommitted.acking(key, offset)
         if pending is not None:
             # Nobody acknowledges a lease that is not in force, so the one applied is the one that the entry names.
             return self._machine.delivery.lease(key, offset) == lease, pending
@@ -265,7 +265,7 @@ class Planner:
             if good:
                 index = max(index, plan.ack_index())
                 plan.add_ack(key, handle.queue_offset, handle.lease_number)
-                self._overlay.mark_acked(plan.ack_index(), key, handle.queue_offset)
+                self._uncommitted.mark_acked(plan.ack_index(), key, handle.queue_offset)
                 plan.count("acked")
             else:
                 good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
@@ -288,7 +288,7 @@ class Planner:
             key = (handle.group, handle.topic, handle.queue)
             index = plan.change_index()
             plan.changes.append((*key, handle.queue_offset, handle.lease_number, call.invisible_ms, call.client_id))
-            self._overlay.mark_row(index, key, handle.queue_offset)
+            self._uncommitted.mark_row(index, key, handle.queue_offset)
             plan.awaited.append((index, call.token, Changed(index)))
             plan.count("changed")
             return
@@ -300,23 +300,23 @@ class Planner:
 
     def _give_back(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
         row = self._machine.delivery.row(key, offset)
-        if row is None or row.lease != lease or self._overlay.pending(key, offset) is not None:
+        if row is None or row.lease != lease or self._uncommitted.pending(key, offset) is not None:
             return
-        if self._overlay.configuring(reset_name(key)) is not None:
+        if self._uncommitted.configuring(reset_name(key)) is not None:
             # A reset that stands in the log already gives it back.
             return
         plan.rows += 1
         index = plan.change_index()
         plan.changes.append((*key, offset, lease, 0, row.client))
-        self._overlay.mark_row(index, key, offset)
+        self._uncommitted.mark_row(index, key, offset)
         plan.count("released")
 
     def _recall(self, plan: Plan, call: Recall) -> None:
         place = Place(call.fire_ms, call.offset)
-        pending = self._overlay.configuring(recall_name(place))
+        pending = self._uncommitted.configuring(recall_name(place))
         if pending is not None:
             plan.awaited.append((pending, call.token, Recalled(False)))
-        elif not self._wheel.recallable(plan, place, call.deliver_ms):
+        elif not self._timer_firing.recallable(plan, place, call.deliver_ms):
             # Its time has come, whether or not what fired it is ever committed.
             plan.done.append(Done(call.token, Recalled(False)))
         elif self._machine.timers.recalled_count + plan.recalls >= RECALLED_MAX:
@@ -324,7 +324,7 @@ class Planner:
         else:
             index = plan.next_index
             plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset), plan.now_ms))
-            self._overlay.mark_name(index, recall_name(place))
+            self._uncommitted.mark_name(index, recall_name(place))
             plan.recalls += 1
             plan.awaited.append((index, call.token, Recalled(True)))
             plan.count("messages_recalled")
@@ -334,7 +334,7 @@ class Planner:
         names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
         names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
         judged = {topic_name(frame.topic) for frame in plan.frames}
-        if any(self._overlay.configuring(name) is not None or name in judged for name in names):
+        if any(self._uncommitted.configuring(name) is not None or name in judged for name in names):
             # Frames of this plan stand behind its drafts, and were judged by the topic as it is before them.
             plan.deferred.append(call)
             return
@@ -343,7 +343,7 @@ class Planner:
             index = plan.next_index
             plan.drafts.append(control.draft(record, plan.now_ms))
             name = topic_name if isinstance(record, control.TopicRecord) else group_name
-            self._overlay.mark_name(index, name(record.stored))
+            self._uncommitted.mark_name(index, name(record.stored))
         if index < 0:
             plan.done.append(Done(call.token, Configured()))
         else:
@@ -357,15 +357,15 @@ class Planner:
             plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
             return
         names = [topic_name(call.topic), group_name(call.group), reset_pair_name(call.group, call.topic)]
-        if any(self._overlay.configuring(name) is not None for name in names):
+        if any(self._uncommitted.configuring(name) is not None for name in names):
             plan.deferred.append(call)
             return
         index = plan.next_index
         queues = tuple([(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues])
         plan.drafts.append(control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms))
         for queue, _ in queues:
-            self._overlay.mark_name(index, reset_name((call.group, call.topic, queue)))
-        self._overlay.mark_name(index, reset_pair_name(call.group, call.topic))
+            self._uncommitted.mark_name(index, reset_name((call.group, call.topic, queue)))
+        self._uncommitted.mark_name(index, reset_pair_name(call.group, call.topic))
         plan.awaited.append((index, call.token, ResetDone(queues)))
         plan.count("reset", len(queues))
 
@@ -377,7 +377,7 @@ class Planner:
             plan.refuse(call.token, "unknown-topic", f"queue {call.queue} of topic {call.topic}")
         elif not 0 <= call.offset <= (end := self._machine.end(call.topic, call.queue)):
             plan.refuse(call.token, "illegal-offset", f"queue {call.queue} of topic {call.topic} ends at offset {end}, not {call.offset}")
-        elif any(self._overlay.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), reset_name(key))):
+        elif any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), reset_name(key))):
             plan.deferred.append(call)
         else:
             plan.rows += 1
@@ -390,12 +390,12 @@ class Planner:
     def _retain(self, plan: Plan, call: Seal | Trim) -> None:
         """A seal or a trim that says nothing new proposes nothing; one behind another that is not applied yet waits for it."""
         retained = self._machine.retained
-        if self._overlay.configuring(RETAINED) is not None:
+        if self._uncommitted.configuring(RETAINED) is not None:
             plan.deferred.append(call)
         elif retained.sealing(call.record) if isinstance(call, Seal) else retained.trimming(call.record):
             index = plan.next_index
             plan.drafts.append(control.draft(call.record, plan.now_ms))
-            self._overlay.mark_name(index, RETAINED)
+            self._uncommitted.mark_name(index, RETAINED)
             plan.awaited.append((index, call.token, Kept()))
         else:
             plan.done.append(Done(call.token, Kept()))
@@ -413,19 +413,19 @@ class Planner:
         if config is None:
             plan.unserved += polls.waiting(pair)
             return
-        if any(self._overlay.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
+        if any(self._uncommitted.configuring(n) is not None for n in (topic_name(topic), group_name(group), reset_pair_name(group, topic))):
             return
         if self._members.begins(plan, group, config, topic):
             return
         known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
-        rules = Rules(self._burials.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
+        rules = Rules(self._dead_lettering.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
         for poll in polls.waiting(pair):
             if plan.size >= _PLAN_BYTES:
                 return
             pick = self._picker.pick(poll.call, config.queues, rules, FifoJob if fifo else None)
             if pick:
-                self._burials.give_up(plan, pair, pick)
+                self._dead_lettering.give_up(plan, pair, pick)
                 self._lease(plan, poll, pick, fifo=fifo)
             if not pick.messages:
                 if not pick.more:
@@ -446,21 +446,21 @@ class Planner:
             attempts.append(message.attempt)
             key = (call.group, call.topic, message.queue)
             if fifo or not message.fresh:
-                self._overlay.mark_row(index, key, message.offset)
+                self._uncommitted.mark_row(index, key, message.offset)
             if fifo and message.fresh:
                 self._groups.planned(key, message.offset)
             plan.count("leased_again", int(message.attempt > 1))
         waiting: dict[int, list[int]] = {}
         for queue, offset in pick.waiting:
             waiting.setdefault(queue, []).append(offset)
-            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+            self._uncommitted.mark_row(index, (call.group, call.topic, queue), offset)
             self._groups.planned((call.group, call.topic, queue), offset)
         again: dict[int, list[int]] = {}
         for queue, offset in pick.passed_again:
             again.setdefault(queue, []).append(offset)
-            self._overlay.mark_row(index, (call.group, call.topic, queue), offset)
+            self._uncommitted.mark_row(index, (call.group, call.topic, queue), offset)
         for queue, cursor in pick.cursors.items():
-            self._overlay.mark_cursor(index, (call.group, call.topic, queue), cursor)
+            self._uncommitted.mark_cursor(index, (call.group, call.topic, queue), cursor)
         plan.count("leased", len(pick.messages))
         plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
         record = control.LeaseRecord(

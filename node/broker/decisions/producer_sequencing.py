@@ -18,7 +18,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, OpenProducer, ProducerOpened, ResumeProducer
 from ledgermq.node.broker.decisions.plan import Plan
-from ledgermq.node.broker.decisions.uncommitted import Overlay, put_back
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, put_back
 from ledgermq.node.broker.state.producers import Producer, Producers, Stored
 from ledgermq.proto import control
 from ledgermq.proto.types import Frame
@@ -84,12 +84,12 @@ class _Standing:
     owner: str
 
 
-class Framing:
+class ProducerSequencing:
     """Producers and frames that this leader appended and has not applied. Empty on a follower."""
 
-    def __init__(self, producers: Producers, overlay: Overlay, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(self, producers: Producers, uncommitted: UncommittedState, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers = producers
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._producers_max = producers_max
         self._standing: dict[int, _Standing] = {}
         self._ids: dict[str, int] = {}
@@ -214,7 +214,7 @@ class Framing:
             if record.name:
                 put_back(self._ids, record.name, known)
 
-        self._overlay.on_rollback(undo)
+        self._uncommitted.on_rollback(undo)
 
     # Frames
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.timer_window import Window
-from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, topic_name
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.origins import origin_text
 from ledgermq.node.broker.state.timers import KIND, NEVER, SLOT_MS, SLOTS, Place, Watermark, epoch_of, first_place, key_of, slot_of
@@ -46,7 +46,7 @@ class _Stored(NamedTuple):
     """What a record on the timer topic says, beside the message."""
 
     own: bytes
-    """The properties that the message has in its topic: those before the first that `Wheel.stored` adds."""
+    """The properties that the message has in its topic: those before the first that `TimerFiring.stored` adds."""
     deliver_ms: int
     topic: str
     queue: int
@@ -74,13 +74,13 @@ class _Position(NamedTuple):
     at: int
 
 
-class Wheel:
+class TimerFiring:
     """Timers of one broker group's leader. Idle on a follower."""
 
-    def __init__(self, machine: Machine, overlay: Overlay) -> None:
+    def __init__(self, machine: Machine, uncommitted: UncommittedState) -> None:
         self._machine = machine
         self._timers = machine.timers
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._window: Window | None = None
         self._end = Watermark()
         """The watermark as of the log's end."""
@@ -251,7 +251,7 @@ class Wheel:
             position = int(window.positions[window.at])
             record = self._machine.record(position, bytes_)
             stored = _Stored.of(record)
-            if self._overlay.configuring(topic_name(stored.topic)) is not None:
+            if self._uncommitted.configuring(topic_name(stored.topic)) is not None:
                 # Until the topic's record is applied nobody knows whether the message has a topic.
                 self._held_until_ns = plan.now_ns + _TOPIC_RETRY_NS
                 break
@@ -294,7 +294,7 @@ class Wheel:
     # Recalling
 
     def _is_recalled(self, place: Place, deliver_ms: int) -> bool:
-        return self._timers.is_recalled(place, deliver_ms) or self._overlay.configuring(recall_name(place)) is not None
+        return self._timers.is_recalled(place, deliver_ms) or self._uncommitted.configuring(recall_name(place)) is not None
 
     def recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
         """Is the message still to be delivered, and not due?"""
@@ -340,7 +340,7 @@ class Wheel:
 
 
 def recall_name(place: Place) -> str:
-    """The name under which a recall is marked in the overlay."""
+    """The name under which a recall is marked in the uncommitted state."""
     return f"recall:{place.fire_ms}:{place.offset}"
 
 

@@ -1,8 +1,8 @@
 """Decisions about transactions, against the state as of the log's end: which halves are taken, how they end, which are asked about.
 
-Each method adds to the plan of the turn what one call needs: drafts, answers, and the marks in the overlay that later decisions see. A
-transaction ends once: with the message it becomes, or with a row in the turn's `transaction` record. Between the planned end and its
-application the overlay says so, and whoever asks meanwhile waits for it.
+Each method adds to the plan of the turn what one call needs: drafts, answers, and the marks in the uncommitted state that later decisions
+see. A transaction ends once: with the message it becomes, or with a row in the turn's `transaction` record. Between the planned end and its
+application the uncommitted state says so, and every other caller waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgermq.node.broker.calls.transaction_calls import (
 from ledgermq.node.broker.decisions.deduplication import mark_ids, without_duplicates
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
-from ledgermq.node.broker.decisions.uncommitted import Overlay, topic_name
+from ledgermq.node.broker.decisions.uncommitted import UncommittedState, topic_name
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
@@ -39,13 +39,15 @@ _CHECK_BYTES = 8 << 20
 _DROPS = (CHECKS, AGE)
 
 
-class Resolver:
+class TransactionResolver:
     """The one writer's rules about transactions. Keeps nothing but the clock of checks."""
 
-    def __init__(self, machine: Machine, clock: CheckClock, overlay: Overlay, entry_bytes_max: int, rules: TransactionRules) -> None:
+    def __init__(
+        self, machine: Machine, clock: CheckClock, uncommitted: UncommittedState, entry_bytes_max: int, rules: TransactionRules
+    ) -> None:
         self._machine = machine
         self._clock = clock
-        self._overlay = overlay
+        self._uncommitted = uncommitted
         self._entry_bytes_max = entry_bytes_max
         self._rules = rules
 
@@ -71,13 +73,13 @@ class Resolver:
         if len(self._machine.transactions.halves) + plan.halves + len(call.drafts) > self._rules.undecided_max:
             plan.refuse(call.token, "too-many-transactions", f"{self._rules.undecided_max} transactions of this broker group are undecided")
             return
-        if any(self._overlay.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
+        if any(self._uncommitted.configuring(topic_name(draft.stored_topic)) is not None for draft in call.drafts):
             plan.deferred.append(call)
             return
         names: tuple[str, ...] = ()
         topics = self._machine.topics
         if any(draft.stored_topic in topics and topics[draft.stored_topic].dedup_ms for draft in call.drafts):
-            rest = without_duplicates(plan, call, self._machine.ids, self._overlay, topics)
+            rest = without_duplicates(plan, call, self._machine.ids, self._uncommitted, topics)
             if rest is None:
                 return
             call, names = rest  # type: ignore[assignment]  # of the kind it was
@@ -95,7 +97,7 @@ class Resolver:
         if not drafts:
             plan.refuse(call.token, "unknown-topic", "no message at all")
         else:
-            mark_ids(plan, self._overlay, names)
+            mark_ids(plan, self._uncommitted, names)
             plan.produced.append((call, len(plan.drafts), Durability.DURABLE))
             plan.drafts.extend(drafts)
             plan.halves += len(drafts)
@@ -128,7 +130,7 @@ class Resolver:
         record, properties = self._read(call.offset)
         if properties.get(MESSAGE_ID, "") != call.message_id or half.topic != call.topic:
             plan.done.append(Done(call.token, Resolved(False)))
-        elif self._overlay.configuring(topic_name(half.topic)) is not None:
+        elif self._uncommitted.configuring(topic_name(half.topic)) is not None:
             plan.deferred.append(call)
         elif not call.commit:
             index = self._end(plan, call.offset, ROLLBACK)
@@ -144,7 +146,7 @@ class Resolver:
         index = plan.next_index
         plan.drafts.append(committed(call.offset, half, queues, record.body, record.properties, properties, record.born_ms))
         plan.size += len(record.body)
-        self._overlay.mark_name(index, half_name(call.offset, COMMIT))
+        self._uncommitted.mark_name(index, half_name(call.offset, COMMIT))
         plan.awaited.append((index, call.token, Resolved(True)))
         plan.count("transactions_committed")
 
@@ -153,13 +155,13 @@ class Resolver:
         index = plan.transaction_index()
         plan.ended.append((offset, how))
         plan.rows += 1
-        self._overlay.mark_name(index, half_name(offset, how))
+        self._uncommitted.mark_name(index, half_name(offset, how))
         return index
 
     def _pending(self, offset: int) -> tuple[int, str] | None:
         """(entry, how) of the end of this half that is not applied yet."""
         for how in (COMMIT, ROLLBACK, *_DROPS):
-            index = self._overlay.configuring(half_name(offset, how))
+            index = self._uncommitted.configuring(half_name(offset, how))
             if index is not None:
                 return index, how
         return None
@@ -206,14 +208,14 @@ class Resolver:
             half = self._machine.transactions.halves.get(offset)
             if half is None or half.checks >= self._rules.checks_max or self._pending(offset) is not None:
                 continue
-            if self._overlay.configuring(checked_name(offset)) is not None:
+            if self._uncommitted.configuring(checked_name(offset)) is not None:
                 continue
             if size >= _CHECK_BYTES:
                 break
             index = plan.transaction_index()
             plan.checked.append((offset, half.checks + 1))
             plan.rows += 1
-            self._overlay.mark_name(index, checked_name(offset))
+            self._uncommitted.mark_name(index, checked_name(offset))
             record = self._machine.half_record(offset)
             size += len(record)
             halves.append(UndecidedHalf(offset, half.topic, half.checks + 1, record))
@@ -225,7 +227,7 @@ class Resolver:
 
 
 def half_name(offset: int, how: str) -> str:
-    """The name under which the end of a half is marked in the overlay."""
+    """The name under which the end of a half is marked in the uncommitted state."""
     return f"half:{offset}:{how}"
 
 

@@ -1,7 +1,7 @@
 """What this leader has appended and not applied yet, as far as later decisions depend on it.
 
-One writer decides against the state as of the log's end: applied state + this overlay. Marks are made while a turn is planned; `keep`
-makes them permanent once the batch is in the log, `rollback` undoes a plan the log refused. A mark goes when the entry that bears it
+One writer decides against the state as of the log's end: applied state + this uncommitted state. Marks are made while a turn is planned;
+`keep` makes them permanent once the batch is in the log, `rollback` undoes a plan the log refused. A mark goes when the entry that bears it
 is applied, and all go when leadership is lost.
 """
 
@@ -29,7 +29,7 @@ class _Marks:
     names: list[str] = field(default_factory=list)
 
 
-class Overlay:
+class UncommittedState:
     """Pending rows, cursors and configuration. Rows have at most one pending record; cursors and names keep the newest."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Overlay:
         self._undo.append(lambda: put_back(self._names, name, before))
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Something beside the overlay follows the plan, too."""
+        """Something beside the uncommitted state follows the plan, too."""
         self._undo.append(undo)
 
     def keep(self) -> None:

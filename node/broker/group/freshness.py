@@ -26,12 +26,12 @@ class Freshness:
 
     def note(self, heard: Heard | None, applied_index: int, applied_term: int) -> None:
         """After a turn. `heard`: what the leader said last; None on a leader, and while nobody is followed."""
-        if heard is not None and self._is_news(heard):
+        if heard is not None and self._is_newer(heard):
             self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
         while self._waiting and self._waiting[0][1] <= applied_index and self._waiting[0][2] <= applied_term:
             self._known_ns = self._waiting.popleft()[0]
 
-    def _is_news(self, heard: Heard) -> bool:
+    def _is_newer(self, heard: Heard) -> bool:
         if self._waiting:
             last_ns, _, term = self._waiting[-1]
             if heard.term > term:

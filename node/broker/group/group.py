@@ -174,7 +174,7 @@ class Group:
             self._refuse_when_short(turn)
             proposed = self._propose(turn) | self._change_members(turn)
             if self.leader.wants_commit():
-                self.replicator.hurry()
+                self.replicator.request_flush()
             self._reads.ask(now_ns)
             self._take_output(turn)
             self._follow_role(turn)
@@ -204,7 +204,7 @@ class Group:
             elif isinstance(call, ChangeMembers):
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
             elif isinstance(call, Returned):
-                self.memberships.told(call)
+                self.memberships.on_returned(call)
             elif isinstance(call, Appointed):
                 self.replicator.appointed(turn.now_ns, call.appointment)
             else:
@@ -366,7 +366,7 @@ class Group:
             return False
         if turn.full or turn.stalled or not self.replicator.accepting:
             # Delayed messages that are due must not make one turn follow the other meanwhile.
-            self.leader.wheel.hold(turn.now_ns)
+            self.leader.timer_firing.hold(turn.now_ns)
         if turn.full or not self.replicator.accepting:
             # In the last moments of a handover calls wait: for the next leader, or for this one if it stays.
             return False
@@ -395,7 +395,7 @@ class Group:
         """Judge frames one after the other, and append those that come next in their producer's sequence; True if there was one."""
         appended = False
         for at, call in enumerate(calls):
-            verdict = self.leader.framing.judge(call.frame)
+            verdict = self.leader.producer_sequencing.judge(call.frame)
             if isinstance(verdict, Append):
                 durability = self._durability_of(call)
                 memory = durability is Durability.MEMORY
@@ -543,7 +543,7 @@ class Group:
             turn.wake(turn.now_ns + _RETRY_NS)
         elif self.leader.wants_turn():
             turn.wake(turn.now_ns)
-        self.freshness.note(self.replicator.heard, self.machine.applied_index, self.machine.applied_term)
+        self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
         acknowledged = self.replicator.replicated_index if self._acks_alone else self.replicator.commit_index
         standing = self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index
         agreed = self.replicator.appointment

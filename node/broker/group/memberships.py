@@ -71,7 +71,7 @@ class Memberships:
             return call.node in members.voters and same
         return call.kind == "demote" and call.node in members.learners - members.returning and same
 
-    def told(self, call: Returned) -> None:
+    def on_returned(self, call: Returned) -> None:
         """Remember who came back, whoever leads: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 

@@ -56,7 +56,7 @@ class Facts:
 def why(facts: Facts) -> Why:
     """About one message, found in this broker group."""
     answer, reason = _answer(facts)
-    evidence = [f"{_time(event.store_ms)} {_told(event)}" for event in facts.events[-_SHOWN:]]
+    evidence = [f"{_time(event.store_ms)} {_described(event)}" for event in facts.events[-_SHOWN:]]
     if len(facts.events) > _SHOWN:
         evidence.insert(0, f"{len(facts.events) - _SHOWN} earlier events: ledgermq query --id {facts.message_id} --trace")
     if facts.too_large and reason != "acknowledged":
@@ -158,7 +158,7 @@ def born_of(message_id: str) -> int | None:
         return None
 
 
-def _told(event: Event) -> str:
+def _described(event: Event) -> str:
     parts = [event.kind, event.group or "", event.detail]
     if event.attempt is not None:
         parts.append(f"attempt {event.attempt}")

@@ -1,9 +1,9 @@
 """Message ids of topics with a deduplication window: a message is stored once, however often its producer sends it.
 
 Here lives the replicated half: which ids were stored lately, a pure function of the log (invariant I8). What a leader does with a message
-that is sent again is decided in `dedup.py`. A message is remembered under its topic from the entry that stored it on; a delayed or half
-message under the topic it is for, one of a lite topic under the topic that has those, and what a waiting message becomes later is no second
-one. What is remembered are digests: two ids share one never in practice.
+that is sent again is decided in `deduplication.py`. A message is remembered under its topic from the entry that stored it on; a delayed or
+half message under the topic it is for, one of a lite topic under the topic that has those, and what a waiting message becomes later is no
+second one. What is remembered are digests: two ids share one never in practice.
 
 Memory is bounded (I11): of a topic as long as its window lasts, in store time, and at most `TOPIC_MAX` ids; of all topics together at most
 `ALL_MAX`. Beyond that the oldest are forgotten early, first those of the topic with the most; what is forgotten is no duplicate any more.

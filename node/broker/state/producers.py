@@ -1,6 +1,7 @@
 """Producers of native frames: who they are, which epoch they are in, and what their next sequence number is.
 
-Here lives the replicated half, a pure function of the log (invariant I8). What a leader does with a frame is decided in `framing.py`.
+Here lives the replicated half, a pure function of the log (invariant I8). What a leader does with a frame is decided in
+`producer_sequencing.py`.
 
 The law: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 … without a gap and without one twice, over all
 its epochs, whoever led. Epochs only rise, by `producer` records; a message of another epoch than the one in force changes nothing here, nor
@@ -9,8 +10,9 @@ does one of a producer that is not known, nor one out of order: no leader append
 Of the last `FRAMES_KEPT` frames of a producer it is remembered where they begin. What else there is to say of them stands in the log. A
 frame counts as far as it is in the log: when a leader change cut it, what was kept is a frame. Its entries may be applied in any cuts.
 
-Memory is bounded (I11), because a leader that opens one producer too many lets the record of it drop another (`framing.py`): store times
-decide who, but only the record says so. No producer goes by itself, so none goes between a frame that was accepted and its application.
+Memory is bounded (I11), because a leader that opens one producer too many lets the record of it drop another (`producer_sequencing.py`):
+store times decide who, but only the record says so. No producer goes by itself, so none goes between a frame that was accepted and its
+application.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Transactions as a state machine fed by the log: which half messages are undecided, and how the last ones ended.
 
 Here lives the replicated half only: pure functions of (state, entry), the same on leader, follower and after a restart (invariant I8). No
-clock, no producer that is asked, no decision: those are the leader's (`checks.py`, `resolver.py`). A half message lies on the half topic
-(format §4.4), queue 0; its offset there names the transaction for ever.
+clock, no producer that is asked, no decision: those are the leader's (`transaction_checks.py`, `transaction_resolution.py`). A half message
+lies on the half topic (format §4.4), queue 0; its offset there names the transaction for ever.
 
 Transition table of one half offset:
 

@@ -1,8 +1,9 @@
 """Broker groups as operators see and change them, on any node: add one, list them, move a replica, say who leads, plan a balance.
 
-Like `members.py`: one call does as much as can be done now and says what it waits for; asked again it goes on, whoever is asked. What was
-begun is known to the controller quorum, never to a process. Every change of replicas is put to the group's leader, which refuses what would
-cost the group its quorum; so a move first adds and promotes the new replica, then hands leadership over, and only then removes the former.
+Like `member_admin.py`: one call does as much as can be done now and says what it waits for; asked again it goes on, whoever is asked. What
+was begun is known to the controller quorum, never to a process. Every change of replicas is put to the group's leader, which refuses what
+would cost the group its quorum; so a move first adds and promotes the new replica, then hands leadership over, and only then removes the
+former.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ Q = TypeVar("Q", bound=Message)
 
 
 class EngineLike(Protocol):
-    """What is needed of the engine. `run` hands the hosted group (`hosting.HostedGroup`) to its work."""
+    """What is needed of the engine. `run` hands the hosted group (`hosting.ReplicaHost`) to its work."""
 
     @property
     def groups(self) -> Iterable[str]: ...

@@ -43,8 +43,8 @@ OBSERVER_TOO = "an observer is promoted on purpose only: add --observer-too, and
 _KINDS: Mapping[int, MembersKind] = {Kind.ADD: "add", Kind.PROMOTE: "promote", Kind.REMOVE: "remove"}
 
 
-class BookLike(Protocol):
-    """What is needed of the book of peers: group → node → the incarnation it greeted with last."""
+class PeerIdentitiesLike(Protocol):
+    """What is needed of the identities of peers: group → node → the incarnation it greeted with last."""
 
     presented: dict[str, dict[str, str]]
 
@@ -60,7 +60,7 @@ class Members:
         controller: Any,
         roster: Roster,
         links: Mapping[str, Link],
-        book: BookLike,
+        peer_identities: PeerIdentitiesLike,
     ) -> None:
         self._node = node
         self._engine = engine
@@ -68,7 +68,7 @@ class Members:
         self._controller = controller
         self._roster = roster
         self._links = links
-        self._book = book
+        self._peer_identities = peer_identities
 
     async def change(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
         """One step of a change, asked of any node. Raises LedgerError."""
@@ -192,7 +192,7 @@ class Members:
 
     async def leader_answers(self, group: str) -> bool:
         """Whether a leader of the group can be asked now; calls find it afterwards."""
-        return bool(await self._told(group))
+        return bool(await self._progress_of(group))
 
     async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
         """All members as the leader knows them. Raises LedgerError."""
@@ -220,7 +220,7 @@ class Members:
             error = fail(Code.PRECONDITION_FAILED, f"{what}; to make it an observer, remove it and add it again with an empty directory")
             return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
         if kind is not None and not _so_already(members, kind, request.node):
-            incarnation = self._book.presented.get(group, {}).get(request.node) if kind == "add" else None
+            incarnation = self._peer_identities.presented.get(group, {}).get(request.node) if kind == "add" else None
             if kind == "add" and incarnation is None:
                 waits = f"broker group {group}: node {request.node} has not told the leader, {self._node}, of a replica of this group yet"
                 return _ok(pb.ChangeMemberResponse(waits_for=waits))
@@ -279,7 +279,7 @@ class Members:
         await self._controller.barrier()
         state, health = self._controller.state, self._controller.health
         asked = sorted(state.broker_groups)
-        answers = await asyncio.gather(*(self._told(group) for group in asked))
+        answers = await asyncio.gather(*(self._progress_of(group) for group in asked))
         response = pb.ListMembersResponse()
         for node, known in sorted(state.nodes.items()):
             info = response.members.add(node=node, state=known.get(NODE_STATE, "member"), controller=node in health.voters)
@@ -288,7 +288,7 @@ class Members:
             info.groups.extend(progress for answer in answers for progress in answer if progress.node == node)
         return response
 
-    async def _told(self, group: str) -> Sequence[pb.MemberProgress]:
+    async def _progress_of(self, group: str) -> Sequence[pb.MemberProgress]:
         try:
             return (await self._at_leader(group, self._question(""))).groups
         except LedgerError:
@@ -348,7 +348,7 @@ class Members:
 
     def _hosted_by(self, node: str) -> list[str]:
         """The broker groups of which the node said it has a replica."""
-        return sorted(group for group, nodes in self._book.presented.items() if node in nodes)
+        return sorted(group for group, nodes in self._peer_identities.presented.items() if node in nodes)
 
     def _groups_of(self, node: str) -> list[str]:
         """The broker groups that have, or are meant to have, a replica there."""

@@ -67,8 +67,8 @@ class StorageLike(Protocol):
     def files_kept(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
-class AgreementLike(Protocol):
-    """What is needed of the agreement of replicas."""
+class DigestExchangeLike(Protocol):
+    """What is needed of the exchange of digests."""
 
     def differing(self, group: str) -> list[int]: ...
     def disputed(self, group: str) -> list[int]: ...
@@ -80,7 +80,7 @@ class Overview:
 
     storage: StorageLike | None = None
     """Who knows what the log files take and what keeps them; without it neither is told."""
-    agreement: AgreementLike | None = None
+    digest_exchange: DigestExchangeLike | None = None
     """Who knows which sealed files differ; without it nothing is told of them."""
 
     def __init__(
@@ -135,11 +135,11 @@ class Overview:
         if self.storage is not None:
             info.replicas[0].disk_bytes.update(self.storage.disk_bytes.get(status.group, {}))
             info.files_kept.update(self.storage.files_kept.get(status.group, {}))
-        if self.agreement is not None:
+        if self.digest_exchange is not None:
             replica = info.replicas[0]
-            replica.differing_files.extend(self.agreement.differing(status.group))
-            info.disputed_files.extend(self.agreement.disputed(status.group))
-            unverified_ms = self.agreement.unverified_ms(status.group)
+            replica.differing_files.extend(self.digest_exchange.differing(status.group))
+            info.disputed_files.extend(self.digest_exchange.disputed(status.group))
+            unverified_ms = self.digest_exchange.unverified_ms(status.group)
             if unverified_ms is not None:
                 replica.unverified_ms = unverified_ms
         return info

@@ -26,7 +26,7 @@ from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.frontend.admin.audit_budget import Budget
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
 from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
-from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
@@ -64,7 +64,7 @@ class EngineLike(Protocol):
 
     @property
     def groups(self) -> Sequence[str]: ...
-    def run(self, group: str, work: Callable[[RunningGroup], T]) -> Awaitable[T]: ...
+    def run(self, group: str, work: Callable[[OpenReplica], T]) -> Awaitable[T]: ...
     def status(self, group: str) -> Awaitable[ReplicaStatus]: ...
     def new_token(self) -> Token: ...
     def call(self, group: str, call: Call) -> Awaitable[Any]: ...
@@ -375,7 +375,7 @@ def _within_s(within_ms: int) -> float:
     return min(within_ms, WITHIN_MS_MAX) / _MS if within_ms > 0 else WITHIN_MS / _MS
 
 
-def _point(hosted: RunningGroup, index: int) -> audit_pb2.EntryPoint:
+def _point(hosted: OpenReplica, index: int) -> audit_pb2.EntryPoint:
     """An entry that is applied. Raises LedgerError when it was trimmed."""
     entries = hosted.store.log
     if index == entries.begin_index - 1:
@@ -386,14 +386,14 @@ def _point(hosted: RunningGroup, index: int) -> audit_pb2.EntryPoint:
     return audit_pb2.EntryPoint(index=index, end_pos=found.pos + len(found.data), term=found.term, chain=found.last_chain)
 
 
-def _begin(hosted: RunningGroup) -> audit_pb2.EntryPoint:
+def _begin(hosted: OpenReplica) -> audit_pb2.EntryPoint:
     """The place before the first entry kept."""
     entries = hosted.store.log
     before = entries.begin_index - 1
     return audit_pb2.EntryPoint(index=before, end_pos=entries.begin_pos, term=entries.term_at(before), chain=entries.chain_at(before))
 
 
-def _facts(hosted: RunningGroup, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
+def _facts(hosted: OpenReplica, end: audit_pb2.EntryPoint) -> audit_pb2.DescribeReplicaResponse:
     identity, machine = hosted.store.identity, hosted.machine
     members = machine.members
     return audit_pb2.DescribeReplicaResponse(

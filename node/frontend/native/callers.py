@@ -1,7 +1,7 @@
 """Who calls a method of the Log service, what he may do, and how much.
 
-The same authority and the same quotas stand in front of the client contract (`service/gate.py`): a user has one set of permissions and one
-budget, whichever way messages come.
+The same authority and the same quotas stand in front of the client contract (`access_control.py`): a user has one set of permissions and
+one budget, whichever way messages come.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commit and Offsets: how far consumer groups are in queues, kept in the log as for every other consumer (`service/offsets.py`).
+"""Commit and Offsets: how far consumer groups are in queues, kept in the log as for every other consumer (`group_offsets.py`).
 
 What is committed is durable on a majority when it is answered. A commit that names a member counts only while the queue is that member's
 own: that is asked of the group's coordinator, which leads the topic's first broker group and may be another node.

@@ -118,7 +118,7 @@ class Fetcher:
             # The reader went in the middle of an answer.
             return None
         except Exception as error:  # the client gets a problem, never an exception
-            return pb.FetchResponse(problem=problem(_told(error, self.node)))
+            return pb.FetchResponse(problem=problem(_as_ledger_error(error, self.node)))
 
     async def _serve(self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]) -> None:
         try:
@@ -298,7 +298,7 @@ class _Stream:
                 return
             if self._credit <= 0:
                 metrics.FETCH_CREDIT_WAITS.labels(group).inc()
-                await self._news()
+                await self._advance()
                 continue
             room = min(self._max_bytes, self._credit)
             if await self._sent(tail, view, room, hold):
@@ -310,7 +310,7 @@ class _Stream:
                 told = True
                 await self._context.write(self._caught_up(tail))
                 continue
-            told = await self._news()
+            told = await self._advance()
 
     def _standing(self) -> Standing:
         """What this node is to the stream. Raises Moved where it may not serve it."""
@@ -324,7 +324,7 @@ class _Stream:
         self._standing()
         return self._fetcher.views[self._group]
 
-    async def _news(self) -> bool:
+    async def _advance(self) -> bool:
         """Wait for something new; False when it is time to say that this node is still there, which a leader need not."""
         if self._bound_ms is None:
             await self._waiter.wait()
@@ -480,7 +480,7 @@ def _code_of(last: pb.FetchResponse | None) -> int:
     return last.problem.code if last.HasField("problem") else int(Code.HA_NOT_AVAILABLE)
 
 
-def _told(error: Exception, node: str) -> LedgerError:
+def _as_ledger_error(error: Exception, node: str) -> LedgerError:
     """What ended a stream, for its reader."""
     if isinstance(error, Gone):
         return fail(Code.TOPIC_NOT_FOUND, f"topic {error} was deleted")

@@ -64,7 +64,7 @@ class _Group:
     topic: Topic
     since: int = 0
     seats: dict[str, _Seat] = field(default_factory=dict)
-    told: int = 0
+    notified: int = 0
     """The generation that every seat knows of, or is about to."""
     timer: asyncio.TimerHandle | None = None
 
@@ -73,12 +73,12 @@ class _Seat:
     """A member's stream."""
 
     def __init__(self) -> None:
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.failure: Exception | None = None
 
     def end(self, failure: Exception) -> None:
         self.failure = failure
-        self.news.set()
+        self.changed.set()
 
 
 class Joiner:
@@ -189,12 +189,12 @@ class Joiner:
         group.seats[member] = seat
         metrics.JOIN_STREAMS.inc()
         group.ownership.join(member, request.generation, request.queues, self._now_ns())
-        self._told(key, group, seat)
+        self._notify(key, group, seat)
         listening = asyncio.create_task(self._listen(key, group, member, seat, requests))
         try:
             while True:
-                await seat.news.wait()
-                seat.news.clear()
+                await seat.changed.wait()
+                seat.changed.clear()
                 if seat.failure is not None:
                     raise seat.failure
                 self._allow(caller, *key)
@@ -229,12 +229,12 @@ class Joiner:
                     raise _other_numbers(key[0])
                 group.ownership.resize(topic.queues, self._now_ns())
                 group.ownership.alive(member, request.generation, self._now_ns())
-                self._told(key, group, seat)
+                self._notify(key, group, seat)
             # A broken stream ends in the same way, a moment before its handler is cancelled, and this task with it.
             await asyncio.sleep(GOODBYE_S)
             if group.seats.get(member) is seat:
                 group.ownership.leave(member, self._now_ns())
-                self._told(key, group, seat)
+                self._notify(key, group, seat)
         except Exception as error:  # it ends the stream there, where it has a reader
             seat.end(error)
 
@@ -266,7 +266,7 @@ class Joiner:
         generation, liveness_ns = former.ownership.generation, self._liveness_ms * _MS
         ownership = Ownership(generation, topic.queues, liveness_ns, self._now_ns() + liveness_ns)
         group = self._groups[key] = _Group(former.term, ownership, topic, generation)
-        self._told(key, group, None)
+        self._notify(key, group, None)
         return group
 
     def _current(self, topic: Topic, group: _Group) -> bool:
@@ -275,15 +275,15 @@ class Joiner:
         view = self._engine.views.get(coordinator)
         return view is not None and view.serving and view.term == group.term and first_group(group.topic) == coordinator
 
-    def _told(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
+    def _notify(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
         """Something happened: whoever spoke is answered, and so is everybody for whom there is another generation."""
         if seat is not None:
-            seat.news.set()
+            seat.changed.set()
         generation = group.ownership.generation
-        if generation != group.told:
-            group.told = generation
+        if generation != group.notified:
+            group.notified = generation
             for other in group.seats.values():
-                other.news.set()
+                other.changed.set()
         if group.timer is not None:
             group.timer.cancel()
             group.timer = None
@@ -300,7 +300,7 @@ class Joiner:
     def _time_passed(self, key: tuple[str, str], group: _Group) -> None:
         group.timer = None
         group.ownership.look(self._now_ns())
-        self._told(key, group, None)
+        self._notify(key, group, None)
 
     def _allow(self, caller: Caller, stored: str, consumer: str) -> None:
         self._callers.allow(caller, read(stored))

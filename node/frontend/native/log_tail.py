@@ -41,7 +41,7 @@ class LogTail:
         while not self.finished:
             ranges = self._source.recent.since(self._next)
             if ranges is not None:
-                return [self._told(self._cut(ranges[0], max_bytes))] if ranges else []
+                return [self._answer(self._cut(ranges[0], max_bytes))] if ranges else []
             batch = await self._source.cold(partial(self._source.files.read_log, self._next, max_bytes))
             if batch is None:
                 await self._skip()
@@ -49,7 +49,7 @@ class LogTail:
             if not len(batch.sizes):
                 batch = await self._source.run(partial(_read_here, self._next, max_bytes))
             # Nothing: the window begins behind what is applied, and nothing came since it was opened.
-            return [] if batch is None else [self._told(self._until_goal(batch))]
+            return [] if batch is None else [self._answer(self._until_goal(batch))]
         return []
 
     async def _skip(self) -> None:
@@ -72,7 +72,7 @@ class LogTail:
         sizes = batch.sizes[: self._goal - batch.first_offset]
         return Batch(ALL, batch.first_offset, sizes, [memoryview(batch.pieces[0])[: int(sizes.sum(dtype=np.int64))]], batch.source)
 
-    def _told(self, batch: Batch) -> Answer:
+    def _answer(self, batch: Batch) -> Answer:
         self._next = batch.next_offset
         skipped, self._skipped = self._skipped, 0
         return entries_answer(batch, batch.next_offset, skipped)

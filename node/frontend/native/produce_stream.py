@@ -179,9 +179,9 @@ class ProduceStream:
                         return
                     raise self._ended
                 await self._wait()
-            await self._tell(self._pending[0])
+            await self._report(self._pending[0])
 
-    async def _tell(self, pending: _Pending) -> None:
+    async def _report(self, pending: _Pending) -> None:
         """Also a call of its own: why a frame was refused still knows the frame."""
         outcome = None if pending.outcome is None else await pending.outcome
         response = self._answer(pending, outcome)

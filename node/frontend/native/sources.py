@@ -99,17 +99,17 @@ class Lanes:
 
 
 class Waiter:
-    """One reader that waits for news of a group. `topic` "": any news."""
+    """One reader that waits for news of a group. `topic` "": any advance."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._news = asyncio.Event()
+        self._advanced = asyncio.Event()
         self._seen: tuple[object, ...] = ()
 
     def stir(self) -> None:
-        self._news.set()
+        self._advanced.set()
 
-    def told(self, view: GroupView) -> None:
+    def on_view(self, view: GroupView) -> None:
         """Mappings and tuples of a view are replaced when they change, so comparing who they are is enough."""
         ends = view.queue_ends.get(self._topic) if self._topic else view.queue_ends
         seen = (id(ends), id(view.topics), view.serving, view.leader, view.term)
@@ -117,14 +117,14 @@ class Waiter:
             self._seen = seen
             # Held, so that no other object takes their identity.
             self._held = (ends, view.topics)
-            self._news.set()
+            self._advanced.set()
 
     def begin(self) -> None:
         """News from now on counts for the next `wait`."""
-        self._news.clear()
+        self._advanced.clear()
 
     async def wait(self) -> None:
-        await self._news.wait()
+        await self._advanced.wait()
 
 
 class Sources:
@@ -181,7 +181,7 @@ class Sources:
 
     def _view(self, group: str, view: GroupView) -> None:
         for waiter in self._waiters.get(group, ()):
-            waiter.told(view)
+            waiter.on_view(view)
 
     def _hidden(self, group: str) -> None:
         """The group does not run here any more; if it comes back, it is another life with other files."""

@@ -206,13 +206,13 @@ class QueueTail:
 
     async def _follow(self, ranges: list[Applied], ends: Sequence[int], max_bytes: int) -> list[Answer]:
         def follow() -> list[Answer]:
-            return [self._told(batch, ends) for batch in self._select(ranges, max_bytes)]
+            return [self._answer(batch, ends) for batch in self._select(ranges, max_bytes)]
 
         # Mostly a reader is told at once: then this is a few entries, which are in memory.
         few = ranges[-1].entries.last_index - ranges[0].entries.first_index < FEW_ENTRIES
         return follow() if few else await self._source.hot(follow)
 
-    def _told(self, batch: Batch, ends: Sequence[int]) -> Answer:
+    def _answer(self, batch: Batch, ends: Sequence[int]) -> Answer:
         return entries_answer(batch, max(_end(ends, batch.queue), batch.next_offset), self._skipped.pop(batch.queue, 0))
 
     def _select(self, ranges: list[Applied], max_bytes: int) -> list[Batch]:

@@ -1,8 +1,8 @@
 """What stands between a client's call and its method: who is it, may it do that, and is it not too much.
 
-Here the pieces of `node/frontend/security` meet the requests. A gate that has nothing to ask is `open`, and then costs a call
+Here the pieces of `node/frontend/security` meet the requests. An access control that has nothing to check is `open`, and then costs a call
 nothing: the service
-does not go through it. Calls that peers forward have come past the gate of the node that took them.
+does not go through it. Calls that peers forward have passed the access control of the node that took them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ RETRY_AFTER = "retry-after-ms"
 SEND, RECEIVE, PULL = "SendMessage", "ReceiveMessage", "PullMessage"
 
 
-class Gate:
-    """The gate of one node; without an authority and without quotas it is open."""
+class AccessControl:
+    """The access control of one node; without an authority and without quotas it is open."""
 
     def __init__(self, authority: Authority | None = None, quotas: Quotas | None = None) -> None:
         self._authority = authority if authority is not None and authority.required else None

@@ -69,8 +69,8 @@ class Groups:
             return await self.engine.call(broker_group, call)
         except asyncio.CancelledError:
             if isinstance(call, Receive | Pull):
-                self.tell(broker_group, CancelReceive(call.token))
+                self.notify(broker_group, CancelReceive(call.token))
             raise
 
-    def tell(self, broker_group: str, call: Call) -> None:
-        self.engine.tell(broker_group, call)
+    def notify(self, broker_group: str, call: Call) -> None:
+        self.engine.notify(broker_group, call)

@@ -44,7 +44,7 @@ class Clients:
     def __len__(self) -> int:
         return len(self._clients)
 
-    def heard(self, client_id: str) -> str:
+    def on_contact(self, client_id: str) -> str:
         """Any call of a client is a sign of life. Returns its session."""
         node_boot = self._node_boot
         client = self._clients.get(client_id)
@@ -53,7 +53,7 @@ class Clients:
             if client.doubts:
                 node_boot = f"{node_boot}.{client.doubts}"
         session = session_of(client_id, node_boot)
-        self._forwarder.heard(session)
+        self._forwarder.on_contact(session)
         return session
 
     def remember(self, client_id: str, settings: pb.Settings) -> None:
@@ -85,7 +85,7 @@ class Clients:
     def still_open(self, client_id: str) -> None:
         """An open Telemetry stream is a sign of life of a client that has not said goodbye."""
         if client_id in self._clients:
-            self.heard(client_id)
+            self.on_contact(client_id)
 
     def known(self) -> Iterator[tuple[str, pb.Settings | None, float]]:
         """(client id, last Settings, how many seconds it has been silent) of every client heard lately."""

@@ -69,7 +69,7 @@ class LiteSubscriptions:
         parts: dict[str, list[str]] = {group: [] for group in topic.placement} if call.action == "set" else {}
         for name in call.names:
             parts.setdefault(lite_group(topic, name), []).append(name)
-        await asyncio.gather(*(self._tell(group, names, request, call, caller, deadline) for group, names in sorted(parts.items())))
+        await asyncio.gather(*(self._forward_part(group, names, request, call, caller, deadline) for group, names in sorted(parts.items())))
         return pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
@@ -78,7 +78,7 @@ class LiteSubscriptions:
         await self._groups.call(broker_group, call, call.topic, deadline)
         return [pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()]
 
-    async def _tell(
+    async def _forward_part(
         self, broker_group: str, names: list[str], request: pb.SyncLiteSubscriptionRequest, call: SyncLite, caller: Caller, deadline: float
     ) -> None:
         if self._groups.leads(broker_group):

@@ -35,7 +35,7 @@ from ledgermq.node.frontend.rocketmq import (
     telemetry,
     transacting,
 )
-from ledgermq.node.frontend.rocketmq.access_control import Gate, retry_after
+from ledgermq.node.frontend.rocketmq.access_control import AccessControl, retry_after
 from ledgermq.node.frontend.rocketmq.acknowledging import Acknowledger
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.checking import Checker
@@ -111,11 +111,11 @@ class MessagingService:
         metadata: Metadata,
         config: ServiceConfig,
         now_ns: Callable[[], int] = time.monotonic_ns,
-        gate: Gate | None = None,
+        access: AccessControl | None = None,
         local: LocalReads | None = None,
     ) -> None:
         self._config = config
-        self._gate = gate or Gate()
+        self._access = access or AccessControl()
         self.meters = Meters()
         self._receive_meter, self._pull_meter = self.meters.of(receiving.METHOD), self.meters.of(pulling.METHOD)
         self._node_boot = config.node_boot
@@ -137,7 +137,7 @@ class MessagingService:
         self._puller = Puller(config, self._topics, self._groups, forwarder, now_ns, local)
         self._offsets = OffsetKeeper(self._topics, self._groups, forwarder)
         self._lite = LiteSubscriptions(config, self._topics, self._groups, forwarder, lambda: now_ns() / 1e9)
-        self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._gate)
+        self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._access)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
         """Streams that would go on for long: polls and Telemetry."""
@@ -156,7 +156,7 @@ class MessagingService:
             recalling.METHOD: self._recaller.execute,
         }
 
-    def told(self, state: State) -> None:
+    def on_state(self, state: State) -> None:
         """The agreed metadata changed: clients of a consumer group with another configuration are told."""
         former, self._known_groups = self._known_groups, state.groups
         if former is not state.groups:
@@ -235,7 +235,7 @@ class MessagingService:
             began = perf_counter()
             try:
                 caller = await self._authenticated(context)
-                with self._gate.admitted(name, data, caller) or _NO_HOLD:
+                with self._access.admitted(name, data, caller) or _NO_HOLD:
                     response = await work(data, caller, context)
             except Exception as error:  # the client gets a status, never an exception
                 context.set_trailing_metadata(retry_after(error))
@@ -243,7 +243,7 @@ class MessagingService:
             meter.count(response, perf_counter() - began)
             return response
 
-        return serve if self._gate.open else serve_admitted
+        return serve if self._access.open else serve_admitted
 
     def _enter(self, context: Context) -> Caller:
         """Who calls; any call is a sign of life."""
@@ -252,10 +252,10 @@ class MessagingService:
     async def _authenticated(self, context: Context) -> Caller:
         """The same, once it is known who it is: nothing is done for strangers."""
         metadata = dict(context.invocation_metadata())
-        return self._caller(metadata, await self._gate.user(metadata, context))
+        return self._caller(metadata, await self._access.user(metadata, context))
 
     def _caller(self, metadata: Mapping[str, str], user: str = "") -> Caller:
-        return caller_of(metadata, self.clients.heard, user, namespaces=self._config.namespaces)
+        return caller_of(metadata, self.clients.on_contact, user, namespaces=self._config.namespaces)
 
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
         """A call for a broker group led here, from a peer or from the forwarder: its response messages.
@@ -317,8 +317,8 @@ class MessagingService:
         hold: Hold | None = None
         began = perf_counter()
         try:
-            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
-            hold = None if self._gate.open else self._gate.admitted(pulling.METHOD, data, caller)
+            caller = self._enter(context) if self._access.open else await self._authenticated(context)
+            hold = None if self._access.open else self._access.admitted(pulling.METHOD, data, caller)
             remaining = context.time_remaining()
             deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
             with self._until_drained(), hold or _NO_HOLD:
@@ -337,8 +337,8 @@ class MessagingService:
         responses: Sequence[bytes] = _NOTHING
         began = perf_counter()
         try:
-            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
-            hold = None if self._gate.open else self._gate.admitted(receiving.METHOD, data, caller)
+            caller = self._enter(context) if self._access.open else await self._authenticated(context)
+            hold = None if self._access.open else self._access.admitted(receiving.METHOD, data, caller)
             remaining = context.time_remaining()
             deadline = None if remaining is None else asyncio.get_running_loop().time() + remaining
             with self._until_drained(), hold or _NO_HOLD:
@@ -439,7 +439,7 @@ class MessagingService:
         # At once: some clients wait for the headers before they send anything.
         await context.send_initial_metadata(())
         try:
-            caller = self._enter(context) if self._gate.open else await self._authenticated(context)
+            caller = self._enter(context) if self._access.open else await self._authenticated(context)
         except LedgerError as error:
             await context.write(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
             return

@@ -103,7 +103,7 @@ class Receiver:
             job.polling_s = until - asyncio.get_running_loop().time()
             if job.polling_s <= 0:
                 return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this waited; ask again"))
-            job.caller = replace(job.caller, session=self._clients.heard(caller.client_id))
+            job.caller = replace(job.caller, session=self._clients.on_contact(caller.client_id))
 
     async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:
         if self._groups.leads(broker_group):

@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.frontend.rocketmq.access_control import Gate
+from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.client_settings import merge
 from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
@@ -39,9 +39,9 @@ BEAT_S = 5.0
 class Telemetry:
     """All Telemetry streams of one node."""
 
-    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, streams: Streams, gate: Gate) -> None:
+    def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, streams: Streams, access: AccessControl) -> None:
         self._config = config
-        self._gate = gate
+        self._access = access
         self._topics = topics
         self._clients = clients
         self._streams = streams
@@ -52,11 +52,11 @@ class Telemetry:
         stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id))
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
-                self._clients.heard(caller.client_id)
+                self._clients.on_contact(caller.client_id)
                 command = pb.TelemetryCommand.FromString(data)
                 if command.WhichOneof("command") == "settings":
                     check_settings(command.settings, caller)
-                    self._gate.admit_settings(command.settings, caller)
+                    self._access.admit_settings(command.settings, caller)
                     self._clients.remember(caller.client_id, command.settings)
                     found = _described(stream, command.settings, caller)
                     self._streams.opened(found)

@@ -57,7 +57,7 @@ class EngineLike(Protocol):
 
     @property
     def views(self) -> Mapping[str, GroupView]: ...
-    def tell(self, group: str, call: Call) -> None: ...
+    def notify(self, group: str, call: Call) -> None: ...
 
 
 class Forwarder:
@@ -80,7 +80,7 @@ class Forwarder:
         self._hints: dict[str, str] = {}
         self._next_guess = 0
         self._changed: asyncio.Event = asyncio.Event()
-        self._heard: set[str] = set()
+        self._contacted: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self, executor: Executor) -> None:
@@ -197,13 +197,13 @@ class Forwarder:
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
 
-    def heard(self, client_id: str) -> None:
+    def on_contact(self, client_id: str) -> None:
         """A sign of life of a client reached this node."""
-        self._heard.add(client_id)
+        self._contacted.add(client_id)
 
     def client_gone(self, client_id: str) -> None:
         """A client said goodbye to this node: told to all leaders at once."""
-        self._heard.discard(client_id)
+        self._contacted.discard(client_id)
         self.gone_from_peer(client_id)
         for peer in self._leaders_elsewhere():
             self._links[peer].post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id=client_id)))
@@ -212,22 +212,22 @@ class Forwarder:
         """Signs of life relayed by a peer; also told to groups led here."""
         alive = ClientsAlive(frozenset(client_ids), self._now_ns())
         for group in self._groups_led_here():
-            self._engine.tell(group, alive)
+            self._engine.notify(group, alive)
 
     def gone_from_peer(self, client_id: str) -> None:
         """A goodbye relayed by a peer; also told to groups led here."""
         gone = ClientGone(client_id, self._now_ns())
         for group in self._groups_led_here():
-            self._engine.tell(group, gone)
+            self._engine.notify(group, gone)
 
     def flush_signs(self) -> None:
         """Relay the signs collected since the last time."""
-        if not self._heard:
+        if not self._contacted:
             return
-        heard, self._heard = sorted(self._heard), set()
-        self.signs_from_peer(heard)
+        on_contact, self._contacted = sorted(self._contacted), set()
+        self.signs_from_peer(on_contact)
         for peer in self._leaders_elsewhere():
-            self._links[peer].post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=heard)))
+            self._links[peer].post(peer_pb2.PeerMessage(client_signs=peer_pb2.ClientSigns(client_id=on_contact)))
 
     async def _relay_signs(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ledgermq.node.frontend.routing.worker_registry import Siblings
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 COMMON_NAME = "x-ledgermq-common-name"
@@ -36,25 +36,25 @@ SIBLING = "unix:"
 """What gRPC calls a peer that came over a Unix socket and has no name. Whoever came through the front has one."""
 
 
-class Passing(grpc.GenericRpcHandler):
+class WorkerProxy(grpc.GenericRpcHandler):
     """The first handler of a worker's server: takes the calls that are meant for a sibling, and leaves all others to the rest."""
 
-    def __init__(self, siblings: Siblings) -> None:
-        self._siblings = siblings
+    def __init__(self, workers: WorkerRegistry) -> None:
+        self._workers = workers
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     def service(self, handler_call_details: Any) -> Any:
         for key, value in handler_call_details.invocation_metadata or ():
             if key == MEMBER_METADATA:
-                if value == self._siblings.own or value not in self._siblings.names:
+                if value == self._workers.own or value not in self._workers.names:
                     return None
-                passage = _Passage(self._siblings.own, self._channel(value), handler_call_details.method)
+                passage = _ProxiedCall(self._workers.own, self._channel(value), handler_call_details.method)
                 return grpc.stream_stream_rpc_method_handler(passage.serve)
         return None
 
     def _channel(self, worker: str) -> grpc.aio.Channel:
         if worker not in self._channels:
-            self._channels[worker] = grpc.aio.insecure_channel(f"unix:{self._siblings.calls(worker)}", OPTIONS)
+            self._channels[worker] = grpc.aio.insecure_channel(f"unix:{self._workers.calls(worker)}", OPTIONS)
         return self._channels[worker]
 
     async def close(self) -> None:
@@ -64,7 +64,7 @@ class Passing(grpc.GenericRpcHandler):
             await channel.close()
 
 
-class _Passage:
+class _ProxiedCall:
     """One method at one sibling."""
 
     def __init__(self, own: str, channel: grpc.aio.Channel, method: str) -> None:

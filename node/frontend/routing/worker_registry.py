@@ -1,8 +1,8 @@
 """What a worker process knows of the other workers of its node: their names, and where they listen for each other.
 
 Workers of a node meet on Unix sockets in a directory that only their user can enter, made by the supervisor for one life of the node. On
-`NAME.calls` a worker takes calls that a sibling passes on (`passing.py`), on `NAME.http` it answers the sibling that speaks for the node
-(`node_pages.py`). Nothing here opens anything.
+`NAME.calls` a worker takes calls that a sibling passes on (`worker_proxy.py`), on `NAME.http` it answers the sibling that speaks for the
+node (`node_pages.py`). Nothing here opens anything.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLE = f"{ENV_PREFIX}WORKER"
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
+class WorkerRegistry:
     """`own`: this worker; `names`: all workers of its node, itself included."""
 
     own: str
@@ -42,11 +42,11 @@ class Siblings:
         return str(self.directory / f"{worker}.http")
 
 
-def siblings_of(config: NodeConfig, environment: Mapping[str, str] | None = None) -> Siblings | None:
+def worker_registry_of(config: NodeConfig, environment: Mapping[str, str] | None = None) -> WorkerRegistry | None:
     """None: this process is no worker that a supervisor started. Raises ConfigError for a worker that was started by itself."""
     directory = (os.environ if environment is None else environment).get(VARIABLE)
     if directory is not None:
-        return Siblings(config.node, config.workers, Path(directory))
+        return WorkerRegistry(config.node, config.workers, Path(directory))
     if not is_first(config.node):
         node = node_of(config.node)
         raise ConfigError(f"{config.node} is a worker of node {node} and does not run by itself", f"start the node: node={node}")

@@ -57,7 +57,7 @@ class Front:
         self._connections = connections
         self._per_address = connections_per_address
         # A tenth of a second's worth may go at once, and always one.
-        self._arrivals = TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
+        self._new_connections = TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
         self._next_word: dict[str, float] = {}
@@ -110,13 +110,13 @@ class Front:
 
     def turn(self, address: str, now: float) -> float | None:
         """How long a connection has to wait before anything is read from it; None: it is not wanted now."""
-        if self._arrivals is None:
+        if self._new_connections is None:
             return 0.0
-        wait_s = self._arrivals.wait(now, 1)
+        wait_s = self._new_connections.wait(now, 1)
         if wait_s > TURN_WITHIN_S:
             self.refused("crowd", address, f"so many come at once that its turn would be in more than {TURN_WITHIN_S:g} s")
             return None
-        self._arrivals.take(1, now)
+        self._new_connections.take(1, now)
         return wait_s
 
     def left(self, name: str, host: str) -> None:

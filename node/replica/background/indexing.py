@@ -84,7 +84,7 @@ class Indexer:
 
     # -- the engine's side
 
-    def told(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
+    def advance(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
         """Entries up to `limits` may be read and indexed; `applied_index` is how far the group is. Raises what the thread failed with."""
         if self.failure is not None:
             raise self.failure

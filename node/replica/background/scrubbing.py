@@ -113,9 +113,9 @@ class Scrub:
         except OSError as error:
             if isinstance(error, FileNotFoundError) or is_exhausted(error):
                 return False
-            return self._tell(str(error))
+            return self._report(str(error))
         except StorageError as error:
-            return self._tell(str(error))
+            return self._report(str(error))
         return read
 
     def _read(self, base: int) -> bool:
@@ -147,7 +147,7 @@ class Scrub:
             # Only a hint; the next file tries again.
             log.warning("what was verified is not noted", group=self._group, reason=str(error))
 
-    def _tell(self, what: str) -> bool:
+    def _report(self, what: str) -> bool:
         """Returns False: whoever hears it ends this loop, or wants it to try again later."""
         log.error("damage found", group=self._group, reason=what)
         self._found(Unreadable(LogDamaged(what)))

@@ -72,11 +72,11 @@ class CatchUp:
             self._restarts[peer.node] = peer.restarts, now_ns
         return peer.restarts > known
 
-    def told(self, peers: Sequence[PeerProgress], end_index: int, notes: Mapping[str, str], now_ns: int) -> tuple[PeerProgress, ...]:
+    def annotated(self, peers: Sequence[PeerProgress], end_index: int, notes: Mapping[str, str], now_ns: int) -> tuple[PeerProgress, ...]:
         """The same peers with what was seen of them. `notes`: node → why it is not what it should be."""
-        return tuple([self._told(peer, end_index, notes.get(peer.node, ""), now_ns) for peer in peers])
+        return tuple([self._annotated(peer, end_index, notes.get(peer.node, ""), now_ns) for peer in peers])
 
-    def _told(self, peer: PeerProgress, end_index: int, note: str, now_ns: int) -> PeerProgress:
+    def _annotated(self, peer: PeerProgress, end_index: int, note: str, now_ns: int) -> PeerProgress:
         state = self._state(peer, now_ns)
         samples = self._samples.get(peer.node)
         if peer.end_index is None or not samples:

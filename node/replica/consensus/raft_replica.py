@@ -162,7 +162,7 @@ class RaftReplica:
         self.core.appointed(appointment, now_ns)
 
     @property
-    def heard(self) -> Heard | None:
+    def last_contact(self) -> Heard | None:
         return self.core.heard
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
@@ -341,7 +341,7 @@ class RaftReplica:
         self._refuse_when_fenced()
         self.core.read(token, now_ns)
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         self.core.urge()
 
     def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:

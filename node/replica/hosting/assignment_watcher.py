@@ -1,10 +1,10 @@
 """Broker groups that come to a node while it runs, and those that leave it.
 
-Theory of operation. Whenever what the controller quorum says of broker groups changes, it is noted durably first (`holdings.py`). Then each
-group that this node is meant to keep and does not is opened on a thread, taken in by the parts of the node, and made known to every peer
-over the streams that stand, as a greeting would have done: a new replica takes part only when all have met its directory
-(`vouching.py`). A replica that moved away is let go of: no turns, closed cleanly, its files stay. What cannot be opened is said, and tried
-again; it never ends the node, for the other groups have done nothing wrong.
+Theory of operation. When the controller quorum changes which nodes hold which broker groups, the change is noted durably first
+(`replica_assignments.py`). Each group that is newly assigned to this node is opened on a thread, taken in by the parts of the node, and
+made known to every peer over the streams that stand, as a greeting would have done: a new replica takes part only when all peers have met
+its directory (`formation_check.py`). A replica that moved away gets no more turns and is closed cleanly; its files stay. A group that
+cannot be opened is logged and tried again; it never ends the node, because the other groups are not affected.
 
 Here live the order of these steps and the questions to the peers; what each part does with a group is its own.
 """
@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.replica.hosting.hosted_groups import Hosted
-from ledgermq.node.replica.hosting.replica_assignments import Holding, Remembered, Told, effective, holdings
+from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, effective
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import Refused as GreetingRefused
 from ledgermq.node.runtime.config import NodeConfig
@@ -51,30 +51,30 @@ class PartsLike(Protocol):
         ...
 
 
-class Arrivals:
+class AssignmentWatcher:
     """One per node. All methods but `open_` belong to the loop's thread."""
 
     def __init__(
         self,
         config: NodeConfig,
         greeter: Greeter,
-        remembered: Remembered,
+        file: AssignmentFile,
         asker: AskerLike,
         parts: PartsLike,
-        open_: Callable[[NodeConfig, Holding], Hosted],
-        held: Mapping[str, Holding],
-        told: Told,
+        open_: Callable[[NodeConfig, Assignment], Hosted],
+        assigned: Mapping[str, Assignment],
+        agreed: AgreedGroups,
     ) -> None:
-        """`held`: what was opened when the node started, by what it remembered: `told`. `open_` runs on a thread."""
+        """`assigned`: what was opened when the node started, by what its file remembered: `agreed`. `open_` runs on a thread."""
         self._config = config
         self._greeter = greeter
-        self._remembered = remembered
+        self._file = file
         self._asker = asker
         self._parts = parts
         self._open = open_
-        self._held = dict(held)
-        self._told = told
-        self._wanted = told
+        self._assigned = dict(assigned)
+        self._agreed = agreed
+        self._wanted = agreed
         self._wake = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class Arrivals:
         """Broker group → why it is not open here though it is meant to be."""
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._work(), name="arrivals")
+        self._task = asyncio.create_task(self._work(), name="assignment-watcher")
 
     async def stop(self) -> None:
         self._stopping = True
@@ -96,15 +96,15 @@ class Arrivals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def told(self, told: Told) -> None:
+    def on_agreed(self, agreed: AgreedGroups) -> None:
         """What the quorum says now."""
-        if told != self._wanted:
-            self._wanted = told
+        if agreed != self._wanted:
+            self._wanted = agreed
             self._wake.set()
 
     def link_up(self, peer: str) -> None:
         """A greeting may have been made before a group was opened here, or while one was."""
-        if self._greeter.book.since:
+        if self._greeter.peer_identities.since:
             self._greet_later(peer)
 
     async def _work(self) -> None:
@@ -116,19 +116,19 @@ class Arrivals:
 
     async def look(self) -> bool:
         """Bring what is open here to what is meant to be. False: something is left to be tried again."""
-        told = self._wanted
-        if told != self._told:
+        agreed = self._wanted
+        if agreed != self._agreed:
             try:
-                await asyncio.to_thread(self._remembered.save, told)
+                await asyncio.to_thread(self._file.save, agreed)
             except OSError as error:
                 # Nothing depends on it while the node runs; the next life asks the quorum.
                 log.warning("what the quorum says of broker groups could not be written", reason=str(error))
-            self._told = told
+            self._agreed = agreed
         former = self.failures
-        wanted, self.failures = holdings(self._config, told)
-        for group in sorted(self._held.keys() - wanted.keys()):
+        wanted, self.failures = assignments_of(self._config, agreed)
+        for group in sorted(self._assigned.keys() - wanted.keys()):
             await self._let_go(group)
-        for group in sorted(wanted.keys() - self._held.keys()):
+        for group in sorted(wanted.keys() - self._assigned.keys()):
             await self._take_in(group, wanted[group])
         for group, reason in self.failures.items():
             if former.get(group) != reason:
@@ -136,21 +136,21 @@ class Arrivals:
         return not self.failures
 
     async def _let_go(self, group: str) -> None:
-        del self._held[group]
+        del self._assigned[group]
         await self._parts.let_go(group)
         log.info("broker group left", group=group, directory=str(self._config.data.absolute() / group))
 
-    async def _take_in(self, group: str, holding: Holding) -> None:
-        config = effective(self._config, {**self._held, group: holding})
+    async def _take_in(self, group: str, assignment: Assignment) -> None:
+        config = effective(self._config, {**self._assigned, group: assignment})
         try:
-            hosted = await asyncio.to_thread(self._open, config, holding)
+            hosted = await asyncio.to_thread(self._open, config, assignment)
         except (FatalError, StorageError, OSError) as error:
             # The node goes on: what is wrong is wrong with this directory alone.
             self.failures[group] = f"broker group {group} cannot be opened: {error}"
             return
-        self._held[group] = holding
+        self._assigned[group] = assignment
         await self._parts.take_in(group, hosted)
-        log.info("broker group arrived", group=group, joins=holding.joins)
+        log.info("broker group arrived", group=group, joins=assignment.joins)
         for peer in self._greeter.others():
             self._greet_later(peer)
 

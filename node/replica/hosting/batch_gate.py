@@ -28,7 +28,7 @@ class Turned(Protocol):
     def open_batches(self) -> int: ...
 
 
-class Gate:
+class BatchGate:
     """One per broker group. `most`: so many batches may be open while the next one is made."""
 
     def __init__(self, most: int = OPEN_BATCHES) -> None:

@@ -2,10 +2,10 @@
 
 Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
 takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
-further thread per group; its outcome is an input like any other. Calls of a group wait while a batch is on its way (`gate.py`), unless the
-group says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push to each
-follower and one sync, however many calls are in it. Nothing here decides anything about logs, roles or deliveries, and nothing here knows
-gRPC.
+further thread per group; its outcome is an input like any other. Calls of a group wait while a batch is on its way (`batch_gate.py`),
+unless the group says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push
+to each follower and one sync, however many calls are in it. Nothing here decides anything about logs, roles or deliveries, and nothing here
+knows gRPC.
 
 Groups come and go while it runs (`take_in`, `take_out`). The tables by group are replaced as a whole on the engine's thread, so that who
 looks from the loop sees one or the other; a group that leaves gets turns until no sync of its works any more, and no calls.
@@ -184,7 +184,7 @@ class Engine:
         self._stopped: asyncio.Future[None] | None = None
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
-        self._told = 0
+        self._notified = 0
         """How many calls the loop has put."""
         self._draining = False
         self._seen, self._quiet, self._passes = 0, 0, 0
@@ -255,21 +255,21 @@ class Engine:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
         self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `tell`
-        self.tell(group, call)
+        self.notify(group, call)
         return future
 
-    def tell(self, group: str, call: Call) -> None:
+    def notify(self, group: str, call: Call) -> None:
         """Put a call that has no answer. While the group's gate is shut the engine looks for calls by itself: nothing is done for them."""
         if group in self._gone or group not in self._held:
             return
-        self._told += 1
+        self._notified += 1
         # Only after the call is there: whoever opens the gate in this moment sees either the call or the wake-up.
         self._held[group].append(call)
         if not self._syncers[group].gate.shut:
             self._drain()
 
-    def tell_at_once(self, group: str, call: Call) -> None:
-        """As `tell`, past the gate: what the group is told may be what opens it."""
+    def notify_at_once(self, group: str, call: Call) -> None:
+        """As `notify`, past the gate: what the group is told may be what opens it."""
         self._inbox.put(_Urgent(group, call))
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
@@ -398,13 +398,13 @@ class Engine:
         assert self._loop is not None
         if not self._draining:
             self._draining = True
-            self._seen, self._quiet, self._passes = self._told, 0, 0
+            self._seen, self._quiet, self._passes = self._notified, 0, 0
             self._loop.call_soon(self._drain_pass)
 
     def _drain_pass(self) -> None:
         assert self._loop is not None
-        self._quiet = self._quiet + 1 if self._told == self._seen else 0
-        self._seen, self._passes = self._told, self._passes + 1
+        self._quiet = self._quiet + 1 if self._notified == self._seen else 0
+        self._seen, self._passes = self._notified, self._passes + 1
         if self._quiet >= QUIET_PASSES or self._passes >= DRAIN_PASSES:
             self._drained()
         else:

@@ -1,8 +1,7 @@
 """The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
 
 Decides nothing about bytes: whether a repair helps says `node/replica/shipping/repair.py`, what an installation does
-`node/replica/shipping/installation.py`. A workshop is
-used on the thread of its group's life (`hosting.py`), but for the first opening.
+`node/replica/shipping/installation.py`. A `DirectoryOpener` runs on its group's life thread (`hosting.py`), except for the first opening.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.replica.background.digests import DIGESTS_FILE
-from ledgermq.node.replica.hosting.hosting import Broken, HostedGroup, State
+from ledgermq.node.replica.hosting.hosting import Broken, ReplicaHost, State
 from ledgermq.node.replica.hosting.opening import NeedsRepair, open_group, root_of, wanted_identity
-from ledgermq.node.replica.hosting.replica_assignments import Holding, Told, effective, holdings
-from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, assignments_of, effective
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
@@ -32,18 +31,18 @@ from ledgermq.storage.disk import Disk
 SESSION_BITS = 62
 
 
-class DirectoryWorkshop:
-    """The `Workshop` of a group over its real directory."""
+class DirectoryOpener:
+    """The `ReplicaOpener` of a group over its real directory."""
 
     def __init__(self, config: NodeConfig, group: BrokerGroup, disk: Disk) -> None:
         self._config = config
         self._group = group
         self._disk = disk
         self._root = root_of(config, group.name)
-        self._last: RunningGroup | None = None
+        self._last: OpenReplica | None = None
         """The group as it ran last in this process."""
 
-    def open(self) -> RunningGroup | Broken:
+    def open(self) -> OpenReplica | Broken:
         try:
             self._last = open_group(self._config, self._group, self._disk)
             return self._last
@@ -127,7 +126,7 @@ class DirectoryWorkshop:
 class Hosted:
     """One broker group of this node, and what the node has to know of it besides its turns."""
 
-    group: HostedGroup
+    group: ReplicaHost
     identity: Identity
     state_directory: str
     others: frozenset[str] | None
@@ -139,30 +138,30 @@ class Hosted:
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
     """Open every broker group this node keeps a replica of; a group that was never here is created, one that peers can mend comes back
     `repairing`. Raises FatalError, StorageError."""
-    return open_held(config, holdings(config, Told())[0], disk)
+    return open_assigned(config, assignments_of(config, AgreedGroups())[0], disk)
 
 
-def open_held(config: NodeConfig, held: Mapping[str, Holding], disk: Disk) -> Mapping[str, Hosted]:
+def open_assigned(config: NodeConfig, assigned: Mapping[str, Assignment], disk: Disk) -> Mapping[str, Hosted]:
     """The same of what this node keeps by what it was told, too."""
-    config = effective(config, held)
-    return {name: open_one(config, holding.group, disk) for name, holding in held.items()}
+    config = effective(config, assigned)
+    return {name: open_one(config, assignment.group, disk) for name, assignment in assigned.items()}
 
 
 def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
     """Open one broker group; nothing stays behind when it fails. Raises as `open_groups`."""
-    workshop = DirectoryWorkshop(config, group, disk)
-    desk = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, workshop.root))
-    hosted = HostedGroup(group.name, config.node, workshop, desk)
+    opener = DirectoryOpener(config, group, disk)
+    shipping_handler = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, opener.root))
+    hosted = ReplicaHost(group.name, config.node, opener, shipping_handler)
     try:
         hosted.open_first(time.monotonic_ns())
     except BaseException:
         # Whatever it was: its threads must not outlive the attempt.
         hosted.close()
         raise
-    identity = identity_files.read_identity(disk, workshop.root)
+    identity = identity_files.read_identity(disk, opener.root)
     assert identity is not None, "a directory that was opened or is being repaired has an identity"
     others = None if config.joins(group.name) else frozenset(group.replicas) - {config.node}
-    return Hosted(hosted, identity, f"{workshop.root}/state", others, workshop.members)
+    return Hosted(hosted, identity, f"{opener.root}/state", others, opener.members)
 
 
 def _session() -> int:

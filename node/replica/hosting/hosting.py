@@ -1,7 +1,7 @@
 """The life of one broker group on a node: it runs, or it is being brought to where it can run.
 
-Theory of operation. The engine's thread owns a `HostedGroup` and gives it turns, whatever state it is in. While the group is open the turns
-are those of a `RunningGroup`. A read of a committed range that failed or did not verify ends that (`Unreadable`), and so does a leader that
+Theory of operation. The engine's thread owns a `ReplicaHost` and gives it turns, whatever state it is in. While the group is open the turns
+are those of a `OpenReplica`. A read of a committed range that failed or did not verify ends that (`Unreadable`), and so does a leader that
 has trimmed what this replica lacks: the store is let go of, nothing is written from it any more, and a rebuild fetches from peers what is
 needed. Then the directory is opened again in process, under a new boot id. Everything that may take long (letting go, every step of a
 rebuild, recovery of the directory) is a job on one thread of the group's own, one at a time; a turn only begins jobs and takes their
@@ -37,7 +37,7 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
-from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.replica.shipping.rebuild import Progress, Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
@@ -86,10 +86,10 @@ class Broken:
     """Up to where this replica may have acknowledged entries, as far as the rebuild found out: nothing shorter may be installed."""
 
 
-class Workshop(Protocol):
+class ReplicaOpener(Protocol):
     """What opens and mends the directory of one group. Called on the group's thread, but for the first `open`."""
 
-    def open(self) -> RunningGroup | Broken:
+    def open(self) -> OpenReplica | Broken:
         """Raises FatalError and StorageError for what nobody can mend."""
         ...
 
@@ -106,7 +106,7 @@ class Workshop(Protocol):
         ...
 
 
-class Desk(Protocol):
+class ShippingHandler(Protocol):
     """Answers the requests of peers for bytes, beside the turns (`shipping_thread.py`)."""
 
     send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
@@ -118,22 +118,22 @@ class Desk(Protocol):
     def close(self) -> None: ...
 
 
-class HostedGroup:
+class ReplicaHost:
     """A group as the engine runs it, in whatever state. Not thread-safe but for `fail`: the engine's thread owns it."""
 
-    def __init__(self, group: str, node: str, workshop: Workshop, desk: Desk) -> None:
+    def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler) -> None:
         self.name = group
         self.node = node
         self.wake: Callable[[], None] = lambda: None
-        self._workshop = workshop
-        self._desk = desk
+        self._opener = opener
+        self._shipping_handler = shipping_handler
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"life-{group}")
         self._job: Future[Any] | None = None
         self._then: Callable[[Any, int], None] = lambda result, now_ns: None
         """What to do with the result of the job."""
         self._state = State.JOINING
         self._reason = ""
-        self._running: RunningGroup | None = None
+        self._running: OpenReplica | None = None
         self._leaving: Callable[[], Broken] | None = None
         """Set while the open store is on its way out: makes what comes after it."""
         self._ticket: SyncTicket | None = None
@@ -159,12 +159,12 @@ class HostedGroup:
     def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
         """Before the first turn: how the engine is asked for a turn, and how packets leave beside the turns. Both from any thread."""
         self.wake = wake
-        self._desk.send = send
+        self._shipping_handler.send = send
 
     def open_first(self, now_ns: int) -> None:
         """Before the engine runs: the start of the node waits for this. Raises FatalError, StorageError."""
         self._now_ns = now_ns
-        self._opened(self._workshop.open(), now_ns)
+        self._opened(self._opener.open(), now_ns)
 
     # -- what others may ask
 
@@ -175,7 +175,7 @@ class HostedGroup:
         return self._state
 
     @property
-    def running(self) -> RunningGroup:
+    def running(self) -> OpenReplica:
         """The open group. Raises LedgerError (retryable: another node may do it) while there is none."""
         return self._require_running()
 
@@ -185,7 +185,7 @@ class HostedGroup:
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
 
-    def _require_running(self) -> RunningGroup:
+    def _require_running(self) -> OpenReplica:
         if self._running is None or self._leaving is not None:
             raise refused("not-leader", f"broker group {self.name} does not run on node {self.node}: {self._state}, {self._reason}")
         return self._running
@@ -220,7 +220,7 @@ class HostedGroup:
             self._running.admit()
 
     def fail(self, failure: Fenced) -> None:
-        """From any thread; see `RunningGroup.fail`. What failed of a store that is let go of does not matter any more."""
+        """From any thread; see `OpenReplica.fail`. What failed of a store that is let go of does not matter any more."""
         running = self._running
         if running is not None:
             running.fail(failure)
@@ -231,7 +231,7 @@ class HostedGroup:
         if self._ranges.busy:
             raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
         self._require_running()
-        return self._ranges.begin(self._workshop.range_repair(first_index, last_index), self._now_ns)
+        return self._ranges.begin(self._opener.range_repair(first_index, last_index), self._now_ns)
 
     def mend_all(self, reason: str) -> None:
         """On the engine's thread: let the group stop, and its whole log be verified and mended from peers. Raises LedgerError while it does
@@ -271,7 +271,7 @@ class HostedGroup:
         try:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
-            self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._workshop.repair(damage))  # type: ignore[misc]
+            self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._opener.repair(damage))  # type: ignore[misc]
             # Whoever was interrupted may not have looked at them yet: a failed sync is worse than damage (invariant I9).
             return self._turn_without(now_ns, (), synced)
         except Diverged as proven:
@@ -287,12 +287,12 @@ class HostedGroup:
             return output
         leader, floor_pos = behind[0], entries.end_pos
         reason = f"the log of {leader} begins with entry {behind[1]}, this one ends with {entries.end_index}"
-        self._end_running(State.INSTALLING, reason, lambda: self._workshop.install(leader, floor_pos, reason))
+        self._end_running(State.INSTALLING, reason, lambda: self._opener.install(leader, floor_pos, reason))
         after = self._turn_without(now_ns, (), ())
         return replace(after, done=output.done + after.done, packets=output.packets + after.packets, sync=output.sync)
 
     def _sort_out(self, packets: Sequence[tuple[str, PeerPacket]]) -> Sequence[tuple[str, PeerPacket]]:
-        """What is about shipping goes to the desk and to the rebuild, who each know their own; the rest is for the group."""
+        """What is about shipping goes to the shipping handler and to the rebuild, who each know their own; the rest is for the group."""
         if not any(is_shipping(packet) for _, packet in packets):
             return packets
         self._ranges.offer([found for found in packets if is_shipping(found[1])])
@@ -305,7 +305,7 @@ class HostedGroup:
                 self._packets.append((sender, packet))
             if not len(packet.payload):
                 # Requests carry none.
-                self._desk.offer(sender, packet)
+                self._shipping_handler.offer(sender, packet)
         del self._packets[:-PACKETS_MAX]
         return rest
 
@@ -365,7 +365,7 @@ class HostedGroup:
                 self._packets = []
                 self._begin(lambda: rebuild.turn(now_ns, packets), self._stepped)
         elif self._running is None and now_ns >= self._step_at_ns:
-            self._begin(self._workshop.open, self._opened)
+            self._begin(self._opener.open, self._opened)
 
     def _begin(self, work: Callable[[], Any], then: Callable[[Any, int], None]) -> None:
         self._then = then
@@ -385,7 +385,7 @@ class HostedGroup:
         self._running, self._leaving = None, None
         self._break(broken, now_ns)
 
-    def _opened(self, found: RunningGroup | Broken, now_ns: int) -> None:
+    def _opened(self, found: OpenReplica | Broken, now_ns: int) -> None:
         if isinstance(found, Broken):
             self._break(found, now_ns)
             # Whatever was just finished did not help, or nothing can be done yet: not at once again.
@@ -418,13 +418,13 @@ class HostedGroup:
             done = output.progress
             log.info("rebuilt", group=self.name, kind=self._kind, bytes=done.done_bytes, source=done.source, what=done.what)
             self._rebuild = None
-            self._begin(_after(rebuild.close, self._workshop.open), self._opened)
+            self._begin(_after(rebuild.close, self._opener.open), self._opened)
         elif output.install_wanted is not None:
             source, begin_index = output.install_wanted
             reason = f"its peers have trimmed what is damaged here: the log of {source} begins with entry {begin_index}"
             self._rebuild = None
             floor_pos = self._floor_pos()
-            self._begin(_after(rebuild.close, lambda: self._workshop.install(source, floor_pos, reason)), self._break)
+            self._begin(_after(rebuild.close, lambda: self._opener.install(source, floor_pos, reason)), self._break)
         elif output.refused is not None:
             self._change(State.REFUSED, output.refused)
         elif self._state is State.REFUSED:
@@ -447,7 +447,7 @@ class HostedGroup:
 
     def close(self) -> None:
         """A good stop of a group that runs; what is being rebuilt is let go of as it is, and the next start goes on."""
-        self._desk.close()
+        self._shipping_handler.close()
         while self._job is not None:
             # Its result may begin another one.
             self._take_result(self._now_ns)

@@ -1,6 +1,6 @@
 """Opening one broker group's directory, or making it: ties store, replicator and machine together.
 
-The way from a directory to a `RunningGroup`. It may take long (recovery reads the end of the log) and so belongs to a thread of its own;
+The way from a directory to a `OpenReplica`. It may take long (recovery reads the end of the log) and so belongs to a thread of its own;
 nothing here is called twice for the same open store.
 """
 
@@ -27,7 +27,7 @@ from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
-from ledgermq.node.replica.hosting.running import RESERVE_FILE, RunningGroup
+from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
@@ -57,7 +57,7 @@ class NeedsRepair(Exception):
         self.failure = failure
 
 
-def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> RunningGroup:
+def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplica:
     """Open a broker group this node keeps a replica of; one that was never here is created. Raises NeedsRepair for damage at or below the
     synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
@@ -123,7 +123,7 @@ def _open_store(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str, p
     raise NeedsRepair(fenced) if fenced.exit_code == ExitCode.DAMAGED else fenced
 
 
-def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> RunningGroup:
+def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, phases: Phases, began: float) -> OpenReplica:
     _check_sizes(config, group, store.identity)
     joins = config.joins(group.name)
     if not joins:
@@ -158,7 +158,7 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     _compare_members(config, group, replica.members)
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
     index = _key_index(group, store)
-    opened = RunningGroup(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
+    opened = OpenReplica(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
     opened.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",

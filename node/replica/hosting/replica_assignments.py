@@ -1,6 +1,6 @@
-"""Which broker groups a node keeps a replica of: what its configuration says, and what the controller quorum told since.
+"""Which broker groups a node keeps a replica of: what its configuration says, and what the controller quorum agreed on since.
 
-The rule, pure (`holdings`), and the file in which a node remembers what it was told (`controller/groups.json`, format §12), so that a start
+The rule is pure (`assignments_of`). A file keeps what the quorum agreed on last (`controller/groups.json`, format §12), so that a start
 opens every replica without waiting for the quorum. A directory begins its group's log only on a founder that never gave its replica away;
 wherever a replica came later, an empty directory waits for the leader's record to name it.
 """
@@ -30,7 +30,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AgreedGroups:
     """What the quorum says of broker groups: where their replicas are meant to be, and what they were begun with."""
 
     replicas: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
@@ -38,25 +38,25 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Assignment:
     """A broker group of which this node keeps a replica. `joins`: a directory that is made here begins no log."""
 
     group: BrokerGroup
     joins: bool
 
 
-def holdings(config: NodeConfig, told: Told) -> tuple[dict[str, Holding], dict[str, str]]:
+def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, Assignment], dict[str, str]]:
     """Broker group → how this node keeps it; and for each that it is meant to keep and cannot, why."""
     node = config.node
-    found: dict[str, Holding] = {}
+    found: dict[str, Assignment] = {}
     refused: dict[str, str] = {}
     for group in config.hosted_groups:
-        spec = told.specs.get(group.name, GroupSpec())
+        spec = agreed.specs.get(group.name, GroupSpec())
         if node not in spec.left:
-            found[group.name] = Holding(group, config.joins(group.name) or node in spec.joined)
+            found[group.name] = Assignment(group, config.joins(group.name) or node in spec.joined)
     configured = {group.name: group for group in config.cluster.groups}
-    for name, replicas in told.replicas.items():
-        spec = told.specs.get(name, GroupSpec())
+    for name, replicas in agreed.replicas.items():
+        spec = agreed.specs.get(name, GroupSpec())
         if name in found or node not in replicas or node in spec.left:
             continue
         try:
@@ -66,47 +66,47 @@ def holdings(config: NodeConfig, told: Told) -> tuple[dict[str, Holding], dict[s
             where = ".".join(str(part) for part in first["loc"])
             refused[name] = f"broker group {name}: this version of LedgerMQ does not understand its settings ({where}: {first['msg']})"
             continue
-        found[name] = Holding(group, node in spec.joined or node not in group.replicas)
+        found[name] = Assignment(group, node in spec.joined or node not in group.replicas)
     return found, refused
 
 
-def effective(config: NodeConfig, held: Mapping[str, Holding]) -> NodeConfig:
+def effective(config: NodeConfig, assigned: Mapping[str, Assignment]) -> NodeConfig:
     """The configuration as if the file said all of it."""
-    for holding in held.values():
-        if holding.group not in config.cluster.groups or holding.joins != config.joins(holding.group.name):
-            config = config.keeping(holding.group, joins=holding.joins)
+    for assignment in assigned.values():
+        if assignment.group not in config.cluster.groups or assignment.joins != config.joins(assignment.group.name):
+            config = config.keeping(assignment.group, joins=assignment.joins)
     return config
 
 
 def spec_settings(group: BrokerGroup) -> dict[str, Any]:
     """What a broker group of the configuration is begun with, as the quorum keeps it."""
-    told: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
-    return told
+    settings: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
+    return settings
 
 
-class Remembered:
+class AssignmentFile:
     """The file. Belongs to one thread at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
 
-    def load(self) -> tuple[Told, str | None]:
+    def load(self) -> tuple[AgreedGroups, str | None]:
         """What an earlier life was told; a sentence when the file is of no use: then the quorum tells it all again."""
         path = f"{self._directory}/{FILE}"
         if not self._disk.exists(path):
-            return Told(), None
+            return AgreedGroups(), None
         try:
             value = sealed_json.read(self._disk, path)
         except Damaged as damage:
-            return Told(), str(damage)
+            return AgreedGroups(), str(damage)
         if value.get("v") != VERSION:
-            return Told(), f"{path} has version {value.get('v')}, this program reads {VERSION}"
+            return AgreedGroups(), f"{path} has version {value.get('v')}, this program reads {VERSION}"
         replicas = {str(group): tuple(nodes) for group, nodes in value["replicas"].items()}
-        return Told(MappingProxyType(replicas), restore(value["specs"])), None
+        return AgreedGroups(MappingProxyType(replicas), restore(value["specs"])), None
 
-    def save(self, told: Told) -> None:
+    def save(self, agreed: AgreedGroups) -> None:
         """Durably. Raises OSError."""
         self._disk.mkdirs(self._directory)
-        replicas = {group: list(nodes) for group, nodes in told.replicas.items()}
-        sealed_json.write(self._disk, f"{self._directory}/{FILE}", {"v": VERSION, "replicas": replicas, "specs": export(told.specs)})
+        replicas = {group: list(nodes) for group, nodes in agreed.replicas.items()}
+        sealed_json.write(self._disk, f"{self._directory}/{FILE}", {"v": VERSION, "replicas": replicas, "specs": export(agreed.specs)})

@@ -57,7 +57,7 @@ HEARD_EVERY_NS = 1_000 * MS
 log = get_logger()
 
 
-class RunningGroup:
+class OpenReplica:
     """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
 
     def __init__(
@@ -156,17 +156,17 @@ class RunningGroup:
         if self._keeping is None:
             self._keep(now_ns)
         self._clean(now_ns)
-        self._tell_indexer()
+        self._advance_indexer()
         return output if self._heard is None else replace(output, wake_at_ns=min(output.wake_at_ns, self._next_heard_ns))
 
     def _note_heard(self, now_ns: int, now_ms: int) -> None:
         """An observer may be all that is left one day: it keeps what it knows of its leader."""
-        heard = self.replicator.heard
-        if heard is None or heard.at_ns <= self._heard_ns or self.group.node not in self.replicator.members.observers:
+        contact = self.replicator.last_contact
+        if contact is None or contact.at_ns <= self._heard_ns or self.group.node not in self.replicator.members.observers:
             return
-        self._heard_ns = heard.at_ns
-        at_ms = now_ms - (now_ns - heard.at_ns) // MS
-        self._heard = LastHeard(heard.leader, heard.term, heard.end_index, heard.commit_index, at_ms)
+        self._heard_ns = contact.at_ns
+        at_ms = now_ms - (now_ns - contact.at_ns) // MS
+        self._heard = LastHeard(contact.leader, contact.term, contact.end_index, contact.commit_index, at_ms)
 
     def _note_leaders(self, now_ms: int) -> None:
         for change in self.group.replicator.take_changes():
@@ -190,8 +190,8 @@ class RunningGroup:
         if members is not self._members:
             self._members = members
             if members is not None:
-                told = {"voters": list(members.voters), "learners": sorted(members.learners), "returning": sorted(members.returning)}
-                log.info("members in force", group=self.group.group, index=members.index, **told)
+                described = {"voters": list(members.voters), "learners": sorted(members.learners), "returning": sorted(members.returning)}
+                log.info("members in force", group=self.group.group, index=members.index, **described)
         for node in sorted(objections.keys() - self._objected):
             log.warning("a node came back without its directory and is not taken in yet", node=node, reason=objections[node])
         self._objected = set(objections)
@@ -200,7 +200,7 @@ class RunningGroup:
         """The last changes of leadership that this replica noticed, of earlier lives too."""
         return self._leaders.events
 
-    def _tell_indexer(self) -> None:
+    def _advance_indexer(self) -> None:
         """What may be read beside this thread: applied, and durable here. Below that nothing changes any more."""
         machine, entries = self.machine, self.store.log
         if machine.applied_index <= entries.durable_index:
@@ -208,7 +208,7 @@ class RunningGroup:
         else:
             end_index = entries.durable_index + 1
             end_pos = entries.pos_of(end_index)
-        self.indexer.told(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
+        self.indexer.advance(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
 
     def _clean(self, now_ns: int) -> None:
         """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
@@ -263,7 +263,7 @@ class RunningGroup:
     def status(self) -> ReplicaStatus:
         status = self.group.status()
         memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
-        peers = self.catch_up.told(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
+        peers = self.catch_up.annotated(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
         return replace(status, peers=peers, extra={**status.extra, **memory})
 
     def abandon(self) -> None:

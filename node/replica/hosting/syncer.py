@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgermq.node.broker.ports import SyncTicket
-from ledgermq.node.replica.hosting.batch_gate import Gate
+from ledgermq.node.replica.hosting.batch_gate import BatchGate
 from ledgermq.node.replica.hosting.sync_watch import SyncWatch
 
 
@@ -36,7 +36,7 @@ class Syncer:
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
         self._watch = SyncWatch(group)
-        self.gate = Gate(open_batches)
+        self.gate = BatchGate(open_batches)
 
     def start(self) -> None:
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Agreement: the replicas of this node's broker groups compare the digests of sealed log files, seconds after each was sealed.
+"""Digest exchange: the replicas of this node's broker groups compare the digests of sealed log files, seconds after each was sealed.
 
 One of two loops that must not be confused. This one asks whether replicas hold the *same*: a file is read once, when it is sealed, mostly
 from memory, and from then on 32 bytes speak for it. Whether the medium still holds what was written is asked by the other loop, which reads
@@ -22,8 +22,8 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.operator_calls import Kept, Seal
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.replica.background.digests import Digests
-from ledgermq.node.replica.hosting.hosting import HostedGroup, State
-from ledgermq.node.replica.hosting.running import RunningGroup
+from ledgermq.node.replica.hosting.hosting import ReplicaHost, State
+from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
@@ -95,11 +95,11 @@ class _Watch:
     """Identity of the seals, and number of digests, that were compared last."""
 
 
-class Agreement:
+class DigestExchange:
     """All groups of one node. Methods belong to the loop's thread."""
 
     def __init__(
-        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, HostedGroup], engine: EngineLike, forwarder: AskerLike
+        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: EngineLike, forwarder: AskerLike
     ) -> None:
         self._config = config
         self._disk = disk
@@ -115,7 +115,7 @@ class Agreement:
 
     def take_in(self, group: str) -> None:
         """From now on also this one of the hosted groups."""
-        self._tasks[group] = asyncio.create_task(self._work(group), name=f"agreement-{group}")
+        self._tasks[group] = asyncio.create_task(self._work(group), name=f"digest-exchange-{group}")
 
     async def let_go(self, group: str) -> None:
         """Not this one any more; nothing works on its files when this returns."""
@@ -142,7 +142,7 @@ class Agreement:
                     # It stopped running meanwhile.
                     pass
                 except Exception:  # one failed look must not end all later ones; nothing was decided by it
-                    log.exception("agreement check failed", group=group)
+                    log.exception("digest exchange failed", group=group)
             await asyncio.sleep(self._config.agreement.check_ms / 1000)
 
     # -- what is known
@@ -227,11 +227,11 @@ class Agreement:
         doubted = {base for base in wrong if watch.digests.doubt(base)}
         watch.unknown |= doubted
         for base in sorted(wrong - doubted - watch.differing):
-            self._tell(group, base, look.seals[base], known[base])
+            self._report(group, base, look.seals[base], known[base])
         watch.differing = wrong - doubted
         watch.seals, watch.compared = look.seals, (id(look.seals), len(known))
 
-    def _tell(self, group: str, base: int, seal: SealRecord, found: str) -> None:
+    def _report(self, group: str, base: int, seal: SealRecord, found: str) -> None:
         running = self._hosted[group].running
         log.error(
             "log file differs from what a majority sealed",
@@ -316,8 +316,8 @@ class Agreement:
         return reply
 
 
-def _looking_from(base: int) -> Callable[[RunningGroup], _Look]:
-    def look(running: RunningGroup) -> _Look:
+def _looking_from(base: int) -> Callable[[OpenReplica], _Look]:
+    def look(running: OpenReplica) -> _Look:
         machine = running.machine
         voters = () if machine.members is None else machine.members.voters
         retained = machine.retained

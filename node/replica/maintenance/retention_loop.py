@@ -3,7 +3,7 @@ records proposed.
 
 Every `check_ms`, per group: what this replica knows of its files (small steps on the engine's thread), how full the disk is (a thread),
 what the other replicas say (a question to each node). Only the leader proposes; a new leader goes on where the records end, for nothing
-else is remembered. Digests are the business of `agreement.py`, files are removed by `trimming.py`; nothing here touches a file.
+else is remembered. Digests are the business of `digest_exchange.py`, files are removed by `trimming.py`; nothing here touches a file.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.retained import Retained
 from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
-from ledgermq.node.replica.hosting.hosting import HostedGroup, State
-from ledgermq.node.replica.hosting.running import RunningGroup
-from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, Agreement
+from ledgermq.node.replica.hosting.hosting import ReplicaHost, State
+from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, DigestExchange
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
     consumer_pins,
@@ -110,17 +110,17 @@ class Retainer:
         self,
         config: NodeConfig,
         disk: Disk,
-        hosted: Mapping[str, HostedGroup],
+        hosted: Mapping[str, ReplicaHost],
         engine: EngineLike,
         forwarder: ForwarderLike,
-        agreement: Agreement,
+        digest_exchange: DigestExchange,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._config = config
         self._hosted = hosted
         self._engine = engine
         self._forwarder = forwarder
-        self._agreement = agreement
+        self._digest_exchange = digest_exchange
         self._now_ms = now_ms
         own = config.retention
         self._marks = Watermarks(own.warn_percent, own.delete_percent, own.refuse_percent, own.ample_bytes)
@@ -177,7 +177,7 @@ class Retainer:
     async def _survey(self, group: str) -> Survey:
         node = self._config.node
 
-        def look(hosted: RunningGroup) -> Survey:
+        def look(hosted: OpenReplica) -> Survey:
             status, now_ns = hosted.status(), time.monotonic_ns()
             members = hosted.machine.members
             nodes, voters = ((), ()) if members is None else (members.nodes, members.voters)
@@ -273,7 +273,7 @@ class Retainer:
     async def answer(self, request: bytes) -> bytes:
         """A StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
         question = peer_pb2.StorageQuestion.FromString(request)
-        reply = await self._agreement.answer(question)
+        reply = await self._digest_exchange.answer(question)
         if not question.digests_only:
             try:
                 survey = await self._survey(question.broker_group)
@@ -291,7 +291,7 @@ class Retainer:
         """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest
         is there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
-        known = await self._agreement.digests(group)
+        known = await self._digest_exchange.digests(group)
         files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
         seals = survey.retained.seals
         return [(file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
@@ -300,7 +300,7 @@ class Retainer:
         """Keep the files of this node. Raises TooManyPins."""
         name = str(uuid.uuid4())
 
-        def take(hosted: RunningGroup) -> tuple[int, int]:
+        def take(hosted: OpenReplica) -> tuple[int, int]:
             begin_pos = hosted.store.log.begin_pos
             pos = max(request.pos, begin_pos) if request.HasField("pos") else begin_pos
             hosted.pins.take(name, pos, request.reason, request.ttl_ms, time.monotonic_ns())
@@ -310,7 +310,7 @@ class Retainer:
         return admin_pb2.TakePinResponse(pin=name, begin_index=begin_index, begin_pos=begin_pos)
 
     async def renew_pin(self, request: admin_pb2.RenewPinRequest) -> admin_pb2.RenewPinResponse:
-        def renew(hosted: RunningGroup) -> bool:
+        def renew(hosted: OpenReplica) -> bool:
             return hosted.pins.renew(request.pin, request.ttl_ms, time.monotonic_ns())
 
         return admin_pb2.RenewPinResponse(held=await self._engine.run(request.broker_group, renew))
@@ -350,7 +350,7 @@ class Retainer:
         return replace(found, evidence=(*found.evidence, more))
 
 
-def _pins_of(keys: Sequence[QueueKey]) -> Callable[[RunningGroup], list[Pin]]:
+def _pins_of(keys: Sequence[QueueKey]) -> Callable[[OpenReplica], list[Pin]]:
     return lambda hosted: list(consumer_pins(hosted.machine, keys))
 
 

@@ -1,6 +1,6 @@
 """Who may speak on the peer port: the mutual proof of the cluster secret and the comparison of identities (docs/architecture.md, The log).
 
-Pure apart from the book of what is remembered of peers (`peer_book.py`). Every refusal is one sentence that says what to do. The proof is
+Pure apart from what is remembered of peers (`peer_identities.py`). Every refusal is one sentence that says what to do. The proof is
 HMAC-SHA256 over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: nothing can be reflected,
 replayed or carried over to another greeting.
 
@@ -16,12 +16,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ledgermq.node.replica.peers.peer_identities import Boots, PeerBook, Refused
+from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.storage.identity import FORMAT_MAX
 
-__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerBook", "Refused", "Roll"]
+__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerIdentities", "Refused", "Roll"]
 
 NONCE_BYTES = 32
 ALIVE = "alive"
@@ -50,7 +50,7 @@ class Greeter:
     secret: bytes
     roll: Roll
     identities: Mapping[str, Identity]
-    book: PeerBook
+    peer_identities: PeerIdentities
     boots: Mapping[str, Boots] = field(default_factory=dict)
     """Broker group → the starts on its directory, this one last."""
     format_max: int = FORMAT_MAX
@@ -112,10 +112,11 @@ class Greeter:
         for theirs, ours in self._check(message):
             # A program that does not say whom it recorded refuses every directory it does not know.
             recorded = theirs.recorded_incarnation if message.format_max else ours.incarnation
-            if recorded == ours.incarnation and (theirs.group, message.node) not in self.book.barred:
-                self.book.note_met_by(theirs.group, message.node)
-            self.book.note_told(theirs.group, message.node, theirs.objection)
-        self.book.note_answer(message.node, {theirs.group: theirs.members for theirs in message.groups if theirs.group in self.identities})
+            if recorded == ours.incarnation and (theirs.group, message.node) not in self.peer_identities.barred:
+                self.peer_identities.note_met_by(theirs.group, message.node)
+            self.peer_identities.note_objection(theirs.group, message.node, theirs.objection)
+        shared = (theirs for theirs in message.groups if theirs.group in self.identities)
+        self.peer_identities.note_answer(message.node, {theirs.group: theirs.members for theirs in shared})
 
     def _groups(self, peer: str | None) -> Iterable[peer_pb2.GroupIdentity]:
         for group, own in sorted(self.identities.items()):
@@ -130,10 +131,10 @@ class Greeter:
             if group in self.boots:
                 found.generation = self.boots[group].generation
                 found.boots.extend(self.boots[group].words)
-            found.members.extend(self.book.members.get(group, ()))
+            found.members.extend(self.peer_identities.members.get(group, ()))
             if peer is not None:
-                found.recorded_incarnation = self.book.known.get(group, {}).get(peer, "")
-                found.objection = self.book.barred.get((group, peer), "")
+                found.recorded_incarnation = self.peer_identities.known.get(group, {}).get(peer, "")
+                found.objection = self.peer_identities.barred.get((group, peer), "")
             yield found
 
     def _check_mac(self, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> None:
@@ -160,7 +161,7 @@ class Greeter:
             self._check_group(node, theirs, ours, message.format_max)
         for theirs, _ in shared:
             boots = Boots(theirs.generation, tuple(theirs.boots)) if theirs.generation else None
-            self.book.greeted(theirs.group, node, theirs.incarnation, boots)
+            self.peer_identities.greeted(theirs.group, node, theirs.incarnation, boots)
         return shared
 
     def _check_group(self, node: str, theirs: peer_pb2.GroupIdentity, ours: Identity, format_max: int) -> None:

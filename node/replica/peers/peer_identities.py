@@ -1,8 +1,8 @@
 """What a node remembers of its peers' directories, per broker group, and whose packets a group must not hear because of it.
 
 Durable (format §9, state/peers.json): the incarnation of each peer's directory when it was first met, which peers have recorded ours, that
-ours was found to be one of those the group began with (`vouching.py`), and the last start on its directory that each peer told of. In
-memory: the directory each peer greeted with last, and whom the group's membership record names.
+ours was found to be one of those the group began with (`formation_check.py`), and the last start on its directory that each peer reported.
+In memory: the directory each peer greeted with last, and whom the group's membership record names.
 
 The directory a group goes by is the one its membership record names, else the one that was met first. A peer that greets with another has
 lost or replaced it: its packets are not taken (`barred`) until the record names it, because it may have forgotten what it promised; but
@@ -23,7 +23,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import is_no_space
 from ledgermq.storage.identity import Boots
 
-__all__ = ["Boots", "PeerBook", "Refused"]
+__all__ = ["Boots", "PeerIdentities", "Refused"]
 
 
 class Refused(Exception):
@@ -44,7 +44,7 @@ def descends(boots: Boots, generation: int, word: str) -> bool:
 
 
 @dataclass(slots=True)
-class PeerBook:
+class PeerIdentities:
     """See the module. Greetings run on threads of their own, because this writes; `barred` is replaced as a whole.
 
     That we know a peer does not say that it knows us: a peer that does not take our new directory has proved to us who it is all the same.
@@ -68,13 +68,13 @@ class PeerBook:
     """Group → everyone whom its membership record names."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why packets of the group from there are not taken, in words for both sides."""
-    told: dict[tuple[str, str], str] = field(default_factory=dict)
+    objections: dict[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why that node does not take packets of the group from here, in its words."""
-    heard_from: frozenset[str] = frozenset()
-    """The nodes that answered a greeting of this life; like `told_members` replaced as a whole."""
+    answered: frozenset[str] = frozenset()
+    """The nodes that answered a greeting of this life; like `reported_members` replaced as a whole."""
     since: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Group that was opened while this node runs → the nodes that answered a greeting since."""
-    told_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
+    reported_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
     """Group → node → everyone whom the membership record there names, from its answer."""
     _stale: dict[tuple[str, str], str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -133,12 +133,12 @@ class PeerBook:
             if group in self.known and not self.vouched.get(group):
                 self._write(group, self.known[group], self.met_by.get(group, frozenset()), self.boots.get(group, {}), vouched=True)
 
-    def note_told(self, group: str, node: str, objection: str) -> None:
+    def note_objection(self, group: str, node: str, objection: str) -> None:
         """What that peer has against this node's directory; empty: nothing."""
         if objection:
-            self.told[group, node] = objection
+            self.objections[group, node] = objection
         else:
-            self.told.pop((group, node), None)
+            self.objections.pop((group, node), None)
 
     def hears(self, group: str, node: str, incarnation: str | None) -> bool:
         """Whether packets of the group are taken from a stream that was opened from this directory; None: its greeting told of none.
@@ -149,13 +149,13 @@ class PeerBook:
     def note_answer(self, node: str, members: Mapping[str, Iterable[str]]) -> None:
         """A peer answered: group → whom its log names."""
         with self._lock:
-            now = dict(self.told_members)
-            for group, told in members.items():
-                if names := frozenset(told):
+            now = dict(self.reported_members)
+            for group, named in members.items():
+                if names := frozenset(named):
                     now[group] = {**now.get(group, {}), node: names}
-            self.told_members = now
-            self.heard_from |= {node}
-            self.since = {group: heard | {node} for group, heard in self.since.items()}
+            self.reported_members = now
+            self.answered |= {node}
+            self.since = {group: nodes | {node} for group, nodes in self.since.items()}
 
     def arrived(self, group: str, directory: str, members: tuple[str, ...]) -> None:
         """A group was opened while this node runs: what is remembered of it is read, and what was heard before says nothing of it."""
@@ -170,17 +170,17 @@ class PeerBook:
         with self._lock:
             for table in (self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members):
                 table.pop(group, None)
-            self.since = {other: heard for other, heard in self.since.items() if other != group}
-            self.told_members = {other: told for other, told in self.told_members.items() if other != group}
+            self.since = {other: nodes for other, nodes in self.since.items() if other != group}
+            self.reported_members = {other: members for other, members in self.reported_members.items() if other != group}
             for key in [key for key in self._stale if key[0] == group]:
                 del self._stale[key]
-            for key in [key for key in self.told if key[0] == group]:
-                del self.told[key]
+            for key in [key for key in self.objections if key[0] == group]:
+                del self.objections[key]
             self._judge()
 
-    def heard(self, group: str) -> frozenset[str]:
+    def answered_since(self, group: str) -> frozenset[str]:
         """The nodes that have answered a greeting since the group was opened here."""
-        return self.since.get(group, self.heard_from)
+        return self.since.get(group, self.answered)
 
     def name(self, group: str, members: tuple[str, ...], incarnations: Mapping[str, str]) -> None:
         """Everyone whom the group's membership record names, and the directories that it names."""
@@ -225,10 +225,10 @@ class PeerBook:
         *,
         vouched: bool | None = None,
     ) -> None:
-        told = self.vouched.get(group, False) if vouched is None else vouched
+        in_force = self.vouched.get(group, False) if vouched is None else vouched
         try:
             self.disk.mkdirs(self.directories[group])
-            identity_files.write_peers(self.disk, self.directories[group], peers, met_by, boots, vouched=told)
+            identity_files.write_peers(self.disk, self.directories[group], peers, met_by, boots, vouched=in_force)
         except OSError as error:
             if is_no_space(error):
                 raise Refused("space", f"no space to remember the peers of broker group {group}; free disk space on that node") from error
@@ -238,4 +238,4 @@ class PeerBook:
         self.known[group] = peers
         self.met_by[group] = met_by
         self.boots[group] = boots
-        self.vouched[group] = told
+        self.vouched[group] = in_force

@@ -1,6 +1,6 @@
 """The accepting side of the peer port: greets, then carries what peers send to the handler, without what a broker group must not hear.
 
-Who may speak is decided in `greeting.py`, what a call means in `forward.py`.
+Who may speak is decided in `greeting.py`, what a call means in `forwarder.py`.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class _Session:
             if message.HasField("replication"):
                 item = message.replication
                 packet = PeerPacket(item.header, payload)
-                counts = self._greeter.book.hears(item.group, self._peer, self._directories.get(item.group))
+                counts = self._greeter.peer_identities.hears(item.group, self._peer, self._directories.get(item.group))
                 if counts or is_of_leader(packet):
                     packets.append((item.group, self._peer, packet))
                 else:

@@ -1,9 +1,9 @@
 """What both ends of a stream between two nodes share: the connection, its limits and signs of life, the queue of what waits, the handler.
 
-A stream is one TCP connection, with TLS or without, that carries the frames of `framing.py`: in the direction of the node that opened it
-replication packets, calls and signs of life; in the other the results of those calls. Everything here happens on the loop: bytes that came
-are cut into frames and handed on in one step, and what was queued in a pass of the loop leaves in one system call. Who opens streams is
-`links.py`, who accepts them `peer_server.py`.
+A stream is one TCP connection, with TLS or without, that carries the frames of `peer_frames.py`: in the direction of the node that opened
+it replication packets, calls and signs of life; in the other the results of those calls. Everything here happens on the loop: bytes that
+came are cut into frames and handed on in one step, and what was queued in a pass of the loop leaves in one system call. Who opens streams
+is `links.py`, who accepts them `peer_server.py`.
 """
 
 from __future__ import annotations
@@ -291,16 +291,16 @@ class PeerStream(asyncio.BufferedProtocol):
         if self.ended.done():
             return
         now = self._loop.time()
-        patience = SILENCE_S if self._dialled else DEAF_S
+        silence_s = SILENCE_S if self._dialled else DEAF_S
         former, self._left = self._left, self._written - self.transport.get_write_buffer_size()
         if self._dialled and self._paused and self._left > former:
             # A question would stand behind all that waits. That what waits leaves, however slowly, is the sign.
             self.heard_s = now
         silent = now - self.heard_s
         if now - due_s > LATE_S:
-            self._look_in(patience)
-        elif silent < patience:
-            self._look_in(max(patience - silent, LEAST_S))
+            self._look_in(silence_s)
+        elif silent < silence_s:
+            self._look_in(max(silence_s - silent, LEAST_S))
         elif not self._dialled or self.heard_s < self._asked_s:
             self.end(TimeoutError(f"nothing was heard for {silent:.1f} s"))
         else:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, AsksPeers
+from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream, SnapshotStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
@@ -41,7 +41,7 @@ class _Phase(Enum):
     DONE = "done"
 
 
-class Install(AsksPeers):
+class Install(PeerFetch):
     """One installation into one group directory (a `Rebuild`). Made by `begin`."""
 
     def __init__(
@@ -178,7 +178,7 @@ class Install(AsksPeers):
         self._end_index, self._end_pos = facts.committed_index, facts.committed_pos
         self._snapshot_data, self._applied, self._stream = None, None, None
         wanted = facts.begin.index > 0 or 0 <= facts.snapshot_index <= facts.committed_index
-        self._snapshot = SnapshotStream(self._asker, peer, now_ns) if wanted else None
+        self._snapshot = SnapshotStream(self._requester, peer, now_ns) if wanted else None
         self._phase = _Phase.SNAPSHOT
         if not wanted:
             self._stage(-2)
@@ -261,7 +261,7 @@ class Install(AsksPeers):
             if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
                 self._refused = None
                 end_pos = min(self._end_pos, facts.committed_pos)
-                self._stream = EntryStream(self._asker, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
+                self._stream = EntryStream(self._requester, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
                 return True
         # Trimmed everywhere, or damaged, or out of reach: begin again with whatever there is then. What was verified stays staged.
         self._phase, self._asked_ns, self._facts_due_ns = _Phase.FACTS, now_ns, now_ns

@@ -1,7 +1,7 @@
 """What a repair and an installation have in common: the conversation with the group's other members.
 
 Here live what was heard, what is to be sent, and when to ask again. What is asked for, and what is made of it, is in `repair.py` and
-`install.py`; how a stream of entries is fetched is in `fetching.py`.
+`installation.py`; how a stream of entries is fetched is in `windowed_fetch.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import BadPacket
-from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, Parcel, decode, is_shipping
-from ledgermq.node.replica.shipping.windowed_fetch import Asker, EntryStream, SnapshotStream, serial
+from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, ShippingMessage, decode, is_shipping
+from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, Requester, SnapshotStream, serial
 from ledgermq.proto.types import Identity
 from ledgermq.raft.config import MS
 from ledgermq.storage.log_source import Facts
@@ -22,13 +22,13 @@ AGAIN_NS = 1_000 * MS
 NEVER_NS = 1 << 62
 
 
-class AsksPeers:
+class PeerFetch:
     """Asks the other members for facts, entries and a snapshot. `session`: a random number of this life."""
 
     def __init__(self, found: Identity, others: Sequence[str], session: int, now_ns: int) -> None:
         self._identity = found
         self._others = tuple(node for node in others if node != found.replica)
-        self._asker = Asker(found.replica, found.log_id, serial(session))
+        self._requester = Requester(found.replica, found.log_id, serial(session))
         self._out: list[tuple[str, PeerPacket]] = []
         self._facts: dict[str, Facts] = {}
         self._facts_due_ns = now_ns
@@ -46,22 +46,22 @@ class AsksPeers:
                 except BadPacket:
                     continue
 
-    def _take(self, parcel: Parcel, now_ns: int) -> None:
-        if parcel.log_id != self._identity.log_id:
+    def _take(self, message: ShippingMessage, now_ns: int) -> None:
+        if message.log_id != self._identity.log_id:
             return
-        if isinstance(parcel.content, Facts):
-            self._facts[parcel.sender] = parcel.content
+        if isinstance(message.content, Facts):
+            self._facts[message.sender] = message.content
         if self._stream is not None:
-            self._stream.take(parcel, now_ns)
+            self._stream.take(message, now_ns)
         if self._snapshot is not None:
-            self._snapshot.take(parcel, now_ns)
+            self._snapshot.take(message, now_ns)
 
     def _ask_facts(self, now_ns: int, places: tuple[tuple[int, int], ...] = ()) -> None:
         """Of all others, twice a second. `places`: (index, position or −1) of entries whose term and chain CRC are wanted too."""
         if now_ns >= self._facts_due_ns:
             self._facts_due_ns = now_ns + FACTS_EVERY_NS
-            session = self._asker.number()
-            self._out += [self._asker.packet(peer, session, FactsWanted(places)) for peer in self._others]
+            session = self._requester.number()
+            self._out += [self._requester.packet(peer, session, FactsWanted(places)) for peer in self._others]
 
     def _sent(self) -> tuple[tuple[str, PeerPacket], ...]:
         out, self._out = tuple(self._out), []

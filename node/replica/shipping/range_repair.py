@@ -24,7 +24,7 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.peer_fetch import NEVER_NS, AsksPeers
+from ledgermq.node.replica.shipping.peer_fetch import NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
@@ -57,7 +57,7 @@ class _Phase(Enum):
     REFUSED = "refused"
 
 
-class RangeRepair(AsksPeers):
+class RangeRepair(PeerFetch):
     """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
     `rule`, `voters`: what is committed in the group, and whose word counts for a majority. `master`: whom this replica followed, if any.
     `committed_index`: what it knew to be committed when it began. `session`: a random number of this life. `now_ms`: for the repair log."""
@@ -312,7 +312,7 @@ class RangeRepair(AsksPeers):
                 return self._refuse("every replica that holds it was asked, and none could give all of it")
             self.source = able[0]
             self._asked.add(self.source)
-            self._stream = EntryStream(self._asker, self.source, self._at, self._end.pos, now_ns, window=WINDOW_BYTES)
+            self._stream = EntryStream(self._requester, self.source, self._at, self._end.pos, now_ns, window=WINDOW_BYTES)
         stream = self._stream
         while (piece := stream.next()) is not None:
             sent, payload = piece

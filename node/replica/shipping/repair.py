@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Any
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, AsksPeers
+from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFetch
 from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
@@ -97,7 +97,7 @@ class _Stretch:
     """The anchor's history is proven by being committed: it ends at `end_pos`, and the mark will be there, if that entry overrules it."""
 
 
-class Repair(AsksPeers):
+class Repair(PeerFetch):
     """One repair of one group directory (a `Rebuild`). Made by `repair_needed`."""
 
     def __init__(self, disk: Disk, root: str, found: Identity, reason: str, *, others: Sequence[str], session: int, now_ns: int) -> None:
@@ -262,7 +262,7 @@ class Repair(AsksPeers):
             if missing is not None:
                 stretch.tried[peer] = missing
                 continue
-            self._stream = EntryStream(self._asker, peer, self._point, stretch.end_pos, now_ns)
+            self._stream = EntryStream(self._requester, peer, self._point, stretch.end_pos, now_ns)
             return True
         if self._anchor(stretch):
             return self._choose(stretch, now_ns)
@@ -429,7 +429,7 @@ class Repair(AsksPeers):
                 if not self._mending.start.index - 1 <= facts.snapshot_index <= self._mark.index:
                     self._unfit[peer] = f"its snapshot is of entry {facts.snapshot_index}"
                     continue
-                self._snapshot = SnapshotStream(self._asker, peer, now_ns)
+                self._snapshot = SnapshotStream(self._requester, peer, now_ns)
                 break
         stream = self._snapshot
         if stream is None:

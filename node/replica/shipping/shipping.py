@@ -2,7 +2,7 @@
 
 Works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged serves what is whole; knows nothing of
 roles and decides nothing. Every peer has at most one stream at a time, as many bytes of it are sent as the peer allowed and a turn's budget
-gives: nothing here grows with the number of requests. Lost packets are the asker's affair, who begins a new session where it stands.
+gives: nothing here grows with the number of requests. The requester handles lost packets: it begins a new session where it stands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ledgermq.node.replica.shipping.shipping_wire import (
     EntriesSent,
     EntriesWanted,
     FactsWanted,
-    Parcel,
+    ShippingMessage,
     SnapshotSent,
     SnapshotWanted,
     decode,
@@ -113,42 +113,42 @@ class Shipper:
 
     # Requests
 
-    def _take(self, parcel: Parcel) -> None:
-        wanted = parcel.content
+    def _take(self, message: ShippingMessage) -> None:
+        wanted = message.content
         if not isinstance(wanted, FactsWanted | EntriesWanted | SnapshotWanted):
             return
         try:
             identity = self._source.identity()
-            if identity is None or identity.log_id != parcel.log_id:
+            if identity is None or identity.log_id != message.log_id:
                 raise _Refusal(Missing(Why.OTHER_LOG, 0, 0, f"this replica's log is {identity.log_id if identity else 'not there'}"))
             if isinstance(wanted, FactsWanted):
-                self._answer(parcel, self._source.facts(wanted.places))
+                self._answer(message, self._source.facts(wanted.places))
             else:
-                self._open(parcel, wanted)
+                self._open(message, wanted)
         except _Refusal as refusal:
-            self._answer(parcel, refusal.missing)
+            self._answer(message, refusal.missing)
         except (OSError, StorageError) as error:
-            self._answer(parcel, Missing(Why.DAMAGED, 0, 0, str(error)))
+            self._answer(message, Missing(Why.DAMAGED, 0, 0, str(error)))
 
-    def _open(self, parcel: Parcel, wanted: EntriesWanted | SnapshotWanted) -> None:
+    def _open(self, message: ShippingMessage, wanted: EntriesWanted | SnapshotWanted) -> None:
         """Begin a stream, or move what is allowed of the one under way."""
         allowed = wanted.allowed_pos if isinstance(wanted, EntriesWanted) else wanted.allowed_offset
-        stream = self._streams.get(parcel.sender)
-        if stream is not None and stream.session == parcel.session:
+        stream = self._streams.get(message.sender)
+        if stream is not None and stream.session == message.session:
             stream.allowed = max(stream.allowed, min(allowed, stream.at + ALLOWED_BYTES))
-            self._streams.move_to_end(parcel.sender)
+            self._streams.move_to_end(message.sender)
             return
         if isinstance(wanted, EntriesWanted):
-            fresh = _Stream(parcel.session, wanted.end_pos, min(allowed, wanted.point.pos + ALLOWED_BYTES), wanted.point)
+            fresh = _Stream(message.session, wanted.end_pos, min(allowed, wanted.point.pos + ALLOWED_BYTES), wanted.point)
         else:
             found = self._source.snapshot()
             if found is None:
                 raise _Refusal(Missing(Why.NO_SNAPSHOT, 0, 0, "there is no snapshot here"))
             applied_index, data = found
             allowed = min(allowed, wanted.offset + ALLOWED_BYTES)
-            fresh = _Stream(parcel.session, len(data), allowed, None, wanted.offset, data, crc32c.crc32c(data), applied_index)
-        self._streams[parcel.sender] = fresh
-        self._streams.move_to_end(parcel.sender)
+            fresh = _Stream(message.session, len(data), allowed, None, wanted.offset, data, crc32c.crc32c(data), applied_index)
+        self._streams[message.sender] = fresh
+        self._streams.move_to_end(message.sender)
         while len(self._streams) > PEERS_MAX:
             self._streams.popitem(last=False)
 
@@ -178,8 +178,8 @@ class Shipper:
         self.sent_bytes += len(found.data)
         return len(found.data)
 
-    def _answer(self, parcel: Parcel, content: Missing | object) -> None:
-        self._out.append((parcel.sender, encode(self.node, parcel.sender, parcel.log_id, parcel.session, content)))  # type: ignore[arg-type]
+    def _answer(self, message: ShippingMessage, content: Missing | object) -> None:
+        self._out.append((message.sender, encode(self.node, message.sender, message.log_id, message.session, content)))  # type: ignore[arg-type]
 
 
 class _Refusal(Exception):

@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket
-from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket, ShippingMessage
+from ledgermq.proto import raft_pb2
+from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, Missing, Why
 
@@ -83,7 +84,7 @@ Sent = Facts | EntriesSent | SnapshotSent | Missing
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ShippingMessage:
     """One decoded packet of shipping."""
 
     sender: str
@@ -100,7 +101,7 @@ def is_shipping(packet: PeerPacket) -> bool:
 
 def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Sent, payload: bytes | memoryview = b"") -> PeerPacket:
     """One packet. `payload` belongs to `EntriesSent` and `SnapshotSent` only."""
-    message = ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
+    message = raft_pb2.ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
     if isinstance(content, FactsWanted):
         message.fetch.facts.places.extend(EntryPlace(index=index, pos=pos) for index, pos in content.places)
         message.fetch.facts.SetInParent()
@@ -142,13 +143,13 @@ def _put_answer(fetched: Fetched, content: Sent) -> None:
         refused.index, refused.pos, refused.text = content.index, content.pos, content.text
 
 
-def decode(packet: PeerPacket, sender: str) -> Parcel:
+def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
     """Raises BadPacket. `sender` is who the transport says it is."""
     try:
         outer = RaftPacket.FromString(packet.header)
         if crc32c.crc32c(outer.shipping) != outer.checksum or outer.message:
             raise BadPacket("checksum", "header of shipping was changed on the way")
-        message = ShippingMessage.FromString(outer.shipping)
+        message = raft_pb2.ShippingMessage.FromString(outer.shipping)
     except DecodeError as error:
         raise BadPacket("shape", str(error)) from error
     if message.sender != sender:
@@ -162,10 +163,10 @@ def decode(packet: PeerPacket, sender: str) -> Parcel:
         raise BadPacket("shape", f"{kind} with a payload")
     if len(packet.payload) > PAYLOAD_BYTES_MAX:
         raise BadPacket("shape", f"a payload of {len(packet.payload)} bytes")
-    return Parcel(sender, message.log_id, message.session, content, packet.payload)
+    return ShippingMessage(sender, message.log_id, message.session, content, packet.payload)
 
 
-def _wanted(message: ShippingMessage) -> Wanted | None:
+def _wanted(message: raft_pb2.ShippingMessage) -> Wanted | None:
     fetch = message.fetch
     kind = fetch.WhichOneof("wanted")
     if kind == "facts":
@@ -185,7 +186,7 @@ def _wanted(message: ShippingMessage) -> Wanted | None:
     return None
 
 
-def _sent(message: ShippingMessage, size: int) -> Sent | None:
+def _sent(message: raft_pb2.ShippingMessage, size: int) -> Sent | None:
     fetched = message.fetched
     kind = fetched.WhichOneof("content")
     if kind == "facts":

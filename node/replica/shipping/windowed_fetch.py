@@ -14,7 +14,7 @@ from itertools import count
 import crc32c
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, Parcel, SnapshotSent, SnapshotWanted, encode
+from ledgermq.node.replica.shipping.shipping_wire import EntriesSent, EntriesWanted, ShippingMessage, SnapshotSent, SnapshotWanted, encode
 from ledgermq.raft.config import MS
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Missing, Why
@@ -25,7 +25,7 @@ FIRST_BYTES = 64 << 10
 """… and so many in the beginning: most damage is small."""
 EARLY_MAX = 64
 """Packets that are kept until those before them arrive."""
-PATIENCE_NS = 300 * MS
+RESEND_NS = 300 * MS
 TRIES = 4
 
 Number = Callable[[], int]
@@ -33,7 +33,7 @@ Number = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """Who asks: its name, its log, and where session numbers come from."""
 
     node: str
@@ -52,13 +52,13 @@ def serial(first: int) -> Number:
 class EntryStream:
     """Entries from one peer. `point` is moved by the owner (`advance`) once a piece was verified."""
 
-    def __init__(self, asker: Asker, source: str, point: Point, end_pos: int, now_ns: int, *, window: int = FIRST_BYTES) -> None:
+    def __init__(self, requester: Requester, source: str, point: Point, end_pos: int, now_ns: int, *, window: int = FIRST_BYTES) -> None:
         self.source = source
         self.point = point
         self.end_pos = end_pos
         self.missing: Missing | None = None
         """What the peer says it cannot give, once everything before it was taken."""
-        self._asker = asker
+        self._requester = requester
         self._window = window
         self._early: dict[int, tuple[EntriesSent, bytes | memoryview]] = {}
         self._said: Missing | None = None
@@ -67,17 +67,17 @@ class EntryStream:
         self._allowed = 0
         self._due_ns = now_ns
 
-    def take(self, parcel: Parcel, now_ns: int) -> None:
+    def take(self, message: ShippingMessage, now_ns: int) -> None:
         """A packet of the present session; any other is ignored."""
-        if parcel.sender != self.source or parcel.session != self._session:
+        if message.sender != self.source or message.session != self._session:
             return
-        sent = parcel.content
+        sent = message.content
         if isinstance(sent, EntriesSent) and sent.index >= self.point.index and len(self._early) < EARLY_MAX:
-            self._early[sent.index] = sent, parcel.payload
-            self._due_ns = now_ns + PATIENCE_NS
+            self._early[sent.index] = sent, message.payload
+            self._due_ns = now_ns + RESEND_NS
         elif isinstance(sent, Missing):
             self._said = sent
-            self._due_ns = now_ns + PATIENCE_NS
+            self._due_ns = now_ns + RESEND_NS
         self._look()
 
     def next(self) -> tuple[EntriesSent, bytes | memoryview] | None:
@@ -102,15 +102,15 @@ class EntryStream:
                 self.missing = Missing(Why.UNKNOWN, self.point.index, self.point.pos, "no answer")
                 return []
             self._tries += 1
-            self._session = self._asker.number()
+            self._session = self._requester.number()
             self._early.clear()
             self._said = None
-            self._due_ns = now_ns + PATIENCE_NS
+            self._due_ns = now_ns + RESEND_NS
         elif self.point.pos + self._window - self._allowed < self._window // 4 or self._allowed >= self.end_pos:
             return []
         self._allowed = self.point.pos + self._window
         wanted = EntriesWanted(self.point, self.end_pos, self._allowed)
-        return [self._asker.packet(self.source, self._session, wanted)]
+        return [self._requester.packet(self.source, self._session, wanted)]
 
     @property
     def wake_at_ns(self) -> int:
@@ -124,12 +124,12 @@ class EntryStream:
 class SnapshotStream:
     """The newest snapshot of one peer. `data` is it, once it is whole; its checksum is compared here."""
 
-    def __init__(self, asker: Asker, source: str, now_ns: int) -> None:
+    def __init__(self, requester: Requester, source: str, now_ns: int) -> None:
         self.source = source
         self.data: bytes | None = None
         self.missing: Missing | None = None
         self.total_bytes = 0
-        self._asker = asker
+        self._requester = requester
         self._pieces = bytearray()
         self._checksum: int | None = None
         self._early: dict[int, bytes] = {}
@@ -146,10 +146,10 @@ class SnapshotStream:
     def wake_at_ns(self) -> int:
         return self._due_ns
 
-    def take(self, parcel: Parcel, now_ns: int) -> None:
-        if parcel.sender != self.source or parcel.session != self._session or self.data is not None:
+    def take(self, message: ShippingMessage, now_ns: int) -> None:
+        if message.sender != self.source or message.session != self._session or self.data is not None:
             return
-        sent = parcel.content
+        sent = message.content
         if isinstance(sent, Missing):
             self.missing = sent
         if not isinstance(sent, SnapshotSent):
@@ -160,8 +160,8 @@ class SnapshotStream:
             self._early.clear()
             self._checksum, self.total_bytes = sent.checksum, sent.total_bytes
         if sent.offset >= len(self._pieces) and len(self._early) < EARLY_MAX:
-            self._early[sent.offset] = bytes(parcel.payload)
-            self._due_ns = now_ns + PATIENCE_NS
+            self._early[sent.offset] = bytes(message.payload)
+            self._due_ns = now_ns + RESEND_NS
         while (piece := self._early.pop(len(self._pieces), None)) is not None:
             self._pieces += piece
             self._tries = 0
@@ -181,10 +181,10 @@ class SnapshotStream:
                 self.missing = Missing(Why.UNKNOWN, 0, 0, "no answer")
                 return []
             self._tries += 1
-            self._session = self._asker.number()
+            self._session = self._requester.number()
             self._early.clear()
-            self._due_ns = now_ns + PATIENCE_NS
+            self._due_ns = now_ns + RESEND_NS
         elif len(self._pieces) + WINDOW_BYTES - self._allowed < WINDOW_BYTES // 4:
             return []
         self._allowed = len(self._pieces) + WINDOW_BYTES
-        return [self._asker.packet(self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed))]
+        return [self._requester.packet(self.source, self._session, SnapshotWanted(len(self._pieces), self._allowed))]

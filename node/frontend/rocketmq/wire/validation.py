@@ -64,7 +64,7 @@ class Caller:
     """The client as the node that took the call knows it (node/broker/calls/consumer_calls.py)."""
     namespace: str = ""
     user: str = ""
-    """Who calls, once the gate has asked; empty where nobody is asked. A forwarded call was let in where it came in."""
+    """Who calls, once access control has asked; empty where nobody is asked. A forwarded call was let in where it came in."""
     namespaces: bool = True
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
 

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
-from ledgermq.node.frontend.routing.worker_proxy import COMMON_NAME, OPTIONS, Passing
-from ledgermq.node.frontend.routing.worker_registry import Siblings, siblings_of
+from ledgermq.node.frontend.routing.worker_proxy import COMMON_NAME, OPTIONS, WorkerProxy
+from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry, worker_registry_of
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 SERVICE = "a.Service"
@@ -25,8 +25,8 @@ class Worker:
 
     def __init__(self, name: str, directory: Path) -> None:
         self.name = name
-        self.siblings = Siblings(name, NAMES, directory)
-        self.passing = Passing(self.siblings)
+        self.workers = WorkerRegistry(name, NAMES, directory)
+        self.proxy = WorkerProxy(self.workers)
         self.server = grpc.aio.server(options=OPTIONS)
         self.cancelled = asyncio.Event()
         self.port = 0
@@ -39,15 +39,15 @@ class Worker:
             "Fails": grpc.unary_unary_rpc_method_handler(self._fails),
             "Waits": grpc.unary_unary_rpc_method_handler(self._waits),
         }
-        self.server.add_generic_rpc_handlers((self.passing,))
+        self.server.add_generic_rpc_handlers((self.proxy,))
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-        self.server.add_insecure_port(f"unix:{self.siblings.calls(self.name)}")
+        self.server.add_insecure_port(f"unix:{self.workers.calls(self.name)}")
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         await self.server.start()
 
     async def stop(self) -> None:
         await self.server.stop(0)
-        await self.passing.close()
+        await self.proxy.close()
 
     async def _who(self, request: bytes, context: Any) -> bytes:
         context.set_trailing_metadata((("told", dict(context.invocation_metadata()).get("said", "")),))
@@ -181,7 +181,7 @@ def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Pa
         for node in ("n1", "n1.2"):
             assert await channel.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=(*meant(node), *claim)) == b""
         inner: Any
-        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].siblings.calls('n1')}") as inner:
+        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].workers.calls('n1')}") as inner:
             assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
 
     run(tmp_path, body)
@@ -192,8 +192,8 @@ def test_a_worker_does_not_run_by_itself() -> None:
     from ledgermq.node.runtime.errors import ConfigError
     from tests.node.test_node_workers_config import tree
 
-    found = siblings_of(validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
+    found = worker_registry_of(validate(tree(node="n1.2")), {"LEDGERMQ_WORKER": "/run/x"})
     assert found is not None and found.others == ("n1",) and found.calls("n1") == "/run/x/n1.calls"
-    assert siblings_of(validate(tree(node="n1")), {}) is None
+    assert worker_registry_of(validate(tree(node="n1")), {}) is None
     with pytest.raises(ConfigError, match=r"n1\.2 is a worker of node n1 and does not run by itself"):
-        siblings_of(validate(tree(node="n1.2")), {})
+        worker_registry_of(validate(tree(node="n1.2")), {})

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ledgermq.node.replica.peers.formation_check import Vouching
+from ledgermq.node.replica.peers.formation_check import FormationCheck
 from ledgermq.node.replica.peers.greeting import Greeter
-from ledgermq.node.replica.peers.peer_identities import PeerBook
+from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_peers import CLUSTER, SECRET, _fail, identity
 
@@ -37,13 +37,13 @@ class Place:
         self, root: Path, node: str, disk: int = 1, *, founders: Sequence[str] = FOUNDERS, nodes: Sequence[str] = GROWN, joins: bool = False
     ) -> None:
         self.node = node
-        self.book = PeerBook(RealDisk(), {"g1": str(root / f"{node}-{disk}" / "state")}, _fail)
-        self.book.load()
+        self.peer_identities = PeerIdentities(RealDisk(), {"g1": str(root / f"{node}-{disk}" / "state")}, _fail)
+        self.peer_identities.load()
         roll = FixedNodes(tuple(nodes))
         directory = replace(identity(node), incarnation=f"{node} on disk {disk}")
-        self.greeter = Greeter(CLUSTER, node, f"boot-{node}-{disk}", "1", SECRET, roll, {"g1": directory}, self.book)
+        self.greeter = Greeter(CLUSTER, node, f"boot-{node}-{disk}", "1", SECRET, roll, {"g1": directory}, self.peer_identities)
         others = {} if joins else {"g1": frozenset(founders) - {node}}
-        self.vouching = Vouching(node, others, roll, self.book)
+        self.formation = FormationCheck(node, others, roll, self.peer_identities)
 
     def greets(self, other: Place) -> None:
         challenge, nonce = b"c" * 32, b"n" * 32
@@ -53,10 +53,10 @@ class Place:
 
     def replicates(self, members: Sequence[str]) -> None:
         """The log here names these."""
-        self.book.name("g1", tuple(members), {})
+        self.peer_identities.name("g1", tuple(members), {})
 
     def begins(self) -> bool:
-        return self.vouching.finds("g1")
+        return self.formation.finds("g1")
 
 
 def all_meet(places: Iterable[Place]) -> None:
@@ -69,9 +69,9 @@ def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_resta
     nodes = FOUNDERS
     places = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
     all_meet(places[:2])
-    assert not places[0].begins() and "missing: n3" in places[0].vouching.obstacles("g1")[0]
+    assert not places[0].begins() and "missing: n3" in places[0].formation.obstacles("g1")[0]
     all_meet(places)
-    assert all(place.begins() for place in places) and not places[0].vouching.obstacles("g1")
+    assert all(place.begins() for place in places) and not places[0].formation.obstacles("g1")
     assert Place(tmp_path, "n1").begins()
 
 
@@ -86,12 +86,12 @@ def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown
     empty = [Place(tmp_path, name, disk=2) for name in FOUNDERS]
     all_meet(empty)
     assert not any(place.begins() for place in empty), "nobody has heard the four that have the log"
-    assert "not heard from: n4, n5, n6, n7" in empty[0].vouching.obstacles("g1")[-1]
+    assert "not heard from: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[-1]
     for place in empty:
         for other in stayed:
             place.greets(other)
     assert not any(place.begins() for place in empty)
-    assert "missing: n4, n5, n6, n7" in empty[0].vouching.obstacles("g1")[0], "they remember the former directory"
+    assert "missing: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[0], "they remember the former directory"
 
 
 def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(t
     heir.replicates(["n4"])
     all_meet([*empty, heir])
     assert not any(place.begins() for place in empty)
-    assert "says that the group's members are n4; add it: ledgermq member add n1" in empty[0].vouching.obstacles("g1")[0]
+    assert "says that the group's members are n4; add it: ledgermq member add n1" in empty[0].formation.obstacles("g1")[0]
 
 
 def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directory_too(tmp_path: Path) -> None:
@@ -129,6 +129,6 @@ def test_a_member_that_the_configuration_does_not_name_must_have_met_the_directo
     four = Place(tmp_path, "n4", nodes=nodes, joins=True)
     two.replicates(nodes)
     all_meet([one, two, three])
-    assert not one.begins() and "missing: n4" in one.vouching.obstacles("g1")[0]
+    assert not one.begins() and "missing: n4" in one.formation.obstacles("g1")[0]
     one.greets(four)
     assert one.begins()

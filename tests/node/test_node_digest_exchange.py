@@ -35,12 +35,12 @@ def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> 
     one.machine.members = THREE
     one.peers.digests = {"n2": {0: "ab" * 32}}
     one.check(2)
-    assert one.agreement.disputed("g1") == [0] and metric("ledgermq_disputed_log_files") == 1
-    assert one.agreement.differing("g1") == [] and not one.machine.seals
-    one.peers.digests["n3"] = {0: one.agreement._watches["g1"].digests.known[0]}
+    assert one.digest_exchange.disputed("g1") == [0] and metric("ledgermq_disputed_log_files") == 1
+    assert one.digest_exchange.differing("g1") == [] and not one.machine.seals
+    one.peers.digests["n3"] = {0: one.digest_exchange._watches["g1"].digests.known[0]}
     one.check(2)
     assert one.machine.seals[0].replicas == ("n1", "n3")
-    assert one.agreement.disputed("g1") == [] and metric("ledgermq_disputed_log_files") == 0, "n2 tells of itself from now on"
+    assert one.digest_exchange.disputed("g1") == [] and metric("ledgermq_disputed_log_files") == 0, "n2 tells of itself from now on"
 
 
 def test_a_replica_that_differs_from_the_record_says_so_and_looks_at_the_file(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_a_replica_that_differs_from_the_record_says_so_and_looks_at_the_file(st
     one.peers.digests = {node: {SIZE: "ab" * 32} for node in ("n2", "n3")}
     one.check(4)
     assert one.machine.seals[SIZE].replicas == ("n2", "n3")
-    assert one.agreement.differing("g1") == [SIZE] and metric("ledgermq_digest_mismatches") == 1
+    assert one.digest_exchange.differing("g1") == [SIZE] and metric("ledgermq_digest_mismatches") == 1
     assert asked == [SIZE]
     assert one.driver.hosted.state == "running" and one.machine.begin_index == 0
 
@@ -63,16 +63,16 @@ def test_a_digest_of_an_earlier_life_that_differs_is_computed_again_before_anyth
     """The file may have been repaired while the process was down, by a command: the note is a hint."""
     one: Stage = stage(files=1)
     one.seal_all()
-    asyncio.run(one.agreement.stop())
+    asyncio.run(one.digest_exchange.stop())
     path = f"{one.driver.group.store.state_directory}/{DIGESTS_FILE}"
     noted = sealed_json.read(RealDisk(), path)
     sealed_json.write(RealDisk(), path, {**noted, "digests": {"0": "cd" * 32}})
-    one.agreement._watches.clear()
+    one.digest_exchange._watches.clear()
     asked: list[int] = []
     monkeypatch.setattr(one.driver.group.scrub, "soon", asked.append)
     one.check(2)
-    assert one.agreement.differing("g1") == [] and asked == []
-    assert one.agreement._watches["g1"].digests.known[0] == one.machine.seals[0].sha256
+    assert one.digest_exchange.differing("g1") == [] and asked == []
+    assert one.digest_exchange._watches["g1"].digests.known[0] == one.machine.seals[0].sha256
 
 
 def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,11 +86,11 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, 
     path.write_bytes(whole[:3000] + bytes([whole[3000] ^ 1]) + whole[3001:])
     one.peers.digests = {node: {SIZE: right} for node in ("n2", "n3")}
     one.check(4)
-    assert one.agreement.differing("g1") == [SIZE]
+    assert one.digest_exchange.differing("g1") == [SIZE]
     path.write_bytes(whole)
     one.driver.hosted._ranges.mended += 1
     one.check(3)
-    assert one.agreement.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
+    assert one.digest_exchange.differing("g1") == [] and metric("ledgermq_digest_mismatches") == 0
 
 
 def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> None:
@@ -111,7 +111,7 @@ def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(stage: Any, monk
     one.machine.members = THREE
     monkeypatch.setattr(digest_exchange, "ASKED_AT_ONCE", 1)
     one.check(2)
-    known = one.agreement._watches["g1"].digests.known
+    known = one.digest_exchange._watches["g1"].digests.known
     one.peers.digests = {"n2": {SIZE: known[SIZE], 2 * SIZE: known[2 * SIZE]}}
     one.check(6)
     assert sorted(one.machine.seals) == [SIZE, 2 * SIZE]

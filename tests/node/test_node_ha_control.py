@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import Appointed
-from ledgermq.node.controller.ha_control import Appointing
+from ledgermq.node.controller.ha_control import HaControl
 from ledgermq.proto.status import Code, fail
 from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
 from ledgermq.raft.transfer import Cause
@@ -31,13 +31,13 @@ class World:
         self.told: list[tuple[str, Appointment]] = []
         self.wishes: list[tuple[str, Wish]] = []
         self.answers: list[asyncio.Future[Appointment]] = []
-        self.appointing = Appointing(self, self, ("g1", "g2"))
+        self.ha_control = HaControl(self, self, ("g1", "g2"))
 
     @property
     def state(self) -> World:
         return self
 
-    def tell_at_once(self, group: str, call: Any) -> None:
+    def notify_at_once(self, group: str, call: Any) -> None:
         assert isinstance(call, Appointed)
         self.told.append((group, call.appointment))
 
@@ -56,7 +56,7 @@ def run(body: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         world = World()
         await body(world)
-        await world.appointing.stop()
+        await world.ha_control.stop()
 
     asyncio.run(main())
 
@@ -70,16 +70,16 @@ def test_what_is_agreed_on_is_told_once_and_again_to_a_group_that_was_opened_ane
     """With every change of the state, but only what is news; a new replica in the same process knows nothing yet."""
 
     async def body(world: World) -> None:
-        world.appointing.changed()
+        world.ha_control.changed()
         assert world.take_told() == []
         world.appointments = {"g1": agreed(), "elsewhere": agreed()}
-        world.appointing.changed()
-        world.appointing.changed()
+        world.ha_control.changed()
+        world.ha_control.changed()
         assert world.take_told() == [("g1", agreed())]
         world.appointments = {"g1": agreed(2), "g2": agreed()}
-        world.appointing.changed()
+        world.ha_control.changed()
         assert world.take_told() == [("g1", agreed(2)), ("g2", agreed())]
-        world.appointing.opened("g1")
+        world.ha_control.opened("g1")
         assert world.take_told() == [("g1", agreed(2))]
 
     run(body)
@@ -90,9 +90,9 @@ def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once
 
     async def body(world: World) -> None:
         wish, alter = elect(), Alter("n2", 0, 1, 1, ALL)
-        world.appointing.wished("g1", (wish, wish))
-        world.appointing.wished("g1", (alter,))
-        world.appointing.wished("g2", (wish,))
+        world.ha_control.wished("g1", (wish, wish))
+        world.ha_control.wished("g1", (alter,))
+        world.ha_control.wished("g2", (wish,))
         await settle()
         assert world.wishes == [("g1", wish), ("g1", alter), ("g2", wish)]
         world.answers[0].set_result(agreed())
@@ -100,9 +100,9 @@ def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once
         assert world.take_told() == [("g1", agreed())]
         # The state may hear of it later, and older of it than was granted.
         world.appointments = {"g1": agreed()}
-        world.appointing.changed()
+        world.ha_control.changed()
         assert world.take_told() == []
-        world.appointing.wished("g1", (elect(1),))
+        world.ha_control.wished("g1", (elect(1),))
         await settle()
         assert world.wishes[-1] == ("g1", elect(1))
 
@@ -114,10 +114,10 @@ def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_ho
 
     async def body(world: World) -> None:
         world.appointments = {"g1": agreed()}
-        world.appointing.changed()
+        world.ha_control.changed()
         world.take_told()
         for error in (fail(Code.PRECONDITION_FAILED, "no"), fail(Code.HA_NOT_AVAILABLE, "no quorum")):
-            world.appointing.wished("g1", (elect(1),))
+            world.ha_control.wished("g1", (elect(1),))
             await settle()
             world.answers[-1].set_exception(error)
             await settle()
@@ -133,9 +133,9 @@ def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
     async def body(world: World) -> None:
         world.appointments = {"g1": agreed(5, 3, 7)}
         for wish in (elect(2, 7), elect(9, 0), Alter("n1", 7, 3, 4, ALL)):
-            world.appointing.wished("g1", (wish,))
+            world.ha_control.wished("g1", (wish,))
             assert world.take_told() == [("g1", agreed(5, 3, 7))]
-        world.appointing.wished("g1", (elect(3, 7), Alter("n1", 8, 3, 4, ALL)))
+        world.ha_control.wished("g1", (elect(3, 7), Alter("n1", 8, 3, 4, ALL)))
         await settle()
         assert len(world.wishes) == 2
 

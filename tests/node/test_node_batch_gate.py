@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
-from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, Gate
+from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES, BatchGate
 from tests.node.test_node_engine import PEEKED, Bench, FakeGroup, Output
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_calls_wait_while_a_sync_runs_and_while_too_many_batches_are_open(most: int) -> None:
     """Both have to end; a commit that leaves one batch less than may be open opens the gate."""
-    gate = Gate(most)
+    gate = BatchGate(most)
     gate.sync_begins()
     gate.turned(Output(open_batches=most - 1), answers=False)
     assert gate.shut, "a sync is under way"
@@ -27,7 +27,7 @@ def test_calls_wait_while_a_sync_runs_and_while_too_many_batches_are_open(most: 
 
 def test_after_answers_calls_wait_until_the_loop_has_rested() -> None:
     """Who was just answered sends again: these calls are one batch."""
-    gate = Gate()
+    gate = BatchGate()
     gate.turned(Output(), answers=True)
     assert gate.shut
     gate.turned(Output(), answers=False)
@@ -38,7 +38,7 @@ def test_after_answers_calls_wait_until_the_loop_has_rested() -> None:
 
 def test_a_group_that_can_answer_before_a_sync_holds_nothing() -> None:
     """Neither for a sync, nor for a commit, nor for the loop."""
-    gate = Gate()
+    gate = BatchGate()
     gate.sync_begins()
     gate.turned(Output(hold_calls=False, open_batches=OPEN_BATCHES), answers=True)
     assert not gate.shut
