@@ -3,8 +3,8 @@
 See docs/architecture.md, HA groups.
 
 Pure values and functions: whoever keeps the agreed state (the controller quorum, the simulator's stand-in for it) applies them in one order
-for all. Here is decided who may be master of which epoch and who is in sync; what a replica does with it is `appointing.py`'s business, and
-what entries it confirms nobody's here.
+for all. Here is decided who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say what a replica
+does with it.
 
 What holds because of these functions, whatever messages are lost, late or repeated:
   an epoch is given once, to one master, and is higher than every epoch before and than every term its master had;

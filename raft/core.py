@@ -1,191 +1,545 @@
-"""One replica's mind: elections, replication and commit of one broker group (Raft, with the changes of docs/architecture.md, Consensus).
+"""One replica's consensus: elections, replication and commit of one broker group (Raft; changes: docs/architecture.md, Consensus).
 
-The core lives in layers, each of which knows only those below it:
+The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order `Effects` fixes. The
+core decides nothing itself: it makes the parts, hands each message to the part that the table `HANDLERS` names for the role of the moment,
+and moves this replica from role to role. Every field has one owner, the only class that writes it:
 
-  state.py         the fields, and how they hang together
-  rules.py         the rules that safety hangs on, one method each
-  elections.py     votes and roles
-  following.py     making the log the leader's             leading.py   bringing the log to the peers, reads
-  handing_over.py  leadership goes over on request
-  changing.py      members come and go, and so does the rule
-  appointing.py    masters that the controller appoints, the in-sync set
-  core.py          this: what the driver says to the core, and what the core leaves for it
+  log_state.py       end, durable, verified and committed indexes
+  membership.py      the configuration in force, and what it makes of this replica
+  election_timer.py  when this replica stops waiting for its leader
+  election.py        term, vote, role
+  follower.py        what is known of the leader that is followed          leader.py      what a leader knows of its peers
+  isr.py             what the controller agreed on, and is asked for       isr_review.py  a master's review of the in-sync set
+  handover.py        leadership that is handed over                        effects.py     what was decided and not taken yet
 
-Decisions only. The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order
-`Effects` fixes. A leader that a majority has not answered for one maximum election timeout and the slack of `State.slack_ns` steps down,
-and so does a master that nobody answers. A replica whose loss nobody would notice yet, because it is not admitted or no member, follows,
-and says that its copy does not count.
+`policy.py` says what the rule of the group (majority, all, in-sync) means for each of them, `member_changes.py` what a leader may propose.
+
+A leader that a majority has not answered for one maximum election timeout and the slack of `ElectionTimer.slack_ns` steps down, and so does
+a master that hears neither a slave nor the controller. A replica whose loss would go unnoticed, because it is not admitted or no member,
+follows, and says that its copy does not count.
 """
 
 from __future__ import annotations
 
-from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.appointing import Appointing
-from ledgermq.raft.config import Members, Rule
-from ledgermq.raft.effects import Effects, Push, Writes
-from ledgermq.raft.messages import Append, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
-from ledgermq.raft.state import MS, NEVER_NS
-from ledgermq.raft.transfer import Cause, Reason
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from ledgermq.proto.types import HardState, PeerProgress, Role
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
+from ledgermq.raft.effects import Effects, Outbox, Push, Writes
+from ledgermq.raft.election import Election
+from ledgermq.raft.election_timer import ElectionTimer
+from ledgermq.raft.follower import Answers, chain_question
+from ledgermq.raft.handover import Handovers
+from ledgermq.raft.isr import Isr
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.leader import Leader
+from ledgermq.raft.log_state import LogState
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.member_changes import MemberChanges
+from ledgermq.raft.membership import Configurations, MemberChange, Membership
+from ledgermq.raft.messages import (
+    NO_INDEX,
+    Append,
+    AppendReply,
+    Extent,
+    Heard,
+    LeftBehind,
+    Message,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+from ledgermq.raft.parts import Parts
+from ledgermq.raft.policy import POLICIES, Policy
+from ledgermq.raft.progress import Peer
+from ledgermq.raft.reads import Reads
+from ledgermq.raft.transfer import Cause, Handover, LeaderChange, Reason
 
 
-class Core(Appointing):
-    """Inputs and outputs; the counters are described at `State`."""
+class Core:
+    """Inputs, outputs, and what the driver may look at. The parts are public for reading; nothing outside of a part writes its fields."""
 
-    # Inputs
+    log_type: ClassVar[type[LogState]] = LogState
+    membership_type: ClassVar[type[Membership]] = Membership
+    election_type: ClassVar[type[Election]] = Election
+    leader_type: ClassVar[type[Leader]] = Leader
+    review_type: ClassVar[type[IsrReview]] = IsrReview
+    changes_type: ClassVar[type[MemberChanges]] = MemberChanges
+    policies: ClassVar[Mapping[Rule, type[Policy]]] = POLICIES
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        log: LogView,
+        hard_state: HardState,
+        chance: Chance,
+        now_ns: int,
+        commit_index: int = NO_INDEX,
+        *,
+        admitted: bool = True,
+        configurations: Iterable[tuple[int, Members]] = (),
+    ) -> None:
+        """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
+        `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed. `configurations`: what
+        is known of the log's begin, and every membership entry after it; without any the members are those of `config`."""
+        self.config = config
+        self.outbox = Outbox()
+        self.reads = Reads()
+        self.log_state = self.log_type(log, commit_index)
+        # A directory that never saw a term promised nothing to any leader.
+        self.timer = ElectionTimer(config.timing, chance, now_ns, promised=hard_state.term > 0)
+        self.isr = Isr(config, self.log_state, self.outbox)
+        known = Configurations(tuple(configurations) or ((NO_INDEX, config.members),))
+        self.membership = self.membership_type(config, self.log_state, known, self._policy_of, met_by_all=admitted)
+        self.parts = parts = Parts(config, self.log_state, self.membership, self.isr, self.timer, self.reads, self.outbox)
+        self.handovers = Handovers(parts)
+        self.answers = Answers(parts, self.handovers)
+        self.election = self.election_type(parts, self.handovers, self.answers, hard_state, self._new_leader)
+        self.changes = self.changes_type(parts, self.handovers)
+        self._saved = hard_state
+        self._now_ns = now_ns
+        self.check_invariants()
+
+    def _policy_of(self, members: Members) -> Policy:
+        return self.policies[members.rule](members, self.config, self.log_state, self.isr, self.timer)
+
+    def _new_leader(self, term: int, now_ns: int, silent_master: str | None) -> Leader:
+        return self.leader_type(self.parts, self.review_type, term, now_ns, silent_master)
+
+    def check_invariants(self) -> None:
+        """I4 and what every part says of its fields; kept on in production."""
+        self.log_state.check()
+        self.election.check()
+        assert self.term >= max(self.log.end_term, self._saved.term), self
+        assert self.handover is None or self.handover.to in self.peers, self
+        assert self.configurations.latest_index <= self.log.end_index, (self.configurations, self)
+
+    def __repr__(self) -> str:
+        return repr(self.election)
+
+    # What the driver may look at
+
+    @property
+    def log(self) -> LogView:
+        return self.log_state.view
+
+    @property
+    def commit_index(self) -> int:
+        return self.log_state.commit_index
+
+    @property
+    def durable_index(self) -> int:
+        return self.log_state.durable_index
+
+    @property
+    def verified_index(self) -> int:
+        return self.log_state.verified_index
+
+    @property
+    def urgent_index(self) -> int:
+        return self.log_state.urgent_index
+
+    @property
+    def early_index(self) -> int:
+        return self.log_state.early_index
+
+    @property
+    def replicated_index(self) -> int:
+        """What an earlier acknowledgement may rest on (docs/decisions/2026-11-21-flush-policies.md): on a leader also the last entry of its
+        term that a quorum holds, durable or not. Never called durable."""
+        log = self.log_state
+        return log.commit_index if self.election.leading is None else max(log.commit_index, log.held_index)
+
+    @property
+    def term(self) -> int:
+        return self.election.term
+
+    @property
+    def voted_for(self) -> str | None:
+        return self.election.voted_for
+
+    @property
+    def role(self) -> Role:
+        return self.election.role
+
+    @property
+    def leader(self) -> str | None:
+        return self.election.leader
+
+    @property
+    def peers(self) -> Mapping[str, Peer]:
+        """Of a leader; empty elsewhere."""
+        leading = self.election.leading
+        return {} if leading is None else leading.peers
+
+    @property
+    def members(self) -> Members:
+        return self.membership.members
+
+    @property
+    def configurations(self) -> Configurations:
+        return self.membership.configurations
+
+    @property
+    def admitted(self) -> bool:
+        return self.membership.admitted
+
+    @property
+    def appointment(self) -> Appointment | None:
+        return self.isr.appointment
+
+    @property
+    def agreed(self) -> Appointment | None:
+        """What the controller agreed on for the rule in force here; None before its first election."""
+        return self.membership.policy.agreed
+
+    @property
+    def handover(self) -> Handover | None:
+        return self.handovers.current
+
+    @property
+    def handover_failure(self) -> str:
+        """Why the last handover failed, for people; empty while one is under way."""
+        return self.handovers.failure
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a proposal may be appended now: on a leader, but for the closed part of a handover."""
+        return self.election.leading is not None and not self.handovers.closed
+
+    @property
+    def heard(self) -> Heard | None:
+        """What the leader that is followed said last; None without one."""
+        following = self.election.following
+        return None if following is None else following.last_heard
+
+    @property
+    def slack_ms(self) -> int:
+        """When this replica was last told the time."""
+        return self.timer.slack_ns(self._now_ns) // MS
+
+    @property
+    def restarts(self) -> Counter[str]:
+        return self.outbox.restarts
+
+    @property
+    def refused(self) -> Counter[str]:
+        return self.outbox.refused
+
+    def peer_progress(self) -> tuple[PeerProgress, ...]:
+        """What a leader knows of the others; empty elsewhere."""
+        leading = self.election.leading
+        return () if leading is None else leading.progress(self._now_ns)
+
+    def short_of(self, now_ns: int) -> int:
+        """On a leader: how many members of the in-sync set would have to be heard again before anything can be committed."""
+        leading = self.election.leading
+        return 0 if leading is None else self.membership.policy.short_of(now_ns, leading.peers)
+
+    def keeps_up(self, node: str, now_ns: int) -> bool:
+        """Leader only: whether this peer was heard within the shortest election timeout, and lacks nothing that is not under way to it."""
+        leading = self.election.leading
+        return leading is not None and self.handovers.keeps_up(leading, node, now_ns)
+
+    def best_successor(self, now_ns: int) -> str | None:
+        """Leader only: the voter that could take over soonest, if any is there."""
+        leading = self.election.leading
+        return None if leading is None else self.handovers.best_successor(leading, now_ns)
+
+    def chain_question(self, message: Append) -> int | None:
+        """The one index at which the driver must compare chain CRCs before it steps this message; None if there is none."""
+        return chain_question(self.log_state.view, message)
+
+    def take_changes(self) -> tuple[LeaderChange, ...]:
+        """Leaders that came and went since the last call."""
+        return self.election.take_changes()
+
+    def _leading(self) -> Leader:
+        leading = self.election.leading
+        assert leading is not None, self
+        return leading
+
+    # Time
 
     def tick(self, now_ns: int) -> None:
         """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
         self._now_ns = now_ns
-        self._take_office(now_ns)
-        if self.role is Role.LEADER:
-            if silent_ns := self._abandoned_ns(now_ns):
-                self._become_follower(self.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
-                if self.members.rule is Rule.IN_SYNC:
-                    # Others may hear each other, and the controller: they go first.
-                    self._election_due_ns += self.config.timing.election_max_ns
-            elif self.handover is not None and now_ns >= self.handover.until_ns:
-                self._give_up_handover(self._why_late(self.handover))
-        elif self._may_campaign() and now_ns >= self._election_due_ns:
-            if self._excuse_late_tick(now_ns):
-                return
-            silent_ms = (now_ns - self._leader_heard_ns) // MS
-            known = self._last_leader is not None
-            self._candidacy = Reason(Cause.ELECTION_TIMEOUT, self._last_leader or "", silent_ms) if known else Reason(Cause.STARTED)
-            self._campaign(now_ns, pre=True)
-        elif now_ns >= self._canvass_until_ns:
-            self._count_votes(now_ns)
+        election, timer, policy = self.election, self.timer, self.membership.policy
+        election.take_office(now_ns)
+        if (leading := election.leading) is not None:
+            if silent_ns := leading.silence_ns(now_ns):
+                election.become_follower(election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
+                timer.postpone(policy.pause_after_silence_ns)
+            else:
+                self.handovers.expire(leading, now_ns)
+        elif now_ns >= timer.due_ns and self.membership.may_campaign():
+            if not timer.excuse(now_ns, follows=election.leader is not None):
+                election.campaign_for_silence(now_ns)
+        else:
+            election.end_canvass(now_ns)
 
-    def _excuse_late_tick(self, now_ns: int) -> bool:
-        """Whether a silence of the leader proves nothing, because this replica itself was late: while it got no processor time it could
-        have heard nobody, and what the leader sent meanwhile may not have been read yet. It waits once more for as long as it was late,
-        for a timeout without slack at most, which is time enough to read; a replica that is always late still campaigns the next time."""
-        late_ns = now_ns - self._election_due_ns
-        if self._excused or self.leader is None or late_ns < self.config.timing.heartbeat_ns:
-            return False
-        self._election_due_ns = now_ns + min(self._drawn_timeout_ns(), late_ns)
-        self._excused = True
-        return True
+    def wake_at_ns(self, now_ns: int) -> int:
+        """When `tick` and `take` are wanted at the latest."""
+        leading = self.election.leading
+        if leading is None:
+            return self.election.wake_at_ns()
+        handover = self.handovers.current
+        due_ns = leading.wake_at_ns(now_ns)
+        return due_ns if handover is None else min(due_ns, handover.until_ns)
 
-    def admit(self) -> None:
-        """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
-        self.met_by_all = True
-        # Until now nobody was asked to tick in time.
-        self._excused = True
-
-    def trimmed(self, begin_index: int) -> None:
-        """The log begins with `begin_index` now: what is gone was committed, and a peer that lacks it needs another way to get it."""
-        assert begin_index <= self.commit_index + 1, (begin_index, self)
-        self.log.trim(begin_index)
-        self.configurations.trim(begin_index)
-        for peer in self.peers.values():
-            peer.keep_from(begin_index, self._round)
+    # Messages
 
     def concerns(self, message: Message) -> bool:
-        """Whether it is to be heard: from a member; or from somebody who may well be one, although the entry that says so is not here yet
+        """Whether it is to be heard: from a member; or from a node that may well be one, although the entry that says so is not here yet
         (dissertation §4.1): the leader of this or a later term, and a candidate whose log goes beyond ours. Answers of strangers never
         count."""
-        if message.to != self.config.node or message.sender == self.config.node:
+        sender, members, election = message.sender, self.membership.members, self.election
+        if message.to != self.config.node or sender == self.config.node:
             return False
-        if message.sender in self.members.voters or message.sender in self.members.learners or message.sender in self.peers:
+        if sender in members.voters or sender in members.learners or (election.leading is not None and sender in election.leading.peers):
             return True
         if isinstance(message, VoteRequest):
-            return (message.last_term, message.last_index) > (self.log.end_term, self.log.end_index)
+            view = self.log_state.view
+            return (message.last_term, message.last_index) > (view.end_term, view.end_index)
         if isinstance(message, (Append, TimeoutNow, LeftBehind)):
-            return message.term > self.term or (message.term == self.term and self.leader in (None, message.sender))
+            return message.term > election.term or (message.term == election.term and election.leader in (None, sender))
         return False
 
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
         """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before, and
         `members` is what its membership entry says, if it pushes one."""
-        if self._fence is not None:
+        if self.outbox.fence is not None:
             return
         if not self.concerns(message):
-            self.refused["stranger"] += 1
+            self.outbox.refused["stranger"] += 1
             return
         self._now_ns = now_ns
-        if isinstance(message, VoteRequest):
-            self._on_vote_request(message, now_ns)
-        elif isinstance(message, VoteReply):
-            self._on_vote_reply(message, now_ns)
-        elif isinstance(message, Append):
-            self._on_append(message, now_ns, chains_agree, members)
-        elif isinstance(message, TimeoutNow):
-            self._on_timeout_now(message, now_ns)
-        elif isinstance(message, LeftBehind):
-            self._on_left_behind(message)
-        else:
-            self._on_append_reply(message, now_ns)
+        handler = HANDLERS.get((self.election.role, type(message)))
+        if handler is not None:
+            handler(self, message, now_ns, chains_agree, members)
+
+    def _vote(self, request: VoteRequest, now_ns: int, *_: object) -> None:
+        self.election.on_vote_request(request, now_ns)
+
+    def _count_vote(self, reply: VoteReply, now_ns: int, *_: object) -> None:
+        self.election.on_vote_reply(reply, now_ns)
+
+    def _follow(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None) -> None:
+        """Any role, because the sender leads its term."""
+        election, log, sender, extent = self.election, self.log_state, message.sender, message.extent
+        if message.term < election.term:
+            # A deposed leader learns of the newer term from this. Round 0: should it lead that term by now, this answers nothing it asked.
+            return self.answers.reject(sender, election.term, 0)
+        assert not log.writes_pending, "carry out and report the last range before the next"
+        if extent is not None and (extent.membership != (members is not None) or (members and extent.first_index != extent.last_index)):
+            self.outbox.refused["membership"] += 1
+            return None
+        if message.term == election.term and election.leader not in (None, sender):
+            return self.outbox.stop(f"{sender} and {election.leader} both lead term {message.term} (invariant I1)")
+        elected_here = message.term == election.term and election.voted_for not in (None, sender)
+        if elected_here and self.membership.policy.controller_elects:
+            # One master per epoch: this one's was promised to another, by votes before the group changed its rule. It takes another.
+            election.become_follower(election.term + 1, None, now_ns)
+            return self.answers.reject(sender, election.term, 0)
+        known = election.has_led(message.term, sender)
+        if (message.term, sender) != (election.term, election.leader):
+            reason = self.handovers.reason_to_yield(sender) if election.leading is not None else None
+            election.become_follower(message.term, sender, now_ns, reason)
+        election.vote_for_leader(sender)
+        assert election.following is not None
+        election.following.on_append(message, now_ns, chains_agree, members, known=known)
+        election.rest()
+        return None
+
+    def _advance_peer(self, reply: AppendReply, now_ns: int, *_: object) -> None:
+        election = self.election
+        if reply.term > election.term:
+            election.become_follower(reply.term, None, now_ns, self.handovers.reason_to_yield(reply.sender))
+        elif reply.term == election.term and election.leading is not None:
+            election.leading.on_append_reply(reply, now_ns)
+
+    def _take_over(self, message: TimeoutNow, now_ns: int, *_: object) -> None:
+        """The leader hands over: campaign; unless the word is old, or this replica is about to stop."""
+        election, view, following = self.election, self.log_state.view, self.election.following
+        stale = following is None or (message.term, message.sender) != (following.term, following.leader)
+        if stale or self.membership.policy.controller_elects or not self.membership.may_campaign():
+            self._refuse_handover()
+        elif self.handovers.leaving:
+            assert following is not None
+            following.accept()
+        elif (message.last_index, message.last_term) == (view.end_index, view.end_term):
+            election.campaign_as_told(message.sender, message.cause, now_ns)
+
+    def _refuse_handover(self, *_: object) -> None:
+        self.outbox.refused["stale-handover"] += 1
+
+    def _fall_behind(self, message: LeftBehind, *_: object) -> None:
+        if (message.term, message.sender) == (self.election.term, self.election.leader):
+            self.outbox.leave_behind(message.sender, message.begin_index)
+
+    # What the driver did
+
+    def admit(self) -> None:
+        """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
+        self.membership.admit()
+        self.timer.demand_punctuality()
+
+    def trimmed(self, begin_index: int) -> None:
+        """The log begins with `begin_index` now: what is gone was committed."""
+        self.log_state.trim(begin_index)
+        self.membership.trim(begin_index)
+        if self.election.leading is not None:
+            self.election.leading.trimmed(begin_index)
 
     def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False, members: Members | None = None) -> None:
         """Leader only: the driver appended this range of the leader's own term. `urgent`: it is to become durable at once; `early`: its
         `replicated_index` is waited for; `members`: what `propose_members` returned, for a membership entry alone."""
-        assert self.accepting and extent.term == self.term, (extent, self)
+        assert self.accepting and extent.term == self.election.term, (extent, self)
         assert extent.membership == (members is not None), "a membership entry begins with propose_members"
-        self.log.append(extent.first_index, extent.last_index, extent.term)
-        if members is not None:
-            self._change_members(extent, members)
-        if urgent:
-            self.urgent_index = extent.last_index
-        self._trail.total_bytes += extent.size
-        if early and not (self.members.rule is Rule.IN_SYNC and self.config.ha.ack_async):
-            self.early_index = extent.last_index
-        self._advance_replicated()
+        self._leading().appended(extent, members, self._now_ns, urgent=urgent, early=early)
+
+    def append_written(self) -> None:
+        """The range of the last `Writes.append` is in the log now; only from here on it counts as received."""
+        self.log_state.append_written()
+        if self.election.following is not None:
+            self.election.following.append_written()
+            self.election.rest()
+
+    def append_refused(self) -> None:
+        """That range could not be written (disk full): the log still ends before it, and the leader will push it again."""
+        self.membership.truncate_from(self.log_state.append_refused())
+        self.election.rest()
 
     def sync_begins(self) -> tuple[int, int]:
         """(term, index) that a sync starting now will make durable; hand it back to `synced`. One sync at a time."""
-        self._cut_since_sync = None
-        if self.role is Role.LEADER:
+        if self.election.leading is not None:
             # What this copy does not wait with, no other needs to wait with: so the sync at hand leads to a commit.
-            self.urge()
-        return self.log.end_term, self.log.end_index
+            self.log_state.request_flush()
+        return self.log_state.begin_sync()
 
     def synced(self, term: int, index: int) -> None:
         """The sync that began when the log ended with this entry succeeded."""
-        self.durable_index = max(self.durable_index, self._covered_by_sync(term, index))
-        if self.role is Role.LEADER:
-            self._advance_commit()
-            self._advance_replicated()
-        elif self._reply_owed and self.leader is not None:
-            self._reply_owed = self._durable_claim() < self.verified_index
-            self._accept(self.leader)
+        self.log_state.synced(term, index)
+        if (leading := self.election.leading) is not None:
+            leading.advance_commit()
+            leading.advance_held()
+        elif (following := self.election.following) is not None:
+            following.synced()
+
+    def urge(self) -> None:
+        """Nothing of what the log holds now may wait any longer for its sync; a leader tells its peers with the next `take`."""
+        self.log_state.request_flush()
+
+    # What the driver and operators ask for
+
+    def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
+        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so, for
+        people: `NotYet` where asking again will help."""
+        self._now_ns = now_ns
+        return self.changes.propose(self._leading(), change, now_ns)
+
+    def due_change(self, now_ns: int) -> MemberChange | None:
+        """Leader only: the rule that a change-over leads to; or a learner that is to be a voter again."""
+        leading = self.election.leading
+        if leading is None:
+            return None
+        self._now_ns = now_ns
+        return self.changes.due(leading, now_ns)
+
+    def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
+        """Leader only: hand over to this voter. None: it is under way, and asking again extends its deadline. Else why not."""
+        return self.handovers.transfer(self._leading(), to, cause, now_ns, patience_ns)
+
+    def leave(self) -> None:
+        """This replica is about to stop: it takes no leadership over any more, and says so."""
+        self.handovers.leave()
+
+    def read(self, token: int, now_ns: int) -> None:
+        """ReadIndex (dissertation §6.4): `Effects.reads` will name the entry that must be applied before the read is answered, once a round
+        of messages that begins after this was answered by a quorum; or None, as soon as this replica does not lead."""
+        self._now_ns = now_ns
+        self.reads.ask(token, leads=self.election.leading is not None)
+
+    def lease_index(self, now_ns: int) -> int | None:
+        """Leader only (§6.4.1): the entry that must be applied before a read is answered now, or None when nothing proves that no other
+        replica leads. Never again in a term in which a target was told to campaign."""
+        leading = self.election.leading
+        if leading is None or self.handovers.lease_given_up or self.outbox.fence is not None:
+            return None
+        return leading.lease_index(now_ns)
+
+    def appointed(self, appointment: Appointment, now_ns: int) -> None:
+        """The controller agreed on this; late or repeated words mean nothing."""
+        if self.outbox.fence is not None or not self.isr.learn(appointment, now_ns):
+            return
+        self._now_ns = now_ns
+        election = self.election
+        election.take_office(now_ns)
+        agreed = self.membership.policy.agreed
+        if election.role is Role.CANDIDATE and agreed is not None and agreed.epoch > election.term:
+            # Another is master now. It is waited for once, not for ever: it may have ended before it was ever heard.
+            election.become_follower(election.term, None, now_ns)
+        if (leading := election.leading) is not None:
+            leading.advance_commit()
+            leading.advance_held()
+            leading.review.hurry(now_ns)
 
     # Outputs
 
     def take_writes(self) -> Writes:
         """What must reach the disk; after stepping an `Append` the driver calls this before the next one."""
-        hard_state = HardState(self.term, self.voted_for)
-        writes = Writes(None if hard_state == self._saved else hard_state, self._truncate_from, self._append)
+        hard_state = HardState(self.election.term, self.election.voted_for)
+        writes = Writes(None if hard_state == self._saved else hard_state, *self.log_state.take_writes())
         self._saved = hard_state
-        self._appending = self._append
-        self._truncate_from = self._append = None
         return writes
 
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
-        if self.role is Role.LEADER and self._fence is None:
-            self._retire(now_ns)
+        election, outbox, reads = self.election, self.outbox, self.reads
+        if election.leading is not None and outbox.fence is None:
+            self._retire(election.leading, now_ns)
         writes = self.take_writes()
-        if self.role is Role.LEADER and self._fence is None:
-            self._advance_handover(now_ns)
-            self._watch_peers(now_ns)
-            self._review_in_sync(now_ns)
-            pushes = self._replicate(now_ns)
-            self._reads.answered(self._answered_round())
-        left_behind, self._left_behind = self._left_behind, None
-        messages, self._messages = (tuple(self._messages) if self._fence is None else ()), []
-        changed, self._role_changed = self._role_changed, False
-        reads = self._reads.take()
-        wishes, self._wishes = (tuple(self._wishes) if self._fence is None else ()), []
-        return Effects(self._fence, writes, messages, pushes, self.commit_index, changed, reads, left_behind, wishes)
+        if (leading := election.leading) is not None and outbox.fence is None:
+            self.handovers.advance(leading, now_ns)
+            leading.watch_peers(now_ns)
+            leading.review.review(now_ns)
+            pushes = leading.replicate(now_ns)
+            if reads.underway is not None:
+                reads.answered(leading.answered_round())
+        messages, changed, requests = outbox.take_messages(), election.take_role_changed(), outbox.take_requests()
+        told = reads.take(), outbox.take_left_behind(), requests
+        return Effects(outbox.fence, writes, messages, pushes, self.log_state.commit_index, changed, *told)
 
-    def wake_at_ns(self, now_ns: int) -> int:
-        """When `tick` and `take` are wanted at the latest."""
-        if self.role is Role.LEADER:
-            limit = NEVER_NS if self.handover is None else self.handover.until_ns
-            if self.members.rule is Rule.IN_SYNC:
-                return min(self._heartbeat_due_ns, self._news_due_ns, self._review_due_ns, limit)
-            alone_ns = self._quorum_contact_ns(now_ns) + self.config.timing.election_max_ns + self.slack_ns(now_ns)
-            return min(self._heartbeat_due_ns, self._news_due_ns, alone_ns, limit)
-        return min(self._election_due_ns, self._canvass_until_ns) if self._may_campaign() else NEVER_NS
+    def pushed(self, to: str, extent: Extent) -> Append:
+        """The driver read this range for a `Push`; the message that carries it."""
+        return self._leading().pushed(to, extent, self._now_ns)
+
+    def _retire(self, leading: Leader, now_ns: int) -> None:
+        """A leader that is no voter any more leads until that is committed (dissertation §4.2.2); then it hands over, or just stops."""
+        membership, handovers = self.membership, self.handovers
+        if self.config.node in membership.members.voters or membership.pending or handovers.current is not None:
+            return
+        successor = None if handovers.retiring else handovers.best_successor(leading, now_ns)
+        if successor is None:
+            self.election.become_follower(self.election.term, None, now_ns, Reason(Cause.REMOVED))
+        else:
+            handovers.transfer(leading, successor, Cause.REMOVED, now_ns, self.config.timing.election_max_ns)
+            handovers.retire()
+
+
+Handler = Callable[[Core, Any, int, bool, "Members | None"], None]
+HANDLERS: dict[tuple[Role, type[Any]], Handler] = {
+    **{(role, VoteRequest): Core._vote for role in Role},
+    **{(role, Append): Core._follow for role in Role},
+    **{(role, TimeoutNow): Core._refuse_handover for role in Role},
+    **{(role, LeftBehind): Core._fall_behind for role in (Role.FOLLOWER, Role.LEARNER)},
+    (Role.FOLLOWER, TimeoutNow): Core._take_over,
+    (Role.CANDIDATE, VoteReply): Core._count_vote,
+    (Role.LEADER, AppendReply): Core._advance_peer,
+}
+"""What each role does with each message. What is not here is late: an answer to a question of a former role."""

@@ -1,8 +1,9 @@
-"""What a core leaves for its driver, and the one order in which it may be carried out. Values only."""
+"""What a core leaves for its driver, and the one order in which the driver carries it out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from ledgermq.proto.types import HardState
 from ledgermq.raft.appointments import Wish
@@ -64,3 +65,43 @@ class Effects:
     reads: tuple[tuple[int, int | None], ...] = ()
     left_behind: tuple[str, int] | None = None
     wishes: tuple[Wish, ...] = ()
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What the parts of a core have decided and `Core.take` has not handed out yet; and counters for the operator.
+
+    fence        why this replica must stop for good; it is never cleared
+    messages     for other replicas
+    requests     for the controller
+    left_behind  (leader, its begin index), see `Effects`
+    refused      messages that were not heard, by reason
+    restarts     how often a peer without progress was compared with from the beginning
+    """
+
+    fence: str | None = None
+    messages: list[Message] = field(default_factory=list)
+    requests: list[Wish] = field(default_factory=list)
+    left_behind: tuple[str, int] | None = None
+    refused: Counter[str] = field(default_factory=Counter)
+    restarts: Counter[str] = field(default_factory=Counter)
+
+    def stop(self, reason: str) -> None:
+        """Fence: from now on nothing is decided any more, the driver must stop."""
+        self.fence = self.fence or reason
+
+    def leave_behind(self, leader: str, begin_index: int) -> None:
+        self.left_behind = leader, begin_index
+
+    def take_messages(self) -> tuple[Message, ...]:
+        """A fenced replica says nothing any more."""
+        messages, self.messages = (() if self.fence is not None else tuple(self.messages)), []
+        return messages
+
+    def take_requests(self) -> tuple[Wish, ...]:
+        requests, self.requests = (() if self.fence is not None else tuple(self.requests)), []
+        return requests
+
+    def take_left_behind(self) -> tuple[str, int] | None:
+        left_behind, self.left_behind = self.left_behind, None
+        return left_behind

@@ -2,17 +2,21 @@
 
 A configuration is in effect as soon as its entry is appended, and gone when that entry is cut off again. Any two majorities of neighbouring
 configurations share a voter, because they differ in one voter at most; so a change begins only when the one before is committed. Here live
-these values and this arithmetic; whether a leader may change anything now is `changing.py`'s to say.
+these values and this arithmetic, and `Membership`: what the members make of this replica. Whether a leader may change anything now is
+decided in `member_changes.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ledgermq.raft.config import Members, Rule
-from ledgermq.raft.messages import NO_INDEX
+from ledgermq.proto.types import Role
+from ledgermq.raft.config import Members, RaftConfig, Rule
+from ledgermq.raft.log_state import LogState
+from ledgermq.raft.messages import NO_INDEX, VoteRequest
+from ledgermq.raft.policy import Policy
 
 
 class Change(Enum):
@@ -50,15 +54,6 @@ class MemberChange:
     reason: str = ""
     rule: Rule = Rule.MAJORITY
     observer: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """A change of members needs this node out of the in-sync set first. It is not wished back into the set until the change is made, or
-    nobody has asked for it until `until_ns`. `lost`: the node's directory is gone, so it leaves also a set that is too small without it."""
-
-    until_ns: int
-    lost: bool
 
 
 def changed(members: Members, change: MemberChange, index: int) -> Members | str:
@@ -177,3 +172,107 @@ class Configurations:
 
     def __repr__(self) -> str:
         return f"Configurations({' '.join(f'{index}:{members.nodes}' for index, members in self._runs)})"
+
+
+class Membership:
+    """The configuration in force, and what it makes of this replica.
+
+    configurations  those of the log; only this class changes them
+    members         the latest one; in effect as soon as its entry is appended (dissertation §4.1)
+    policy          the rule that these members have
+    met_by_all      every other voter knows this very directory, so that an empty one in its place would be noticed
+    """
+
+    def __init__(
+        self,
+        config: RaftConfig,
+        log: LogState,
+        configurations: Configurations,
+        policy_of: Callable[[Members], Policy],
+        *,
+        met_by_all: bool,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._policy_of = policy_of
+        self.configurations = configurations
+        self.met_by_all = met_by_all
+        self.members = configurations.latest
+        self.policy = policy_of(self.members)
+
+    # The configuration in force
+
+    def _follow_log(self) -> None:
+        self.members = self.configurations.latest
+        self.policy = self._policy_of(self.members)
+
+    def append(self, index: int, members: Members) -> None:
+        """The entry `index` was appended, which makes these members."""
+        self.configurations.append(index, members)
+        self._follow_log()
+
+    def truncate_from(self, index: int) -> None:
+        """An entry that is cut off takes its members with it (dissertation §4.1)."""
+        if self.configurations.truncate_from(index):
+            self._follow_log()
+
+    def trim(self, begin_index: int) -> None:
+        self.configurations.trim(begin_index)
+
+    @property
+    def pending(self) -> bool:
+        """The latest change is not committed yet."""
+        return self.configurations.latest_index > self._log.commit_index
+
+    # Standing: what the members make of this replica
+
+    def admit(self) -> None:
+        """Every other voter has met this directory now."""
+        self.met_by_all = True
+
+    @property
+    def admitted(self) -> bool:
+        """A vote or a copy counts only if its loss would be noticed: the members name this very directory, or, where they name none, all
+        other voters have met it."""
+        return self.admitted_by(self.members)
+
+    def admitted_by(self, members: Members) -> bool:
+        named = members.incarnations.get(self._config.node)
+        return self.met_by_all if named is None or not self._config.incarnation else named == self._config.incarnation
+
+    def leaves(self) -> bool:
+        """A voter that is being removed, until that is committed. It was this very directory that voted: a new one in its place never
+        counts for what was promised by the lost one, on whose account a candidate without that entry may have been elected."""
+        node, members = self._config.node, self.members
+        if node in members.voters or not self.pending:
+            return False
+        before = self.configurations.before
+        if node not in before.voters:
+            return False
+        return self.admitted_by(before) and (node not in members.incarnations or self.admitted)
+
+    def resting_role(self) -> Role:
+        """What this replica is when it neither leads nor campaigns."""
+        return Role.FOLLOWER if self._config.node in self.members.voters or self.leaves() else Role.LEARNER
+
+    def counts(self) -> bool:
+        """Whether this copy may count: a voter's; or of one that is being removed, until that is committed; or of a learner for certain,
+        which may have been made a voter since. An uncommitted learner may be a voter whose old promises are forgotten."""
+        node, members = self._config.node, self.members
+        if node in members.voters or (node in members.learners and not self.pending):
+            return self.admitted
+        return self.leaves()
+
+    def may_vote(self, request: VoteRequest) -> bool:
+        """Yes if this copy counts; or if the candidate's members name this very directory: it was made a voter by an entry that is not
+        here yet, and the entry that made it a learner, which ended its old promises, was committed before (dissertation §4.1). Never if
+        they name another directory: to that candidate it is another server, which may vote in this term itself."""
+        mine = self._config.incarnation
+        if mine and request.incarnation not in ("", mine):
+            return False
+        named = self.members.incarnations.get(self._config.node, mine)
+        return self.counts() or (named == mine == request.incarnation != "")
+
+    def may_campaign(self) -> bool:
+        """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
+        return self.policy.may_campaign() and self.resting_role() is Role.FOLLOWER and self.counts()

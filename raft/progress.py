@@ -8,7 +8,7 @@ from enum import Enum
 
 from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.messages import AppendReply, Extent
+from ledgermq.raft.messages import Append, AppendReply, Extent
 from ledgermq.raft.window import Window
 
 RETIRED_BOOTS = 8
@@ -125,11 +125,15 @@ class Peer:
         self.boot_id = reply.boot_id
         return True
 
-    def asked(self, round_: int, now_ns: int) -> None:
-        """A message of this round leaves for it, not before `now_ns`."""
+    def asked(self, message: Append, now_ns: int) -> None:
+        """This message leaves for it, not before `now_ns`."""
         self.probe_due = False
         if self._asked is None:
-            self._asked = (round_, now_ns)
+            self._asked = (message.round, now_ns)
+        last_index = message.last_index
+        self.told_commit = max(self.told_commit, min(message.commit_index, last_index))
+        if not message.lazy:
+            self.told_urgent = max(self.told_urgent, last_index)
 
     def heard(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
         """It answered; after a longer silence than `silence_ns` its progress is measured from here."""
@@ -145,6 +149,21 @@ class Peer:
         """From this entry on it is known by another directory; what the former one confirmed is lost with it."""
         self.named_at, self.provisional = index, True
         self._forget(round_)
+
+    def remove(self, index: int) -> None:
+        """The entry `index` removed it from the group, unless an earlier one did."""
+        self.removed_by = self.removed_by or index
+
+    def readmit(self) -> None:
+        """It is a member."""
+        self.removed_by = None
+
+    def may_be_forgotten(self, commit_index: int, now_ns: int, after_ns: int) -> bool:
+        """Whether its removal is committed, and it had `after_ns` to hear of that, counted from the first time this is asked."""
+        if self.removed_by is None or self.removed_by > commit_index:
+            return False
+        self.forget_at_ns = self.forget_at_ns or now_ns + after_ns
+        return now_ns >= self.forget_at_ns
 
     def stalled(self, end_index: int, now_ns: int, stall_ns: int, silence_ns: int) -> bool:
         """Whether it answered for `stall_ns`, without a silence as long as `silence_ns`, and received nothing of what it lacks."""

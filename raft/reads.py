@@ -16,7 +16,7 @@ DRIFT_DIVISOR = 10
 def lease_ns(election_min_ns: int) -> int:
     """How long after the sending of a round that a majority answered nobody else can be elected. Every voter that answered refuses all
     candidates for the shortest election timeout after it heard the round, which was later than its sending. A voter whose election timeout
-    late signs of life have lengthened (`State.slack_ns`) promises no more than any other, so a lease never grows with slack."""
+    late signs of life have lengthened (`ElectionTimer.slack_ns`) promises no more than any other, so a lease never grows with slack."""
     return election_min_ns - election_min_ns // DRIFT_DIVISOR
 
 
@@ -37,6 +37,13 @@ class Reads:
     asked: list[int] = field(default_factory=list)
     underway: Batch | None = None
     done: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def ask(self, token: int, *, leads: bool) -> None:
+        """A read was asked for; a replica that does not lead refuses it at once."""
+        if leads:
+            self.asked.append(token)
+        else:
+            self.done.append((token, None))
 
     def begin(self, commit_index: int, round_: int) -> bool:
         """Let everything asked wait for round `round_`, the next one. False: nothing is asked, or a round is under way."""

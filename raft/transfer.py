@@ -69,5 +69,9 @@ class Handover:
         if not self.closed:
             self.until_ns = max(self.until_ns, until_ns)
 
+    def tell(self, again_ns: int) -> None:
+        """The target is told to take over."""
+        self.told, self.again_ns = True, again_ns
+
     def close(self, until_ns: int) -> None:
         self.closed, self.until_ns = True, until_ns

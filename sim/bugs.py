@@ -24,7 +24,7 @@ from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.shipping.installation import Install
-from ledgermq.node.replica.shipping.ports import RebuildOutput
+from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES
@@ -32,11 +32,16 @@ from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, Synced
 from ledgermq.raft.appointments import Appointment, Elect, elect
 from ledgermq.raft.config import Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
-from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.election import Election
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.leader import ANSWERED_ROUND, DURABLE
+from ledgermq.raft.leader import Leader as RaftLeader
+from ledgermq.raft.log_state import LogState
+from ledgermq.raft.membership import MemberChange, Membership
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message, VoteRequest
+from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
-from ledgermq.raft.state import NEVER_NS
 from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.keeping import Keeper
 from ledgermq.storage.disk import Disk
@@ -106,41 +111,54 @@ class ForgetsVotes(ForgetfulDisk):
         return fresh
 
 
-class AcksBeforeSync(Core):
+class AcksBeforeSync(LogState):
     """Calls durable what was only received."""
 
-    def _durable_claim(self) -> int:
-        return self.log.end_index if self.leader == self.config.node else self.verified_index
+    def leader_claim(self) -> int:
+        return self.view.end_index
+
+    def follower_claim(self) -> int:
+        return self.verified_index
 
 
-class HoldsForAll(Core):
+def with_policies(broken: Callable[[type[Policy]], type[Policy]]) -> dict[Rule, type[Policy]]:
+    """Every policy with the same bug in it."""
+    return {rule: broken(policy) for rule, policy in POLICIES.items()}
+
+
+def holds_for_all(policy: type[Policy]) -> type[Policy]:
     """Takes its own copy for that of a majority. Only acknowledgements from memory rest on this rule."""
 
-    def _early_claim(self) -> int:
-        return self.log.end_index
+    def early_claim(self: Policy, peers: Peers) -> int:
+        return self._log.view.end_index
+
+    return type("HoldsForAll", (policy,), {"early_claim": early_claim})
 
 
-class CallsLazyDurable(Core):
+class CallsLazyDurable(LogState):
     """As if an entry that need not be synced yet were as good as synced."""
 
-    def _durable_claim(self) -> int:
-        claim = super()._durable_claim()
-        lazy = self.log.end_index if self.leader == self.config.node else self.verified_index
-        return lazy if claim >= self.urgent_index else claim
+    def leader_claim(self) -> int:
+        claim = super().leader_claim()
+        return self.view.end_index if claim >= self.urgent_index else claim
+
+    def follower_claim(self) -> int:
+        claim = super().follower_claim()
+        return self.verified_index if claim >= self.urgent_index else claim
 
 
-class CommitsOldTerms(Core):
+class CommitsOldTerms(RaftLeader):
     """Counts copies of entries of earlier terms (Raft paper, figure 8)."""
 
-    def _may_commit(self, index: int) -> bool:
+    def is_of_this_term(self, index: int) -> bool:
         return index >= 0
 
 
-class BelievesEverySync(Core):
+class BelievesEverySync(LogState):
     """Takes a finished sync for durable entries that were replaced while it ran."""
 
-    def _covered_by_sync(self, term: int, index: int) -> int:
-        return min(index, self.log.end_index)
+    def covered_by_sync(self, term: int, index: int) -> int:
+        return min(index, self.view.end_index)
 
 
 class LeavesTails(EntryLog):
@@ -177,29 +195,28 @@ class RetriesSyncs(EntryLog):
         super().finish_sync(job, None)
 
 
-class VotesForAnyLog(Core):
+class VotesForAnyLog(Election):
     """Does not look at a candidate's log (Raft §5.4.1)."""
 
-    def _up_to_date(self, request: VoteRequest) -> bool:
+    def is_up_to_date(self, request: VoteRequest) -> bool:
         return True
 
 
-class CommitsUnverified(Core):
+class CommitsUnverified(LogState):
     """Takes the leader's word about entries that it has not compared with its own."""
 
-    def _follow_commit(self) -> None:
-        self.commit_index = max(self.commit_index, min(self._leader_commit, self.log.end_index))
-        self._rest()
+    def follow_commit(self, leader_commit: int) -> None:
+        self.commit_index = max(self.commit_index, min(leader_commit, self.view.end_index))
 
 
-class ForgetsLeader(Core):
+class ForgetsLeader(Election):
     """Votes for others although it hears a leader, and right after it started (Raft dissertation §4.2.3, §6.4.1)."""
 
-    def _hears_leader(self, now_ns: int) -> bool:
+    def hears_leader(self, now_ns: int) -> bool:
         return False
 
 
-class LeasesFromReceipt(Core):
+class LeasesFromReceipt(RaftLeader):
     """Counts a lease from the moment it heard of a round's answer instead of the round's sending."""
 
     def lease_index(self, now_ns: int) -> int | None:
@@ -216,34 +233,35 @@ class LeasesThroughTransfers(Core):
     """Goes on with its lease although somebody was told to take over."""
 
     def lease_index(self, now_ns: int) -> int | None:
-        given_up, self._lease_given_up = self._lease_given_up, False
-        found = super().lease_index(now_ns)
-        self._lease_given_up = given_up
-        return found
+        leading = self.election.leading
+        return None if leading is None or self.outbox.fence is not None else leading.lease_index(now_ns)
 
 
 class ChangesAtOnce(Core):
     """Changes the members although the change before is not committed (Raft dissertation §4.1)."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
-        commit, self.commit_index = self.commit_index, max(self.commit_index, self.configurations.latest_index)
+        log, commit_index = self.log_state, self.commit_index
+        log.commit_index = max(commit_index, self.configurations.latest_index)
         try:
             return super().propose_members(change, now_ns)
         finally:
-            self.commit_index = commit
+            log.commit_index = commit_index
 
 
-class CountsProvisional(Core):
-    """Counts the copy of a directory whose loss nobody would notice."""
+def counts_provisional(policy: type[Policy]) -> type[Policy]:
+    """Counts the copy of a directory whose loss would go unnoticed."""
 
-    def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
-        told = {peer.node: peer.provisional for peer in self.peers.values()}
-        for peer in self.peers.values():
+    def reached(self: Policy, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
+        told = {peer.node: peer.provisional for peer in peers.values()}
+        for peer in peers.values():
             peer.provisional = False
-        found = super()._reached(own, value)
-        for peer in self.peers.values():
+        found = policy.reached(self, own, peers, value)
+        for peer in peers.values():
             peer.provisional = told[peer.node]
         return found
+
+    return type("CountsProvisional", (policy,), {"reached": reached})
 
 
 class ForgetsVoteAtInstall(Install):
@@ -346,45 +364,53 @@ class TrimsWithoutSnapshot(Keeper):
 class ShrinksAtOnce(Core):
     """Does without a slave from the moment it wishes so, whether the metadata quorum agreed or not."""
 
-    def _required(self) -> Collection[str]:
-        required, agreed = super()._required(), self.agreed
-        if agreed is None or self.role is not Role.LEADER or agreed.master != self.config.node:
-            return required
-        return set(required) - self._leaving_set(agreed, self._now_ns)
+    def _policy_of(self, members: Members) -> Policy:
+        core = self
+
+        class Shrinks(InSync):
+            def required(self) -> Collection[str]:
+                required, agreed, leading = super().required(), self.agreed, core.election.leading
+                if agreed is None or leading is None or agreed.master != core.config.node:
+                    return required
+                return set(required) - leading.review.leaving_set(agreed, core._now_ns)
+
+        if members.rule is not Rule.IN_SYNC:
+            return super()._policy_of(members)
+        return Shrinks(members, self.config, self.log_state, self.isr, self.timer)
 
 
-class ForgetsJoiners(Core):
+class ForgetsJoiners(InSync):
     """Counts a slave that it wished into the set only when it hears that it is in."""
 
-    def _required(self) -> Collection[str]:
-        return self._in_sync()
+    def required(self) -> Collection[str]:
+        return self.electors()
 
 
-class TakesAnybodyIn(Core):
+class TakesAnybodyIn(IsrReview):
     """Wishes a slave into the set although it lacks entries that are committed."""
 
-    def _may_join(self, node: str, now_ns: int) -> bool:
-        return self._is_there(node, now_ns)
+    def may_join(self, node: str, now_ns: int) -> bool:
+        return is_there(self._peers.get(node), now_ns, self._config.timing.election_max_ns)
 
 
-class WishesEvictedBack(Core):
+class WishesEvictedBack(IsrReview):
     """Forgets that a change wants a node out of the in-sync set once it is out, and wishes it back before the change is asked for again."""
 
-    def _forget_evictions(self, now_ns: int) -> None:
-        super()._forget_evictions(now_ns)
-        self._evicting = {node: eviction for node, eviction in self._evicting.items() if node in self._in_sync()}
+    def forget_evictions(self, policy: InSync, now_ns: int) -> None:
+        super().forget_evictions(policy, now_ns)
+        self.evicting = {node: eviction for node, eviction in self.evicting.items() if node in policy.electors()}
 
 
-class LeadsAgain(Core):
+class LeadsAgain(Election):
     """Leads the epoch it was appointed for again after a restart."""
 
-    def _take_office(self, now_ns: int) -> None:
-        agreed, me = self.agreed, self.config.node
+    def take_office(self, now_ns: int) -> None:
+        agreed, me = self._membership.policy.agreed, self._config.node
         again = agreed is not None and (agreed.epoch, agreed.master) == (self.term, me) and self.role is Role.FOLLOWER
-        if again and self.voted_for == me and self._counts():
-            self._become_leader(now_ns)
+        if again and self.voted_for == me and self._membership.counts():
+            self.become_leader(now_ns)
         else:
-            super()._take_office(now_ns)
+            super().take_office(now_ns)
 
 
 class FollowsBoth(Core):
@@ -392,30 +418,23 @@ class FollowsBoth(Core):
 
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
         if isinstance(message, Append) and self.members.rule is Rule.IN_SYNC and message.term == self.term and self.leader is None:
-            self.voted_for = message.sender
+            self.election.voted_for = message.sender
         super().step(message, now_ns, chains_agree=chains_agree, members=members)
 
 
-class CountsAMajority(Core):
+class CountsAMajority(InSync):
     """Confirms what a majority of the in-sync set has."""
 
-    def _reached(self, own: int, value: Callable[[Peer], int]) -> int:
-        if self.members.rule is not Rule.IN_SYNC:
-            return super()._reached(own, value)
-        peers = [self.peers.get(node) for node in self._required() if node != self.config.node]
-        return reached_by_majority([own, *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in peers)])
+    def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
+        others = [peers.get(node) for node in self.required() if node != self._config.node]
+        return reached_by_majority([own, *(NO_INDEX if peer is None or peer.provisional else value(peer) for peer in others)])
 
 
 class LeasesByMajority(CountsAMajority):
-    """Only for its lease."""
+    """Only for its lease and for contact: commits and ReadIndex wait for the whole set."""
 
-    def _advance_commit(self) -> None:
-        candidate = Core._reached(self, self._durable_claim(), lambda peer: peer.durable)
-        if candidate > self.commit_index and self._may_commit(candidate) and not self._lacks_copies(candidate):
-            self.commit_index = candidate
-
-    def _answered_round(self) -> int:
-        return Core._reached(self, NEVER_NS, lambda peer: peer.answered_round)
+    def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
+        return (InSync if value in (DURABLE, ANSWERED_ROUND) else CountsAMajority).reached(self, own, peers, value)
 
 
 class NeverShort(Core):
@@ -425,17 +444,17 @@ class NeverShort(Core):
         super().__init__(replace(config, ha=replace(config.ha, minimum=1)), *given, **named)
 
 
-class TakesAnyOffice(Core):
+class TakesAnyOffice(InSync):
     """Stands for election, and takes office, although the set does not name it."""
 
-    def _is_electable(self) -> bool:
+    def may_campaign(self) -> bool:
         return True
 
 
-class KnowsNoDirectories(TakesAnyOffice):
+class TakesAnyDirectory(Membership):
     """Takes its directory for the one that the group knows."""
 
-    def _admitted_by(self, members: Members) -> bool:
+    def admitted_by(self, members: Members) -> bool:
         return True
 
 
@@ -509,31 +528,42 @@ ELECTS: dict[Bug, Callable[[Appointment | None, Elect], Appointment | str]] = {
     Bug.EPOCH_AS_ASKED: elect_as_asked,
     Bug.INCARNATION_IGNORED: elect_any_directory,
 }
+
+
+def core_with(**types: Any) -> type[Core]:
+    """A core that is made of these types instead of the product's."""
+    return type("BrokenCore", (Core,), types)
+
+
+def core_in_sync(policy: type[InSync], **types: Any) -> type[Core]:
+    return core_with(policies={**POLICIES, Rule.IN_SYNC: policy}, **types)
+
+
 CORES: dict[Bug, type[Core]] = {
-    Bug.ACK_BEFORE_SYNC: AcksBeforeSync,
-    Bug.OLD_TERM_COMMIT: CommitsOldTerms,
-    Bug.ABA_IN_SYNCED: BelievesEverySync,
-    Bug.EARLY_ACK_ALONE: HoldsForAll,
-    Bug.LAZY_CALLED_DURABLE: CallsLazyDurable,
-    Bug.VOTE_FOR_ANY_LOG: VotesForAnyLog,
-    Bug.COMMIT_UNVERIFIED: CommitsUnverified,
-    Bug.LEADER_FORGOTTEN: ForgetsLeader,
-    Bug.LEASE_FROM_RECEIPT: LeasesFromReceipt,
+    Bug.ACK_BEFORE_SYNC: core_with(log_type=AcksBeforeSync),
+    Bug.OLD_TERM_COMMIT: core_with(leader_type=CommitsOldTerms),
+    Bug.ABA_IN_SYNCED: core_with(log_type=BelievesEverySync),
+    Bug.EARLY_ACK_ALONE: core_with(policies=with_policies(holds_for_all)),
+    Bug.LAZY_CALLED_DURABLE: core_with(log_type=CallsLazyDurable),
+    Bug.VOTE_FOR_ANY_LOG: core_with(election_type=VotesForAnyLog),
+    Bug.COMMIT_UNVERIFIED: core_with(log_type=CommitsUnverified),
+    Bug.LEADER_FORGOTTEN: core_with(election_type=ForgetsLeader),
+    Bug.LEASE_FROM_RECEIPT: core_with(leader_type=LeasesFromReceipt),
     Bug.LEASE_OUTLIVES_TRANSFER: LeasesThroughTransfers,
     Bug.TWO_CHANGES_AT_ONCE: ChangesAtOnce,
-    Bug.PROVISIONAL_COUNTED: CountsProvisional,
+    Bug.PROVISIONAL_COUNTED: core_with(policies=with_policies(counts_provisional)),
     Bug.SHRUNK_BEFORE_AGREED: ShrinksAtOnce,
-    Bug.JOINER_NOT_COUNTED: ForgetsJoiners,
-    Bug.JOINS_BEHIND: TakesAnybodyIn,
-    Bug.EPOCH_LED_TWICE: LeadsAgain,
-    Bug.EVICTED_WISHED_BACK: WishesEvictedBack,
+    Bug.JOINER_NOT_COUNTED: core_in_sync(ForgetsJoiners),
+    Bug.JOINS_BEHIND: core_with(review_type=TakesAnybodyIn),
+    Bug.EPOCH_LED_TWICE: core_with(election_type=LeadsAgain),
+    Bug.EVICTED_WISHED_BACK: core_with(review_type=WishesEvictedBack),
     Bug.TWO_MASTERS_ACCEPTED: FollowsBoth,
-    Bug.IN_SYNC_BY_MAJORITY: CountsAMajority,
+    Bug.IN_SYNC_BY_MAJORITY: core_in_sync(CountsAMajority),
     Bug.MINIMUM_IGNORED: NeverShort,
-    Bug.ELECTED_OUT_OF_SYNC: TakesAnyOffice,
-    Bug.INCARNATION_IGNORED: KnowsNoDirectories,
+    Bug.ELECTED_OUT_OF_SYNC: core_in_sync(TakesAnyOffice),
+    Bug.INCARNATION_IGNORED: core_in_sync(TakesAnyOffice, membership_type=TakesAnyDirectory),
     Bug.CHANGE_OVER_AT_ONCE: ChangesRuleAtOnce,
-    Bug.LEASE_BY_MAJORITY: LeasesByMajority,
+    Bug.LEASE_BY_MAJORITY: core_in_sync(LeasesByMajority),
 }
 REPLICAS: dict[Bug, type[RaftReplica]] = {
     Bug.CHAIN_NOT_VERIFIED: TrustsPayloads,

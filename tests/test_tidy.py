@@ -6,7 +6,6 @@ The tables below are the rules; a new package or exception is a line here, with 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node": set(),
     "node.runtime": RUNTIME,
     "node.broker": LEAVES | BASE,
-    "node.broker.filters": {"node.broker.filters", "node.broker.ports", "proto"},
+    "node.broker.filters": {"node.broker.filters", "proto"},
     "node.broker.calls": {"node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
     "node.broker.state": {"node.broker.state", "node.broker.calls", *LEAVES, *BASE},
     "node.broker.decisions": {"node.broker.decisions", "node.broker.state", "node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
@@ -39,25 +38,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.replica.shipping": {"node.replica.shipping", "node.replica.consensus", *DECIDES},
     "node.replica.retention": {"node.replica.retention", *DECIDES},
     "node.controller": {"node.controller", "node.broker.calls", *RUNTIME},
-    "node.replica.ports": {"node.broker.ports", *BASE},
     "node.replica.background": {"node.replica.background", "node.replica.retention", *DECIDES, *RUNTIME},
-    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", "node.replica.ports", *DECIDES, *RUNTIME},
+    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", *DECIDES, *RUNTIME},
     "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
-    "node.frontend.ports": {"node.controller", "node.broker.calls", *RUNTIME},
     "node.frontend.security": {"node.frontend.security", "node.controller", *RUNTIME},
-    "node.frontend.routing": {"node.frontend.routing", "node.frontend.ports", "node.replica.peers", "node.broker.calls", *RUNTIME},
+    "node.frontend.routing": {"node.frontend.routing", "node.replica.peers", "node.broker.calls", *RUNTIME},
     "node.frontend.rocketmq.wire": {
-        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters", *LEAVES),
+        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters"),
         *RUNTIME,
     },
     "node.frontend.rocketmq": {
-        *("node.frontend.rocketmq", "node.frontend.ports", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
         *("node.broker.calls", "node.broker.filters", *LEAVES),
         *RUNTIME,
     },
     "node.frontend.native": {
-        *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.ports"),
-        *("node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
         *("node.broker.calls", "node.broker.state.recent", *LEAVES),
         *RUNTIME,
     },
@@ -258,6 +254,47 @@ def test_no_package_cycles() -> None:
     assert package_cycles(arrows), "an arrow against the drawing was not seen"
 
 
+def shared_fields(trees: list[tuple[str, ast.Module]]) -> list[str]:
+    """Writes to a field by anything but the class that owns it: to another object's field, or to a field that a base class writes."""
+    classes = [(name, node) for name, tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    writes = {(name, node.name): own_writes(node) for name, node in classes}
+    by_name: dict[str, set[str]] = {}
+    for (_, own), fields in writes.items():
+        by_name.setdefault(own, set()).update(fields)
+    found = []
+    for name, tree in trees:
+        own = {id(write) for _, node in classes for write in self_writes(node)}
+        foreign = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)]
+        found += [f"{name}:{node.lineno} writes {ast.unparse(node)}" for node in foreign if id(node) not in own]
+        called = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")]
+        found += [f"{name}:{node.lineno} calls {ast.unparse(node.func)}" for node in called]
+    for name, node in classes:
+        bases = {ast.unparse(base) for base in node.bases}
+        both = {field for base in bases for field in by_name.get(base, set())} & writes[name, node.name]
+        found += [f"{name}:{node.lineno} {node.name} and its base both write {field}" for field in sorted(both)]
+    return found
+
+
+def self_writes(owner: ast.ClassDef) -> list[ast.Attribute]:
+    attributes = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)]
+    return [node for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"]
+
+
+def own_writes(owner: ast.ClassDef) -> set[str]:
+    return {node.attr for node in self_writes(owner)}
+
+
+def test_every_field_of_the_raft_core_has_one_owner() -> None:
+    """A field is written only through `self`, and by one class of a line of classes."""
+    assert not (found := shared_fields([(name, tree) for name, _, tree in ALL if name.startswith("raft")])), "\n".join(found)
+    wrong = "class A:\n def f(self): self.x = 1\nclass B(A):\n def g(self, a): self.x = a.y = 2; setattr(a, 'z', 3)"
+    assert [said.partition(" ")[2] for said in shared_fields([("raft.wrong", ast.parse(wrong))])] == [
+        "writes a.y",
+        "calls setattr",
+        "B and its base both write x",
+    ]
+
+
 FOLDER_MAX = 25
 TWICE = {"__init__", "state", "decide", "ports", "service", "wire"}
 """Names that say the same of each concept they stand in."""
@@ -270,41 +307,6 @@ def test_rooms_are_small_and_names_are_unique() -> None:
     assert not {str(room): count for room, count in sizes.items() if count > FOLDER_MAX}
     names = Counter(path.stem for path in inside)
     assert not {name for name, count in names.items() if count > 1 and name not in TWICE}
-
-
-PORTS_ELSEWHERE = {"NodeParts": "it names Hosted, whose ReplicaHost imports hosting/ports.py: there it would be a cycle"}
-
-
-def protocols() -> list[tuple[str, Path]]:
-    """Name and module of every `typing.Protocol` of `node/`."""
-    return [
-        (node.name, path.relative_to(ROOT))
-        for name, path, tree in ALL
-        if name.startswith("node.")
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
-    ]
-
-
-def test_ports_stand_in_ports_modules_once() -> None:
-    """A collaborator has one port: a `Protocol` is in the `ports.py` of its room or concept, under a name of its own."""
-    assert protocols()
-    assert not [f"{path}: {name}" for name, path in protocols() if path.name != "ports.py" and name not in PORTS_ELSEWHERE]
-    assert not {name for name, count in Counter(name for name, _ in protocols()).items() if count > 1}
-
-
-def test_named_modules_exist() -> None:
-    """A module that a docstring or comment of the product cites as `name.py` is there."""
-    known = {str(path.relative_to(ROOT)) for path in tracked("*.py")}
-    ends = {"/".join(Path(name).parts[-length:]) for name in known for length in range(1, len(Path(name).parts) + 1)}
-    gone = [
-        f"{path.relative_to(ROOT)}:{number}: {name}"
-        for _, path, _ in ALL
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        for name in re.findall(r"`([a-z0-9_/]+\.py)(?=[`:])", line)
-        if name not in ends
-    ]
-    assert not gone, "\n".join(gone)
 
 
 def test_modules_open_with_their_law() -> None:

@@ -23,6 +23,7 @@ from ledgermq.raft.appointments import Alter, Elect
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
+from ledgermq.raft.leader import NEVER_NS
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 from ledgermq.raft.progress import Peer
 from ledgermq.raft.transfer import Cause
@@ -41,6 +42,11 @@ FOUNDERS = ("n1", "n2", "n3")
 SPARE = "n4"
 ENDS_WITHIN = 80
 """Heartbeats: several elections, and several times as long as a node is kept out of the in-sync set for a change."""
+
+
+def evicting(core: Core) -> list[str]:
+    leading = core.election.leading
+    return [] if leading is None else sorted(leading.review.evicting)
 
 
 class NoChance:
@@ -300,7 +306,7 @@ class States(HaCluster):
 
     def told(self) -> str:
         cores = [member.core for member in self.members.values()]
-        return "; ".join(f"{core!r} {core.members.voters} evicting {core._evicting} joining {core._joining}" for core in cores)
+        return "; ".join(f"{core!r} {core.members.voters} evicting {evicting(core)} joining {core.isr.joining}" for core in cores)
 
     def goes_on(self) -> None:
         """The node that is cut off is gone for good, and nobody asks for anything. Where enough voters are left, the others confirm a new
@@ -353,16 +359,19 @@ class States(HaCluster):
         heard = core.appointment
         told = None if heard is None else (heard == self.controller.known, heard.master, tuple(sorted(heard.in_sync)))
         if core.role is not Role.LEADER:
-            timers = (self._beats(core._election_due_ns), self._beats(core._canvass_until_ns)) if core._may_campaign() else ()
-            return standing, members, told, timers, self._age(core._leader_heard_ns, TIMING.election_min_ns)
+            canvass_ns = NEVER_NS if core.election.candidate is None else core.election.candidate.canvass_until_ns
+            timers = (self._beats(core.timer.due_ns), self._beats(canvass_ns)) if core.membership.may_campaign() else ()
+            return standing, members, told, timers, self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
+        assert core.election.leading is not None
+        review = core.election.leading.review
         heard_ns = max((peer.contact_ns for peer in core.peers.values()), default=self.now_ns)
-        ages = self._age(heard_ns, TIMING.alone_ns), self._age(core._leader_heard_ns, TIMING.election_min_ns)
-        agreed = self._age(core._agreed_ns, max(self.now_ns - heard_ns, TIMING.election_max_ns))
-        timers = self._beats(core._review_due_ns), agreed, *ages
-        evicting = tuple((node, self._beats(eviction.until_ns)) for node, eviction in sorted(core._evicting.items()))
+        ages = self._age(heard_ns, TIMING.alone_ns), self._age(core.timer.last_contact_ns, TIMING.election_min_ns)
+        agreed = self._age(core.isr.agreed_ns, max(self.now_ns - heard_ns, TIMING.election_max_ns))
+        timers = self._beats(review.due_ns), agreed, *ages
+        evicting = tuple((node, self._beats(eviction.until_ns)) for node, eviction in sorted(review.evicting.items()))
         handover = core.handover and (core.handover.to, core.handover.closed, core.handover.told, self._beats(core.handover.until_ns))
         peers = tuple(self._peer(peer, place) for _, peer in sorted(core.peers.items()))
-        return standing, members, told, timers, tuple(sorted(core._joining)), evicting, handover, peers, core._silent_master
+        return standing, members, told, timers, tuple(sorted(core.isr.joining)), evicting, handover, peers, review.silent_master
 
     def _peer(self, peer: Peer, place: dict[int, int]) -> object:
         known = peer.stage, place[peer.durable], peer.boot_id is None, peer.provisional, peer.suspect, peer.removed_by is None

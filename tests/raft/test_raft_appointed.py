@@ -179,7 +179,7 @@ def test_an_older_appointment_means_nothing(led: Pair) -> None:
 def test_who_is_not_in_sync_takes_no_office(led: Pair) -> None:
     """Not even if it is named; and it does not campaign."""
     led.appoint(Appointment(0, 2, 2, "n3", {"n1": "", "n2": ""}, Cause.STARTED, "n3"), "n3")
-    assert core(led, "n3").role is Role.FOLLOWER and not core(led, "n3")._may_campaign()
+    assert core(led, "n3").role is Role.FOLLOWER and not core(led, "n3").membership.may_campaign()
 
 
 def test_a_slave_keeps_epoch_and_master_before_anything_of_the_frame() -> None:
@@ -422,7 +422,7 @@ def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
     assert master.lease_index(led.now_ns) is None
     master.read(7, led.now_ns)
     led.settle()
-    assert master._reads.underway is not None
+    assert master.reads.underway is not None
 
 
 # Handing over, members, rules
@@ -469,7 +469,7 @@ def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: P
     known = led.answered(known, 5_000)
     assert master.change(removal, led.now_ns) is None
     led.answered(known, 1_000)
-    assert not master.core._evicting
+    assert not master.core.election.leading.review.evicting
 
 
 def test_a_set_that_is_short_takes_back_who_was_asked_out() -> None:

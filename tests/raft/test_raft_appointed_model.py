@@ -17,9 +17,13 @@ import pytest
 from ledgermq.proto.types import Role
 from ledgermq.raft import appointments
 from ledgermq.raft.appointments import Alter, Appointment, Elect
-from ledgermq.raft.config import MS, HaRules, RaftConfig, Rule
+from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
+from ledgermq.raft.election import Election
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
+from ledgermq.raft.progress import Peer
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Cluster, Member
 
@@ -312,44 +316,75 @@ def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: in
 class ShrinksAtOnce(Core):
     """Planted: a master goes on without a slave before the controller agreed."""
 
-    def _required(self):  # type: ignore[no-untyped-def]
-        there = [node for node in self._in_sync() if node == self.config.node or self._is_there(node, self._now_ns)]
-        return there or [self.config.node]
+    def _policy_of(self, members: Members) -> Policy:
+        core, me, silence_ns = self, self.config.node, self.config.timing.election_max_ns
+
+        class Shrinks(InSync):
+            def required(self) -> Collection[str]:
+                there = [n for n in self.electors() if n == me or is_there(core.peers.get(n), core._now_ns, silence_ns)]
+                return there or [me]
+
+        return Shrinks(members, self.config, self.log_state, self.isr, self.timer)
+
+
+def in_sync(policy: type[InSync]) -> dict[Rule, type[Policy]]:
+    return {**POLICIES, Rule.IN_SYNC: policy}
+
+
+class JoinsLaterPolicy(InSync):
+    """Planted: whom it wished into the set a master waits for only once that is agreed and heard."""
+
+    def required(self) -> Collection[str]:
+        return self.electors()
 
 
 class JoinsLater(Core):
-    """Planted: whom it wished into the set a master waits for only once that is agreed and heard."""
+    """It has that."""
 
-    def _required(self):  # type: ignore[no-untyped-def]
-        return self._in_sync()
+    policies = in_sync(JoinsLaterPolicy)
 
 
 class LeadsAgain(Core):
     """Planted: a replica leads the epoch that it led before its restart once more."""
 
-    def _take_office(self, now_ns: int) -> None:
-        agreed = self.agreed
-        if agreed is not None and agreed.epoch == self.term and agreed.master == self.config.node and self.role is not Role.LEADER:
-            self.term -= 1
-            super()._take_office(now_ns)
-            self.term = max(self.term, agreed.epoch)
-        else:
-            super()._take_office(now_ns)
+    class election_type(Election):
+        def take_office(self, now_ns: int) -> None:
+            agreed = self._membership.policy.agreed
+            again = agreed is not None and agreed.epoch == self.term and agreed.master == self._config.node
+            if again and self.role is not Role.LEADER:
+                assert agreed is not None
+                self.term -= 1
+                super().take_office(now_ns)
+                self.term = max(self.term, agreed.epoch)
+            else:
+                super().take_office(now_ns)
 
 
-class CountsMajority(Core):
+class CountsMajorityPolicy(InSync):
     """Planted: committed by a majority, whoever is in sync."""
 
-    def _reached(self, own, value):  # type: ignore[no-untyped-def]
-        values = sorted([own, *(value(peer) for peer in self.peers.values())])
+    def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
+        values = sorted([own, *(value(peer) for peer in peers.values())])
         return values[len(values) // 2]
 
 
-class AnybodyRuns(Core):
+class CountsMajority(Core):
+    """It has that."""
+
+    policies = in_sync(CountsMajorityPolicy)
+
+
+class AnybodyRunsPolicy(InSync):
     """Planted, with a controller that does not look either: who is not in sync becomes master."""
 
-    def _is_electable(self) -> bool:
+    def may_campaign(self) -> bool:
         return True
+
+
+class AnybodyRuns(Core):
+    """It has that."""
+
+    policies = in_sync(AnybodyRunsPolicy)
 
 
 class AnybodyElected(Controller):
@@ -375,20 +410,27 @@ class VersionIgnored(Controller):
         return appointments.alter(known, ask if known is None else replace(ask, version=known.version))
 
 
-class StaysInOffice(Core):
+class StaysInOfficePolicy(InSync):
     """Planted: a master that hears nobody keeps its slaves quiet for ever."""
 
-    def _abandoned_ns(self, now_ns: int) -> int:
+    def silence_ns(self, now_ns: int, peers: Peers) -> int:
         return 0
+
+
+class StaysInOffice(Core):
+    """It has that."""
+
+    policies = in_sync(StaysInOfficePolicy)
 
 
 class ShrinksUnheard(Core):
     """Planted: a master that hears nobody has them taken out before it knows that it hears the controller."""
 
-    def _review_in_sync(self, now_ns: int) -> None:
-        told_ns, self._agreed_ns = self._agreed_ns, now_ns
-        super()._review_in_sync(now_ns)
-        self._agreed_ns = told_ns
+    class review_type(IsrReview):
+        def review(self, now_ns: int) -> None:
+            told_ns, self._isr.agreed_ns = self._isr.agreed_ns, now_ns
+            super().review(now_ns)
+            self._isr.agreed_ns = told_ns
 
 
 @pytest.mark.parametrize("core", [StaysInOffice, ShrinksUnheard])

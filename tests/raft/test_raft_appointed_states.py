@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from ledgermq.raft.appointments import Appointment
-from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.config import Rule
 from ledgermq.raft.core import Core
-from ledgermq.raft.membership import MemberChange
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.policy import POLICIES, InSync
 from ledgermq.sim.bugs import WishesEvictedBack
 from tests.raft.appointed_states import Goal, Search, States
 
@@ -47,24 +50,42 @@ def test_every_change_ends_from_very_many_states(minimum: int, goals: tuple[Goal
     print(f"{found} states")
 
 
-class LeavesAnyway(Core):
+class WishesBack(Core):
+    """Planted: the simulator's bug."""
+
+    review_type = WishesEvictedBack
+
+
+class LeavesAnywayReview(IsrReview):
     """Planted, as it was once: whom a change wants out leaves, however few stay."""
 
-    def _leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
-        return super()._leaving_set(agreed, now_ns) | (self._evicting.keys() & agreed.in_sync.keys())
+    def leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
+        return super().leaving_set(agreed, now_ns) | (self.evicting.keys() & agreed.in_sync.keys())
+
+
+class LeavesAnyway(Core):
+    """It has that."""
+
+    review_type = LeavesAnywayReview
+
+
+class RemovesAnywayPolicy(InSync):
+    """Planted, as it was once: a change is made although too few of those who stay can be heard."""
+
+    def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
+        return None
 
 
 class RemovesAnyway(Core):
-    """Planted, as it was once: a change is made although too few of those who stay can be heard."""
+    """It has that."""
 
-    def _would_stall(self, members: Members, change: MemberChange, now_ns: int) -> str | None:
-        return None if members.rule is Rule.IN_SYNC else super()._would_stall(members, change, now_ns)
+    policies = {**POLICIES, Rule.IN_SYNC: RemovesAnywayPolicy}  # noqa: RUF012  as in Core
 
 
 @pytest.mark.parametrize(
     ("core", "cuts", "goals", "said"),
     [
-        (WishesEvictedBack, 0, (Goal("n3"),), "does not end"),
+        (WishesBack, 0, (Goal("n3"),), "does not end"),
         (LeavesAnyway, 0, REMOVALS, "leaves too few in sync"),
         (RemovesAnyway, 1, (Goal("n3"),), "is removed although too few"),
     ],

@@ -70,7 +70,7 @@ def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
     assert total["c"] <= window + BYTES and raft.peers["c"].underway_bytes == total["c"]
     assert len(raft.peers["c"].underway) <= raft.config.timing.window_ranges
     before = raft.peers["c"].received
-    raft.step(AppendReply("c", "a", 2, raft._round, 1, False, before + 10, 1), now_ns)
+    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 1, False, before + 10, 1), now_ns)
     assert sum(pushes(raft, 10, now_ns).values()) <= 2 * BYTES + window
 
 

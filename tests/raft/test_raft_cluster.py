@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.proto.types import HardState, Role
+from ledgermq.proto.types import HardState
 from ledgermq.raft.core import Core
+from ledgermq.raft.election import Election
+from ledgermq.raft.leader import Leader
+from ledgermq.raft.log_state import LogState
 from ledgermq.raft.messages import VoteRequest
 from tests.raft.memory_cluster import Cluster, Member
 
@@ -32,29 +35,36 @@ def test_random_faults_break_no_invariant_and_healing_brings_progress(size: int,
 class CountsReceived(Core):
     """Planted: an acknowledgement before the sync."""
 
-    def _durable_claim(self) -> int:
-        return self.log.end_index if self.role is Role.LEADER else self.verified_index
+    class log_type(LogState):
+        def leader_claim(self) -> int:
+            return self.view.end_index
+
+        def follower_claim(self) -> int:
+            return self.verified_index
 
 
 class CountsOldTerms(Core):
     """Planted: commits entries of earlier terms by counting."""
 
-    def _may_commit(self, index: int) -> bool:
-        return True
+    class leader_type(Leader):
+        def is_of_this_term(self, index: int) -> bool:
+            return True
 
 
 class BelievesEverySync(Core):
     """Planted: ABA in `synced`."""
 
-    def _covered_by_sync(self, term: int, index: int) -> int:
-        return min(index, self.log.end_index)
+    class log_type(LogState):
+        def covered_by_sync(self, term: int, index: int) -> int:
+            return min(index, self.view.end_index)
 
 
 class VotesForAnyone(Core):
     """Planted: votes without looking at the candidate's log."""
 
-    def _up_to_date(self, request: VoteRequest) -> bool:
-        return True
+    class election_type(Election):
+        def is_up_to_date(self, request: VoteRequest) -> bool:
+            return True
 
 
 class ForgetsVote(Member):

@@ -30,7 +30,7 @@ def pushes(raft: Core) -> list[Append]:
 
 
 def reply(raft: Core, sender: str, received: int, durable: int) -> None:
-    raft.step(AppendReply(sender, "a", raft.term, raft._round, 1, False, received, durable), LATER)
+    raft.step(AppendReply(sender, "a", raft.term, raft.election.leading.round, 1, False, received, durable), LATER)
 
 
 def led(lazy: int = 0, voters: tuple[str, ...] = VOTERS) -> Core:
@@ -99,7 +99,7 @@ def test_a_peer_that_forgets_takes_nothing_back() -> None:
     raft = led(lazy=1)
     pushes(raft)
     reply(raft, "b", 2, 1)
-    raft.step(AppendReply("b", "a", raft.term, raft._round, 2, False, 1, 1), LATER)
+    raft.step(AppendReply("b", "a", raft.term, raft.election.leading.round, 2, False, 1, 1), LATER)
     assert raft.replicated_index == 2
     grow(raft, lazy=True)
     assert raft.replicated_index == 2

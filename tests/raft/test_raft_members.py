@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.changing import UNSENT_AT_MOST
 from ledgermq.raft.config import MS, NOBODY, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
+from ledgermq.raft.member_changes import UNSENT_AT_MOST
 from ledgermq.raft.membership import Change, Configurations, MemberChange, changed
 from ledgermq.raft.messages import Append, AppendReply, Extent, LeftBehind, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
@@ -23,7 +23,7 @@ ABC = Members(VOTERS)
 def heard(raft: Core, node: str, index: int, *, durable: int | None = None, provisional: bool = False, now_ns: int = LATER) -> None:
     """This peer has everything up to `index`, on stable storage unless said otherwise."""
     claim = index if durable is None else durable
-    raft.step(AppendReply(node, "a", raft.term, raft._round, 1, False, index, claim, provisional=provisional), now_ns)
+    raft.step(AppendReply(node, "a", raft.term, raft.election.leading.round, 1, False, index, claim, provisional=provisional), now_ns)
 
 
 def leading(*nodes: str, voters: tuple[str, ...] = VOTERS) -> Core:
@@ -180,7 +180,7 @@ def test_4_2_1_a_learner_is_promoted_once_it_has_caught_up() -> None:
     assert "has not answered" in (change(raft, Change.PROMOTE, "d") or "")
     raft.appended(Extent(3, 60, 2, 58 * ENTRY_BYTES))
     commit(raft, "b", "c")
-    raft.step(AppendReply("d", "a", 2, raft._round, 9, True, -1, -1), LATER)
+    raft.step(AppendReply("d", "a", 2, raft.election.leading.round, 9, True, -1, -1), LATER)
     assert "60 entries behind" in (change(raft, Change.PROMOTE, "d") or "").replace("61", "60")
     send(raft)
     heard(raft, "d", 60, provisional=True)
@@ -248,7 +248,7 @@ def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
     raft.synced(*raft.sync_begins())
     send(raft)
     for node in ("b", "c"):
-        raft.step(AppendReply(node, "a", 2, raft._round, 1, False, 2, 2, leaving=True), LATER)
+        raft.step(AppendReply(node, "a", 2, raft.election.leading.round, 1, False, 2, 2, leaving=True), LATER)
     assert raft.commit_index == 2
     raft.take(LATER)
     assert raft.role is Role.LEARNER
@@ -354,9 +354,9 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
     assert raft.members == Members(("a", "b"), frozenset("c"), {"c": "c2"}, frozenset("c"))
     commit(raft, "b")
     assert raft.due_change(LATER) is None
-    raft.step(AppendReply("c", "a", 2, raft._round, 77, True, -1, -1), LATER)
+    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, True, -1, -1), LATER)
     send(raft)
-    raft.step(AppendReply("c", "a", 2, raft._round, 77, False, 2, 2), LATER)
+    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, False, 2, 2), LATER)
     due = raft.due_change(LATER)
     assert due is not None and (due.kind, due.node) == (Change.PROMOTE, "c")
     assert isinstance(raft.propose_members(due, LATER), Members)
@@ -365,13 +365,13 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
 def test_answers_of_the_lost_directory_promote_nobody() -> None:
     """One that was on its way when the new directory was taken in lacks the entry that says so: whoever holds that is the new one."""
     raft = leading()
-    before = AppendReply("c", "a", 2, raft._round, 1, False, 1, 1)
+    before = AppendReply("c", "a", 2, raft.election.leading.round, 1, False, 1, 1)
     assert change(raft, Change.RETURN, "c", "c2") is None
     commit(raft, "b")
     raft.step(before, LATER)
     send(raft)
     assert raft.peers["c"].next_index > raft.log.end_index and raft.due_change(LATER) is None
-    raft.step(AppendReply("c", "a", 2, raft._round, 77, False, 2, 2), LATER)
+    raft.step(AppendReply("c", "a", 2, raft.election.leading.round, 77, False, 2, 2), LATER)
     assert raft.due_change(LATER) is not None
 
 

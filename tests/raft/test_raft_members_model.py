@@ -11,7 +11,7 @@ import pytest
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS, Members
 from ledgermq.raft.core import Core
-from ledgermq.raft.membership import Change, MemberChange, changed
+from ledgermq.raft.membership import Change, MemberChange, Membership, changed
 from tests.raft.memory_cluster import Cluster, Disk, Entry, Member
 
 BEGIN = 3
@@ -193,8 +193,9 @@ class ChangesAtOnce(Core):
 class ForgetsToGoBack(Core):
     """Planted: a configuration stays in force although its entry was cut off."""
 
-    def _revert_members(self, index: int) -> None:
-        pass
+    class membership_type(Membership):
+        def truncate_from(self, index: int) -> None:
+            pass
 
 
 @pytest.mark.parametrize("planted", [ChangesAtOnce, ForgetsToGoBack])

@@ -128,5 +128,5 @@ def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> N
     raft.pushed("o", Extent(3, 3, 2, 100))
     assert "o" not in {push.to for push in raft.take(LATER).pushes}
     later = LATER + 250 * MS
-    raft.step(AppendReply("o", "a", raft.term, raft._round, 1, False, 3, 3), later)
+    raft.step(AppendReply("o", "a", raft.term, raft.election.leading.round, 1, False, 3, 3), later)
     assert "o" in {push.to for push in raft.take(later).pushes}

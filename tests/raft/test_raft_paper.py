@@ -467,9 +467,9 @@ def test_late_words_of_a_life_that_was_never_heard_do_not_silence_the_present_on
         raft.step(AppendReply("b", "a", 2, round_, boot, False, 0, 0), now_ns)
         now_ns += 100 * MS
         raft.take(now_ns)
-        return raft._round
+        return raft.election.leading.round
 
-    first = answer(1, raft._round)
+    first = answer(1, raft.election.leading.round)
     third = answer(3, first)
     between = answer(2, first)
     assert (raft.peers["b"].boot_id, raft.refused["former-life"]) == (2, 0) and between > third

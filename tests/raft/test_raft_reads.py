@@ -25,7 +25,7 @@ LEASE = lease_ns(400 * MS)
 def test_6_4_a_read_waits_for_a_round_that_began_after_it() -> None:
     """§6.4, steps 2 to 4: the commit index of the moment, confirmed by a majority that answers a message sent afterwards."""
     raft = leading()
-    before = raft._round
+    before = raft.election.leading.round
     raft.read(7, LATER)
     effects = raft.take(LATER)
     assert effects.reads == () and {m.to for m in effects.messages if isinstance(m, Append)} == {"b", "c"}

@@ -21,9 +21,9 @@ import pytest
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS, Timing
 from ledgermq.raft.core import Core
+from ledgermq.raft.election_timer import SLACK_FACTOR, SLACK_FADES
 from ledgermq.raft.messages import VoteReply, VoteRequest
 from ledgermq.raft.reads import lease_ns
-from ledgermq.raft.state import SLACK_FACTOR, SLACK_FADES
 from tests.raft.test_raft_members import heard, leading
 from tests.raft.test_raft_paper import LATER, append, core, follow, leader
 
@@ -149,24 +149,24 @@ def test_without_late_signs_of_life_timeouts_are_what_they_were(gaps_ms: tuple[i
 def test_a_leader_that_was_heard_late_is_given_twice_as_much_longer(gap_ms: int) -> None:
     raft, now_ns = following([gap_ms * MS])
     slack_ns = SLACK_FACTOR * (gap_ms * MS - 2 * BEAT)
-    assert raft.slack_ns(now_ns) == slack_ns
+    assert raft.timer.slack_ns(now_ns) == slack_ns
     assert SHORTEST + slack_ns <= patience_ns(raft, now_ns) <= LONGEST + slack_ns
 
 
 def test_the_latest_sign_of_life_does_not_make_up_for_a_later_one_before() -> None:
     raft, now_ns = following([500 * MS, 300 * MS])
-    assert raft.slack_ns(now_ns) == SLACK_FACTOR * 300 * MS - 300 * MS // SLACK_FADES
+    assert raft.timer.slack_ns(now_ns) == SLACK_FACTOR * 300 * MS - 300 * MS // SLACK_FADES
 
 
 def test_slack_is_bounded_and_so_is_the_time_until_a_death_is_noticed() -> None:
     raft, now_ns = following([3_600_000 * MS])
-    assert raft.slack_ns(now_ns) == TIMING.slack_max_ns
+    assert raft.timer.slack_ns(now_ns) == TIMING.slack_max_ns
     assert patience_ns(raft, now_ns) <= LONGEST + TIMING.slack_max_ns == 5 * LONGEST
 
 
 def test_slack_is_gone_when_signs_of_life_were_on_time_for_long_enough() -> None:
     raft, now_ns = following([600 * MS, *[BEAT] * (SLACK_FADES * 800 // 100)])
-    assert raft.slack_ns(now_ns) == 0
+    assert raft.timer.slack_ns(now_ns) == 0
     assert SHORTEST <= patience_ns(raft, now_ns) <= LONGEST
 
 
@@ -175,7 +175,7 @@ def test_the_silence_before_another_leader_is_no_late_sign_of_life() -> None:
     raft, now_ns = following()
     now_ns += 5_000 * MS
     follow(raft, append(1, 1, term=3), now_ns)
-    assert (raft.term, raft.slack_ns(now_ns)) == (3, 0)
+    assert (raft.term, raft.timer.slack_ns(now_ns)) == (3, 0)
 
 
 def test_a_false_alarm_is_remembered() -> None:
@@ -185,7 +185,7 @@ def test_a_false_alarm_is_remembered() -> None:
     assert (raft.role, raft.leader) == (Role.CANDIDATE, None)
     follow(raft, append(1, 1, round_=2), now_ns + 900 * MS)
     assert (raft.role, raft.leader) == (Role.FOLLOWER, "b")
-    assert raft.slack_ns(now_ns + 900 * MS) == SLACK_FACTOR * 700 * MS
+    assert raft.timer.slack_ns(now_ns + 900 * MS) == SLACK_FACTOR * 700 * MS
 
 
 # A leader that is answered late
@@ -203,7 +203,7 @@ def test_a_leader_that_is_answered_late_waits_longer_for_the_next_answer() -> No
     raft.take(LATER)
     heard(raft, "b", 1, now_ns=LATER + 600 * MS)
     slack_ns = SLACK_FACTOR * 400 * MS
-    assert raft.slack_ns(LATER + 600 * MS) == slack_ns
+    assert raft.timer.slack_ns(LATER + 600 * MS) == slack_ns
     # It fades while it is waited for.
     assert LONGEST + slack_ns - (LONGEST + slack_ns) // SLACK_FADES <= endurance_ns(raft, LATER + 600 * MS) < LONGEST + slack_ns
 
@@ -216,7 +216,7 @@ def test_a_peer_that_answers_all_the_time_makes_no_quorum_late() -> None:
         raft.tick(LATER + at_ms * MS)
         raft.take(LATER + at_ms * MS)
         heard(raft, "b", 0, now_ns=LATER + at_ms * MS)
-    assert (raft.role, raft.slack_ns(LATER + 799 * MS)) == (Role.LEADER, 0)
+    assert (raft.role, raft.timer.slack_ns(LATER + 799 * MS)) == (Role.LEADER, 0)
     raft.tick(LATER + LONGEST)
     assert raft.role is Role.FOLLOWER
 
@@ -227,7 +227,7 @@ def test_the_quorum_was_late_when_the_last_peer_that_it_takes_was() -> None:
     for at_ms in range(50, 650, 50):
         heard(raft, "b", 0, now_ns=LATER + at_ms * MS)
     heard(raft, "c", 0, now_ns=LATER + 650 * MS)
-    assert raft.slack_ns(LATER + 650 * MS) == SLACK_FACTOR * 450 * MS
+    assert raft.timer.slack_ns(LATER + 650 * MS) == SLACK_FACTOR * 450 * MS
 
 
 # What does not depend on it
@@ -262,7 +262,7 @@ def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int)
         now_ns += round(chance.expovariate(1 / (100 * MS)))
         follow(raft, append(1, 1, round_=round_), now_ns)
         assert now_ns + SHORTEST <= raft.wake_at_ns(now_ns) <= now_ns + LONGEST + TIMING.slack_max_ns
-        slacks.add(raft.slack_ns(now_ns))
+        slacks.add(raft.timer.slack_ns(now_ns))
     assert len(slacks) > 10
 
 
@@ -274,6 +274,6 @@ def test_a_lease_is_no_longer_than_what_voters_promise() -> None:
     raft.tick(sent_ns)
     raft.take(sent_ns)
     heard(raft, "b", 1, now_ns=sent_ns + 10 * MS)
-    assert raft.slack_ns(sent_ns + 10 * MS) > 0
+    assert raft.timer.slack_ns(sent_ns + 10 * MS) > 0
     assert raft.lease_index(sent_ns + lease_ns(SHORTEST) - 1) == 1
     assert raft.lease_index(sent_ns + lease_ns(SHORTEST)) is None

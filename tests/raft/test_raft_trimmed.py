@@ -81,11 +81,11 @@ class TrimmingCluster(Cluster):
         core.check_invariants()
         assert isinstance(member, TrimmedMember) and core.log.begin_index == member.begin
         assert core.log.end_index == len(member.disk.written) - 1
-        view, core.log = core.log, LogView(member.disk.runs(), core.log.end_index)
+        view, core.log_state.view = core.log, LogView(member.disk.runs(), core.log.end_index)
         try:
             super().check(member)
         finally:
-            core.log = view
+            core.log_state.view = view
 
 
 @pytest.mark.one_in(3)
@@ -184,7 +184,7 @@ def test_a_trim_under_a_lagging_peer_starts_over_at_the_begin() -> None:
     now = lead(leader)
     sent = [m for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"]
     leader.step(AppendReply("n3", "n1", leader.term, sent[-1].round, 1, False, 6, 6, -1), now)
-    leader.commit_index = 20
+    leader.log_state.commit(20)
     leader.trimmed(12)
     leader.check_invariants()
     assert [m.prev_index for m in leader.take(now).messages if isinstance(m, Append) and m.to == "n3"] == [11]

@@ -13,8 +13,9 @@ import pytest
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import decode
-from ledgermq.proto.types import HardState, Role
+from ledgermq.proto.types import HardState
 from ledgermq.raft.core import Core
+from ledgermq.raft.log_state import LogState
 from ledgermq.raft.messages import AppendReply, VoteReply, VoteRequest
 from ledgermq.sim.disk import ForgetfulDisk
 from ledgermq.storage.disk import Buffer, DiskFile
@@ -197,8 +198,12 @@ class NoSync(RaftReplica):
 class EagerCore(Core):
     """Planted: received counts as durable."""
 
-    def _durable_claim(self) -> int:
-        return self.log.end_index if self.role is Role.LEADER else self.verified_index
+    class log_type(LogState):
+        def leader_claim(self) -> int:
+            return self.view.end_index
+
+        def follower_claim(self) -> int:
+            return self.verified_index
 
 
 class EagerReplica(RaftReplica):

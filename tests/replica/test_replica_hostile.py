@@ -101,7 +101,7 @@ def left_behind() -> Core:
     """n3 lacks what this leader trimmed."""
     raft = leading(8)
     for _ in range(4):
-        raft.step(AppendReply("n3", "n1", 6, raft._round, 71, True, 2, -1, 1), LATER)
+        raft.step(AppendReply("n3", "n1", 6, raft.election.leading.round, 71, True, 2, -1, 1), LATER)
         push(raft)
     assert raft.peers["n3"].needs_snapshot
     return raft
@@ -111,7 +111,7 @@ def handing_over() -> Core:
     """Everything is committed and durable at n2, which was told to campaign; reads wait for a round."""
     raft = flowing()
     raft.synced(*raft.sync_begins())
-    raft.step(AppendReply("n2", "n1", 6, raft._round, 70, False, END + 5, END + 5), LATER)
+    raft.step(AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER)
     raft.read(1, LATER)
     assert raft.transfer("n2", Cause.OPERATOR, LATER, 1000 * MS) is None
     push(raft)
@@ -123,7 +123,7 @@ def removing(node: str) -> Core:
     """A leader that removes this voter, itself perhaps; the entry is not committed yet."""
     raft = flowing()
     raft.synced(*raft.sync_begins())
-    raft.step(AppendReply("n2", "n1", 6, raft._round, 70, False, END + 5, END + 5), LATER)
+    raft.step(AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER)
     members = raft.propose_members(MemberChange(Change.REMOVE, node, "", ""), LATER)
     assert isinstance(members, Members), members
     raft.appended(Extent(END + 6, END + 6, 6, 100, membership=True), members=members)

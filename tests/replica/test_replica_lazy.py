@@ -82,7 +82,9 @@ def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
     trio.deliver()
     for node in trio.nodes.values():
         assert not node.log.mark_pending or node.replica._wake_at_ns(trio.now_ns) <= written_ns + LAZY.thorough_ns
-        node.replica.core._heartbeat_due_ns = node.replica.core._election_due_ns = 1 << 61
+        node.replica.core.timer.due_ns = 1 << 61
+        if node.replica.core.election.leading is not None:
+            node.replica.core.election.leading.heartbeat_due_ns = 1 << 61
         for peer in node.replica.core.peers.values():
             peer.contact_ns = 1 << 61
         assert node.replica._wake_at_ns(trio.now_ns) == written_ns + LAZY.thorough_ns
@@ -201,8 +203,8 @@ def test_only_entries_may_wait(trio: Trio) -> None:
     send(trio, leader, 3)
     trio.deliver()
     follower = trio["n2"].replica
-    follower.core.verified_index -= 1
-    follower.core._cut_from(follower.end_index)
+    follower.core.log_state.verified_index -= 1
+    follower.core.log_state.cut_from(follower.end_index)
     assert follower.take(trio.now_ns).sync is not None
     other = trio["n3"].replica
     other.log.finish_sync(_synced(other), None)

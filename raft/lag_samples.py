@@ -1,6 +1,6 @@
-"""How far behind somebody is in time and bytes, who is known only by the last entry it has: samples of where the log ended when.
+"""How far behind a copy is in time and bytes, given only its last entry: samples of where the leader's log ended when.
 
-Arithmetic over samples; who is too far behind is decided elsewhere.
+Arithmetic over samples; `isr_review.py` decides which copy is too far behind.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ class Sample(NamedTuple):
     total_bytes: int
 
 
-class Trail:
-    """Samples of one leader's log, oldest first, at most SAMPLES_MAX; behind the oldest one everybody is as far behind as it is."""
+class LagSamples:
+    """Samples of one leader's log, oldest first, at most SAMPLES_MAX; a copy that ends before the oldest sample is as far behind as that
+    sample is."""
 
-    def __init__(self) -> None:
-        self._samples: list[Sample] = []
-        self.total_bytes = 0
-        """Appended since `begin`."""
-
-    def begin(self, end_index: int, now_ns: int) -> None:
-        """Forget everything; from here on lag is measured."""
-        self.total_bytes = 0
+    def __init__(self, end_index: int, now_ns: int) -> None:
         self._samples = [Sample(NO_INDEX, now_ns, 0), Sample(end_index, now_ns, 0)]
+        self._total_bytes = 0
+
+    def appended(self, size: int) -> None:
+        """The leader appended so many bytes."""
+        self._total_bytes += size
 
     def sample(self, end_index: int, now_ns: int) -> None:
-        """Where the log ends now. A log that stood still moves its last sample, so that who has all of it is not behind."""
+        """Where the log ends now. If the log stood still, its last sample moves, so that a copy that has all of it is not behind."""
         if self._samples[-1].end_index == end_index:
             del self._samples[-1]
-        self._samples.append(Sample(end_index, now_ns, self.total_bytes))
+        self._samples.append(Sample(end_index, now_ns, self._total_bytes))
         if len(self._samples) > SAMPLES_MAX:
             # Half as fine behind the middle: what is far behind need not be known to the tenth of a second.
             middle = SAMPLES_MAX // 2
@@ -46,8 +45,8 @@ class Trail:
 
     def behind(self, index: int, end_index: int, now_ns: int) -> tuple[int, int]:
         """(nanoseconds, bytes) that a copy which ends with `index` lacks; never less than it does."""
-        if index >= end_index or not self._samples:
+        if index >= end_index:
             return 0, 0
         at = bisect_right(self._samples, index, key=lambda sample: sample.end_index) - 1
         known = self._samples[max(at, 0)]
-        return now_ns - known.now_ns, self.total_bytes - known.total_bytes
+        return now_ns - known.now_ns, self._total_bytes - known.total_bytes

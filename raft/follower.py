@@ -1,0 +1,153 @@
+"""Following a leader (Raft §5.3): make the log the leader's, and answer how far it is the leader's, and how much of that is durable.
+
+What conflicts is cut, but never what is committed or was verified against this very leader: that fences, as does a chain that differs. A
+range counts as received once the driver wrote it. An answer names received and durable apart, and says if this copy does not count.
+"""
+
+from __future__ import annotations
+
+from ledgermq.raft.config import Members
+from ledgermq.raft.handover import Handovers
+from ledgermq.raft.log_view import LogView
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Heard
+from ledgermq.raft.parts import Parts
+
+
+def chain_question(view: LogView, message: Append) -> int | None:
+    """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with
+    equal term. Equal chains there mean equal history; None when there is no such entry."""
+    extent = message.extent
+    if extent is not None and extent.last_index >= view.begin_index - 1:
+        first = max(extent.first_index, view.begin_index - 1)
+        if view.term_at(first) == extent.term:
+            return min(extent.last_index, view.run_end(first))
+    if message.prev_index >= 0 and view.term_at(message.prev_index) == message.prev_term:
+        return message.prev_index
+    return None
+
+
+class Answers:
+    """The replies of this replica to a leader."""
+
+    def __init__(self, parts: Parts, handovers: Handovers) -> None:
+        self._config = parts.config
+        self._membership = parts.membership
+        self._outbox = parts.outbox
+        self._handovers = handovers
+
+    def accept(self, to: str, term: int, round_: int, received: int, durable: int) -> None:
+        me, membership = self._config, self._membership
+        claims = received, durable, NO_TERM, self._handovers.leaving, not membership.counts(), membership.policy.pulls
+        self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, False, *claims))
+
+    def reject(self, to: str, term: int, round_: int, hint: int = NO_INDEX, hint_term: int = NO_TERM) -> None:
+        me = self._config
+        claims = hint, NO_INDEX, hint_term, self._handovers.leaving, not self._membership.counts(), False
+        self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, True, *claims))
+
+
+class Follower:
+    """Made when this replica learns of a leader of a term, and dropped when it follows that leader in that term no more.
+
+    leader, term  the leader that is followed, and its term
+    """
+
+    def __init__(self, parts: Parts, answers: Answers, leader: str, term: int) -> None:
+        self._log = parts.log
+        self._membership = parts.membership
+        self._timer = parts.timer
+        self._outbox = parts.outbox
+        self._answers = answers
+        self.leader = leader
+        self.term = term
+        self._last_heard: tuple[int, int, int] | None = None
+        """When the latest of its messages came, where its log ended, and its commit index."""
+        self._leader_commit = NO_INDEX
+        self._seen_round = 0
+        self._early = False
+        self._reply_owed = False
+        """The leader waits for what is written here and not durable yet."""
+
+    @property
+    def last_heard(self) -> Heard | None:
+        """What the latest message of the leader said; None before the first."""
+        return None if self._last_heard is None else Heard(self.leader, self.term, *self._last_heard)
+
+    def on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None, *, known: bool) -> None:
+        """`known`: this leader was heard in this term before, also if another role came in between."""
+        log, view, timer, sender = self._log, self._log.view, self._timer, self.leader
+        if known:
+            timer.note_silence(now_ns - timer.last_contact_ns, now_ns)
+        timer.contact(now_ns)
+        timer.restart(now_ns)
+        prev_index, last_index = message.prev_index, message.last_index
+        if message.round > self._seen_round:
+            # Whether the logs agree does not matter: this is how far the leader's is.
+            self._last_heard = now_ns, max(message.end_index, last_index), message.commit_index
+            self._seen_round = message.round
+        question = chain_question(view, message)
+        if question is not None and not chains_agree:
+            self._outbox.stop(f"entry {question} of term {view.term_at(question)} differs from that of {sender} (invariant I2)")
+            return
+        if log.was_trimmed(prev_index):
+            log.verify(view.begin_index - 1)
+        elif prev_index >= 0 and view.term_at(prev_index) != message.prev_term:
+            self._reject(message)
+            return
+        if message.extent is not None:
+            self._merge(message.extent, members)
+        if not message.lazy:
+            log.request_flush_to(last_index)
+        self._early = message.early
+        self._leader_commit = max(self._leader_commit, message.commit_index)
+        if self._outbox.fence is None and not log.writes_pending:
+            log.verify(last_index)
+            log.follow_commit(self._leader_commit)
+            self.accept()
+
+    def _merge(self, extent: Extent, members: Members | None) -> None:
+        """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
+        log, view = self._log, self._log.view
+        # The entry before a trimmed log is compared too: where terms differ there, nobody looked at the range, and it must not get in.
+        first = max(extent.first_index, view.begin_index - 1)
+        if first <= extent.last_index and view.term_at(first) == extent.term:
+            first = min(extent.last_index, view.run_end(first)) + 1
+        if first > extent.last_index:
+            return
+        if first <= view.end_index:
+            if first <= max(log.commit_index, log.verified_index, view.begin_index):
+                self._outbox.stop(
+                    f"{self.leader} would replace entry {first}, but entries up to {log.commit_index} are committed, up to "
+                    f"{log.verified_index} verified, and the log begins for good with {view.begin_index} (invariants I2, I3)"
+                )
+                return
+            log.cut_from(first)
+            self._membership.truncate_from(first)
+        log.merge(first, extent.last_index, extent.term)
+        if members is not None:
+            self._membership.append(first, members)
+
+    def append_written(self) -> None:
+        """The driver wrote the range; only from here on it counts as received."""
+        self._reply_owed = True
+        self._log.follow_commit(self._leader_commit)
+        if self._early or self._membership.policy.pulls:
+            self.accept()
+
+    def synced(self) -> None:
+        """A sync ended."""
+        if self._reply_owed:
+            self._reply_owed = self._log.follower_claim() < self._log.verified_index
+            self.accept()
+
+    def accept(self) -> None:
+        """Tell the leader how far this log is the leader's, and how much of that is durable."""
+        log = self._log
+        self._answers.accept(self.leader, self.term, self._seen_round, log.verified_index, log.follower_claim())
+
+    def _reject(self, message: Append) -> None:
+        """Name the last entry that can still be common, so that the leader steps back by terms, never below what is committed."""
+        view = self._log.view
+        hint = max(view.last_at_most(message.prev_index, message.prev_term), min(self._log.commit_index, message.prev_index))
+        hint_term = view.term_at(hint)
+        self._answers.reject(self.leader, self.term, message.round, hint, NO_TERM if hint_term is None else hint_term)

@@ -1,0 +1,268 @@
+"""Leading: bring every peer the log within its window, keep the group quiet with heartbeats, learn what a quorum holds, and answer reads
+that rest on leading (Raft §5.3; dissertation §6.4).
+
+`Leader` is made when this replica becomes leader of a term and is dropped with the role. `progress.py` knows each peer, `reads.py` the
+reads that wait, `policy.py` what a quorum is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+
+from ledgermq.proto.types import PeerProgress, Role
+from ledgermq.raft.config import MS, Members
+from ledgermq.raft.effects import Push
+from ledgermq.raft.isr_review import IsrReview
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, LeftBehind
+from ledgermq.raft.parts import Parts
+from ledgermq.raft.progress import Peer, Stage
+from ledgermq.raft.reads import lease_ns
+from ledgermq.raft.window import Window
+
+NEVER_NS = 1 << 62
+
+DURABLE: Callable[[Peer], int] = attrgetter("durable")
+ANSWERED_ROUND: Callable[[Peer], int] = attrgetter("answered_round")
+CONFIRMED_NS: Callable[[Peer], int] = attrgetter("confirmed_ns")
+"""What a quorum is asked about."""
+
+
+class Leader:
+    """One term of leading.
+
+    peers             what is known of every other member, and for a while of removed ones
+    round             the number of the latest message; it grows over all peers
+    heartbeat_due_ns  when every peer is sent a message
+    news_due_ns       when peers are sent what they do not know to be committed; NEVER_NS while they all know
+    review            the review of the in-sync set
+    """
+
+    def __init__(self, parts: Parts, review_type: type[IsrReview], term: int, now_ns: int, silent_master: str | None) -> None:
+        """`silent_master`: the master before, if its silence made this replica master."""
+        self._config = config = parts.config
+        self._log = log = parts.log
+        self._membership = membership = parts.membership
+        self._outbox = parts.outbox
+        self._reads = parts.reads
+        self._timer = timer = parts.timer
+        self.term = term
+        self.round = 0
+        self.heartbeat_due_ns = now_ns
+        self.news_due_ns = NEVER_NS
+        self.peers = {node: self._new_peer(node, now_ns) for node in membership.members.nodes if node != config.node}
+        self.review = review_type(config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master)
+
+    def _new_peer(self, node: str, now_ns: int) -> Peer:
+        """Nothing is known of it yet."""
+        timing = self._config.timing
+        return Peer(node, self._log.view.end_index + 1, now_ns, Window(timing), timing.observer_pace())
+
+    def check(self) -> None:
+        """Every member is a peer, and no peer is asked about an entry before the log."""
+        log, config = self._log, self._config
+        assert log.held_index <= log.view.end_index, self
+        assert set(self.peers) >= set(self._membership.members.nodes) - {config.node}, self
+        for peer in self.peers.values():
+            peer.check(log.view.end_index)
+            assert peer.next_index >= log.view.begin_index and peer.anchor() >= log.view.begin_index - 1, (peer, self)
+
+    def __repr__(self) -> str:
+        return f"Leader({self._config.node} term={self.term} {self._log} peers={list(self.peers.values())})"
+
+    # Entries
+
+    def appended(self, extent: Extent, members: Members | None, now_ns: int, *, urgent: bool, early: bool) -> None:
+        """The driver appended this range of the leader's term; `members`: what its membership entry says."""
+        log = self._log
+        log.append_own(extent, urgent=urgent)
+        if members is not None:
+            self._change_members(extent, members, now_ns)
+        self.review.lag.appended(extent.size)
+        if early and self._membership.policy.early_acks:
+            log.reply_early(extent.last_index)
+        self.advance_held()
+
+    def _change_members(self, extent: Extent, members: Members, now_ns: int) -> None:
+        """A leader's own change is in effect at once. A removed node hears of it for a while longer, so that it does not campaign."""
+        assert extent.first_index == extent.last_index, extent
+        before = self._membership.members.incarnations
+        self._membership.append(extent.first_index, members)
+        for node, peer in self.peers.items():
+            if node in members.nodes:
+                peer.readmit()
+            else:
+                peer.remove(extent.first_index)
+            if node in members.incarnations and before.get(node) != members.incarnations[node]:
+                peer.rename(extent.first_index, self.round)
+        for node in members.nodes:
+            if node != self._config.node and node not in self.peers:
+                self.peers[node] = self._new_peer(node, now_ns)
+
+    def trimmed(self, begin_index: int) -> None:
+        """A peer that lacks what is gone needs another way to get it."""
+        for peer in self.peers.values():
+            peer.keep_from(begin_index, self.round)
+
+    # Quorums
+
+    def is_of_this_term(self, index: int) -> bool:
+        """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
+        return self._log.view.term_at(index) == self.term
+
+    def advance_commit(self) -> None:
+        log, policy, peers = self._log, self._membership.policy, self.peers
+        candidate = policy.reached(log.leader_claim(), peers, DURABLE)
+        if candidate > log.commit_index and self.is_of_this_term(candidate) and policy.may_commit(candidate, peers):
+            log.commit(candidate)
+
+    def advance_held(self) -> None:
+        log = self._log
+        candidate = self._membership.policy.early_claim(self.peers)
+        if candidate > log.held_index and self.is_of_this_term(candidate):
+            log.hold(candidate)
+
+    def answered_round(self) -> int:
+        """The last round of which every member of a quorum answered this one or a later one."""
+        return self._membership.policy.reached(NEVER_NS, self.peers, ANSWERED_ROUND)
+
+    # Replication
+
+    def on_append_reply(self, reply: AppendReply, now_ns: int) -> None:
+        """A peer answered in this leader's term."""
+        peer, view = self.peers[reply.sender], self._log.view
+        if not peer.admit(reply, self.round):
+            self._outbox.refused["former-life"] += 1
+            return
+        timing = self._config.timing
+        if now_ns - peer.contact_ns > 2 * timing.heartbeat_ns:
+            self._end_silence(peer, reply, now_ns)
+        else:
+            peer.heard(reply, now_ns, timing.election_max_ns)
+        if reply.rejected:
+            peer.rejected(reply, view, self.round)
+        else:
+            peer.accepted(reply, view.end_index, self.round)
+            self.advance_commit()
+            self.advance_held()
+        peer.keep_from(view.begin_index, self.round)
+        if self._reads.underway is not None:
+            self._reads.answered(self.answered_round())
+
+    def _end_silence(self, peer: Peer, reply: AppendReply, now_ns: int) -> None:
+        """A silence of the quorum ends with an answer of a peer that was silent for at least as long."""
+        policy, peers = self._membership.policy, self.peers
+        quorum_ns = policy.quorum_contact_ns(now_ns, peers)
+        peer.heard(reply, now_ns, self._config.timing.election_max_ns)
+        if NO_INDEX < quorum_ns < policy.quorum_contact_ns(now_ns, peers):
+            self._timer.note_silence(now_ns - quorum_ns, now_ns)
+
+    def replicate(self, now_ns: int) -> tuple[Push, ...]:
+        """Push what the windows allow; send a short message to peers that get no push but are owed a heartbeat, a probe or commit news.
+
+        A peer needs to know what is committed only to apply it, and nobody waits for that: so the news may come with the next push.
+        """
+        config, log, membership, messages = self._config, self._log, self._membership, self._outbox.messages
+        timing, end_index = config.timing, log.view.end_index
+        asks = self.is_of_this_term(log.commit_index) and self._reads.begin(log.commit_index, self.round + 1)
+        beat = asks or now_ns >= self.heartbeat_due_ns
+        if beat:
+            self.heartbeat_due_ns = now_ns + timing.heartbeat_ns
+        pulled = membership.policy.pulls
+        window_ranges = 1 if pulled else timing.window_ranges
+        pushes, news_due, waits = [], not timing.news_ns or now_ns >= self.news_due_ns, False
+        for peer in self.peers.values():
+            full = peer.next_index > end_index or peer.needs_snapshot or (pulled and peer.pulls and not peer.asks)
+            size, ranges = (0, 0) if full else peer.room(window_ranges)
+            if ranges and peer.pace is not None and peer.node in membership.members.observers:
+                # What the pace does not allow now goes with a later heartbeat.
+                size = max(0, min(size, int(peer.pace.available(now_ns))))
+                ranges = ranges if size else 0
+            news = news_due and self._lacks_news(peer)
+            urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(log.urgent_index, peer.received)
+            if beat or peer.probe_due or ((news or urgent) and not ranges):
+                messages.append(self._append_to(peer, peer.anchor(), None, now_ns))
+            if beat and peer.needs_snapshot:
+                messages.append(LeftBehind(config.node, peer.node, self.term, log.view.begin_index))
+            if ranges:
+                pushes.append(Push(peer.node, peer.next_index, size, ranges))
+            waits = waits or (not ranges and self._lacks_news(peer))
+        if not waits:
+            self.news_due_ns = NEVER_NS
+        elif self.news_due_ns == NEVER_NS:
+            self.news_due_ns = now_ns + timing.news_ns
+        return tuple(pushes)
+
+    def _lacks_news(self, peer: Peer) -> bool:
+        return peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self._log.commit_index, peer.received)
+
+    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, now_ns: int) -> Append:
+        log, view = self._log, self._log.view
+        self.round += 1
+        prev_term = view.term_at(prev_index)
+        lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= log.early_index
+        place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
+        message = Append(self._config.node, peer.node, self.term, self.round, *place, extent, lazy, early, view.end_index)
+        peer.asked(message, now_ns)
+        return message
+
+    def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
+        """Whether nothing up to the end of a message is waited for: neither in its range nor, as far as we know of the peer, before it."""
+        if extent is not None:
+            return extent.first_index > self._log.urgent_index
+        return min(self._log.urgent_index, prev_index) <= peer.durable
+
+    def pushed(self, to: str, extent: Extent, now_ns: int) -> Append:
+        """The driver read this range for a `Push`; the message that carries it."""
+        peer = self.peers[to]
+        message = self._append_to(peer, extent.first_index - 1, extent, now_ns)
+        peer.pushed(extent, message.round, now_ns)
+        if peer.pace is not None:
+            # One range may exceed what is left, so that any entry fits.
+            peer.pace.take(extent.size, now_ns)
+        return message
+
+    def watch_peers(self, now_ns: int) -> None:
+        """Compare anew with a peer that answers and gets nowhere; forget a removed one that had time to hear of its removal."""
+        timing, log = self._config.timing, self._log
+        for peer in tuple(self.peers.values()):
+            if peer.stalled(log.view.end_index, now_ns, timing.stall_ns, timing.election_max_ns):
+                peer.restart(self.round, now_ns)
+                self._outbox.restarts[peer.node] += 1
+            if peer.may_be_forgotten(log.commit_index, now_ns, timing.election_max_ns):
+                del self.peers[peer.node]
+
+    def progress(self, now_ns: int) -> tuple[PeerProgress, ...]:
+        """What the leader knows of the others."""
+        return tuple(
+            PeerProgress(
+                peer.node,
+                Role.FOLLOWER if peer.node in self._membership.members.voters else Role.LEARNER,
+                peer.received if peer.stage is Stage.FLOWING else None,
+                peer.durable if peer.stage is Stage.FLOWING else None,
+                (now_ns - peer.contact_ns) // MS,
+                peer.needs_snapshot,
+                self._outbox.restarts[peer.node],
+            )
+            for peer in self.peers.values()
+        )
+
+    # Contact and reads
+
+    def silence_ns(self, now_ns: int) -> int:
+        """For how long it had no contact that lets it go on, if that is too long; else 0."""
+        return self._membership.policy.silence_ns(now_ns, self.peers)
+
+    def wake_at_ns(self, now_ns: int) -> int:
+        """When something is due at the latest."""
+        contact_ns = self._membership.policy.contact_limit_ns(now_ns, self.peers, self.review.due_ns)
+        return min(self.heartbeat_due_ns, self.news_due_ns, contact_ns)
+
+    def lease_index(self, now_ns: int) -> int | None:
+        """Dissertation §6.4.1: the entry that must be applied before a read is answered now, or None when nothing proves that no other
+        replica leads. To be asked again after the data was read."""
+        commit_index = self._log.commit_index
+        if not self.is_of_this_term(commit_index):
+            return None
+        sent_ns = self._membership.policy.reached(now_ns, self.peers, CONFIRMED_NS)
+        return commit_index if now_ns - sent_ns < lease_ns(self._config.timing.election_min_ns) else None

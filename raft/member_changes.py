@@ -1,0 +1,103 @@
+"""Changing the members of a group, one at a time (Raft dissertation ch. 4): what a leader may propose now.
+
+In effect when appended, and undone when cut off. A change is proposed only when the one before and an entry of this term are committed,
+and never if it could stop the group. `membership.py` holds the values, their arithmetic and the configuration in force.
+"""
+
+from __future__ import annotations
+
+from ledgermq.raft.config import Members
+from ledgermq.raft.handover import Handovers, objection
+from ledgermq.raft.leader import Leader
+from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
+from ledgermq.raft.parts import Parts
+from ledgermq.raft.policy import is_there
+from ledgermq.raft.progress import Stage
+
+UNSENT_AT_MOST = 1000
+"""Entries: more than arrive between two turns, and pushed in a moment."""
+
+
+class MemberChanges:
+    """What a leader may propose; it keeps nothing itself."""
+
+    def __init__(self, parts: Parts, handovers: Handovers) -> None:
+        self._config = parts.config
+        self._log = parts.log
+        self._membership = parts.membership
+        self._handovers = handovers
+
+    def propose(self, leader: Leader, change: MemberChange, now_ns: int) -> Members | str:
+        """The members after `change`, for the driver to append alone and at once; or why they cannot be changed so, for people: `NotYet`
+        where asking again will help."""
+        log, membership = self._log, self._membership
+        if self._handovers.current is not None:
+            return NotYet("leadership is being handed over; ask the next leader")
+        if not leader.is_of_this_term(log.commit_index):
+            return NotYet(f"this leader has not committed an entry of its term {leader.term} yet; ask again")
+        if membership.pending:
+            return NotYet(f"the change before, entry {membership.configurations.latest_index}, is not committed yet; ask again")
+        members = changed(membership.members, change, log.view.end_index + 1)
+        if isinstance(members, str):
+            return members
+        if change.kind is Change.PROMOTE and (lag := self._lag(leader, change.node, now_ns)):
+            return lag
+        if change.kind is Change.RULE:
+            return self._objection_to_rule_change(leader, now_ns) or members
+        return self._still_in_sync(leader, members, change, now_ns) or self.would_stall(leader, members, change, now_ns) or members
+
+    def due(self, leader: Leader, now_ns: int) -> MemberChange | None:
+        """The rule that a change-over leads to; or a learner that voted before it lost its directory, and has caught up: it is to be a
+        voter again."""
+        members = self._membership.members
+        if members.towards is not None:
+            onward = MemberChange(Change.RULE, "", reason=f"all voters have entry {members.since}", rule=members.towards)
+            return onward if isinstance(self.propose(leader, onward, now_ns), Members) else None
+        for node in sorted(members.returning):
+            change = MemberChange(Change.PROMOTE, node, reason=f"{node} has caught up with a new directory")
+            if isinstance(self.propose(leader, change, now_ns), Members):
+                return change
+        return None
+
+    def _lag(self, leader: Leader, node: str, now_ns: int) -> str | None:
+        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it, but for the newest entries.
+        Under load some are always there that no push has taken yet."""
+        peer, end_index = leader.peers[node], self._log.view.end_index
+        if refusal := objection(self._config, peer, now_ns):
+            return refusal
+        if peer.stage is Stage.FLOWING and not peer.suspect and end_index - peer.next_index < UNSENT_AT_MOST:
+            return None
+        lag = end_index - peer.received
+        return f"{node} is {lag} entries behind entry {end_index}, the end of the log; promote it once it has caught up"
+
+    def _objection_to_rule_change(self, leader: Leader, now_ns: int) -> str | None:
+        """Why the group could not change its rule now: between two rules it needs every voter, and nothing but that."""
+        for voter in self._membership.members.voters:
+            if voter != self._config.node and (lag := self._lag(leader, voter, now_ns)):
+                return f"to change the rule every voter is needed: {lag}"
+        return self._membership.policy.objection_to_rule_change()
+
+    def would_stall(self, leader: Leader, members: Members, change: MemberChange, now_ns: int) -> str | None:
+        """Why the new voters could not even commit the change: too few of them can be heard."""
+        me, silence_ns = self._config.node, self._config.timing.election_max_ns
+        there = [voter for voter in members.voters if voter == me or is_there(leader.peers.get(voter), now_ns, silence_ns)]
+        leaves = change.kind in (Change.REMOVE, Change.DEMOTE)
+        return self._membership.policy.would_stall(members.voters, there, leaves=leaves)
+
+    def _still_in_sync(self, leader: Leader, members: Members, change: MemberChange, now_ns: int) -> str | None:
+        """A member of the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters. Where nothing
+        else speaks against the change, this begins to take it out."""
+        policy, node = self._membership.policy, change.node
+        leaves = change.kind in (Change.REMOVE, Change.DEMOTE, Change.RETURN)
+        if not policy.controller_elects or not leaves or node not in policy.required():
+            return None
+        if node == self._config.node:
+            return f"{node} is the master; hand over first: ledgermq transfer"
+        lost, minimum = change.kind is Change.RETURN, self._config.ha.minimum
+        left = len(set(policy.electors()) - leader.review.evicting.keys() - {node})
+        if left < minimum and not lost:
+            return f"this would leave {left} in the in-sync set, and the group demands {minimum}; nothing could be committed any more"
+        if stalls := self.would_stall(leader, members, change, now_ns):
+            return stalls
+        leader.review.evict(node, now_ns + self._config.timing.stall_ns, lost=lost)
+        return NotYet(f"{node} is still in the in-sync set and is being taken out of it; ask again")

@@ -1,0 +1,292 @@
+"""The three rules of a group as policies: who may be elected, whose copies are waited for, how long a leader may go without contact.
+
+A policy speaks for one configuration (`members`) and is replaced with it. It answers questions and changes nothing. Where the rules differ,
+the other modules ask the policy; no other module asks for the rule. `peers` is what a leader knows of the others.
+
+  Majority  votes of a majority elect; an entry is committed once a majority has it on stable storage (Raft)
+  All       the same with all voters: the rule between the two others, with either of which it shares a voter in any two quorums
+  InSync    the controller elects a member of the in-sync set; an entry is committed once the whole set has it (HA groups)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import attrgetter
+from typing import ClassVar
+
+from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.config import Members, RaftConfig, Rule
+from ledgermq.raft.election_timer import ElectionTimer
+from ledgermq.raft.isr import Isr, known_by
+from ledgermq.raft.log_state import LogState
+from ledgermq.raft.messages import NO_INDEX
+from ledgermq.raft.progress import Peer
+from ledgermq.raft.quorum import Ballot, ballot, majority, reached_by_majority
+
+Peers = Mapping[str, Peer]
+
+_contact_ns: Callable[[Peer], int] = attrgetter("contact_ns")
+_received: Callable[[Peer], int] = attrgetter("received")
+
+
+def is_there(peer: Peer | None, now_ns: int, silence_ns: int) -> bool:
+    """Leader only: whether a peer whose copy counts was heard within `silence_ns`."""
+    return peer is not None and peer.boot_id is not None and not peer.provisional and now_ns - peer.contact_ns < silence_ns
+
+
+class Policy(ABC):
+    """What the rules by votes have in common."""
+
+    controller_elects: ClassVar[bool] = False
+    """Whether the controller makes the leader; then a campaign only asks whether anybody objects, and a term has one leader it was promised
+    to."""
+    vote_follows_leader: ClassVar[bool] = True
+    """Whether a replica that has not voted in a term makes the leader it follows durable like a vote."""
+
+    def __init__(self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer) -> None:
+        self.members = members
+        self._config = config
+        self._log = log
+        self._isr = isr
+        self._timer = timer
+
+    # Elections
+
+    @property
+    def agreed(self) -> Appointment | None:
+        """What the controller agreed on for this configuration."""
+        return None
+
+    def electors(self) -> Collection[str]:
+        """The nodes that may be elected, which are also those that a candidate asks."""
+        return self.members.voters
+
+    def may_campaign(self) -> bool:
+        """Whether this replica could be elected, as far as is known here."""
+        return True
+
+    @abstractmethod
+    def ballot(self, votes: Mapping[str, bool]) -> Ballot:
+        """Where an election stands."""
+
+    def objection_to(self, node: str) -> str | None:
+        """Why this voter could not become the leader."""
+        return None
+
+    # Quorums
+
+    def required(self) -> Collection[str]:
+        """The nodes whose copies are counted."""
+        return self.members.voters
+
+    @abstractmethod
+    def quorum(self, values: Sequence[int]) -> int:
+        """The greatest value that a quorum has reached, one value per required node."""
+
+    def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
+        """What a quorum has reached. A leader that is no voter any more does not count itself, and a provisional copy never counts."""
+        me, values = self._config.node, []
+        for node in self.required():
+            if node == me:
+                values.append(own)
+            else:
+                peer = peers.get(node)
+                values.append(NO_INDEX if peer is None or peer.provisional else value(peer))
+        return self.quorum(values)
+
+    def may_commit(self, index: int, peers: Peers) -> bool:
+        """Whether an entry that the quorum has is on as many copies as the group demands."""
+        return True
+
+    @property
+    def early_acks(self) -> bool:
+        """Whether an acknowledgement may rest on the memory of several processes."""
+        return True
+
+    def early_claim(self, peers: Peers) -> int:
+        """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that."""
+        return self.reached(self._log.view.end_index, peers, _received)
+
+    @property
+    def pulls(self) -> bool:
+        """Whether followers ask for every range."""
+        return False
+
+    # Contact
+
+    def quorum_contact_ns(self, now_ns: int, peers: Peers) -> int:
+        """When a quorum had last been heard of, this replica included."""
+        return self.reached(now_ns, peers, _contact_ns)
+
+    def silence_ns(self, now_ns: int, peers: Peers) -> int:
+        """Leader only: for how long it had no contact that lets it go on, if that is too long; else 0."""
+        silent_ns = now_ns - self.quorum_contact_ns(now_ns, peers)
+        return silent_ns if silent_ns >= self._config.timing.election_max_ns + self._timer.slack_ns(now_ns) else 0
+
+    def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
+        """Leader only: when contact has to be looked at again."""
+        return self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns + self._timer.slack_ns(now_ns)
+
+    @property
+    def pause_after_silence_ns(self) -> int:
+        """How much longer than its timeout a leader that stepped down for lack of contact waits before it campaigns."""
+        return 0
+
+    def short_of(self, now_ns: int, peers: Peers) -> int:
+        """Leader only: how many members of the in-sync set would have to be heard again before anything can be committed."""
+        return 0
+
+    # Changes of members
+
+    def objection_to_rule_change(self) -> str | None:
+        """Why the group could not change its rule although every voter keeps up."""
+        return None
+
+    def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
+        """Why these new voters, of whom `there` can be heard, could not even commit the change that makes them. `leaves`: the change takes
+        a voter away."""
+        needed = majority(len(voters))
+        return None if len(there) >= needed else _stalls(f"this would lose the quorum: {needed}", voters, there)
+
+
+def _stalls(lost: str, voters: Sequence[str], there: Sequence[str]) -> str:
+    silent = ", ".join(voter for voter in voters if voter not in there)
+    heard = f"{silent} cannot be heard" if silent else "there are no others"
+    return f"{lost} of the voters {', '.join(voters)} are needed, and {heard}; nothing could be committed any more, not even this change"
+
+
+class Majority(Policy):
+    """Raft."""
+
+    vote_follows_leader = False
+
+    def ballot(self, votes: Mapping[str, bool]) -> Ballot:
+        return ballot(self.members.voters, votes)
+
+    def quorum(self, values: Sequence[int]) -> int:
+        return reached_by_majority(values)
+
+
+class All(Policy):
+    """Every voter, for elections and for commits."""
+
+    def ballot(self, votes: Mapping[str, bool]) -> Ballot:
+        return ballot(self.members.voters, votes, unanimous=True)
+
+    def quorum(self, values: Sequence[int]) -> int:
+        return min(values)
+
+
+class InSync(Policy):
+    """HA groups. `peers` are the slaves of a master."""
+
+    controller_elects = True
+
+    # Elections
+
+    @property
+    def agreed(self) -> Appointment | None:
+        return self._isr.agreed(self.members)
+
+    def electors(self) -> Collection[str]:
+        return self._isr.in_sync(self.members)
+
+    def may_campaign(self) -> bool:
+        agreed, node = self.agreed, self._config.node
+        return agreed is None or agreed.in_sync.get(node) == known_by(self.members, node)
+
+    def ballot(self, votes: Mapping[str, bool]) -> Ballot:
+        """Every member of the in-sync set that answers must agree; PENDING while some are silent."""
+        answers = [votes.get(node) for node in self.electors()]
+        if False in answers:
+            return Ballot.LOST
+        return Ballot.PENDING if None in answers else Ballot.WON
+
+    def objection_to(self, node: str) -> str | None:
+        in_sync = self.electors()
+        return None if node in in_sync else f"{node} is not in sync; the in-sync set is {', '.join(sorted(in_sync))}"
+
+    # Quorums
+
+    def required(self) -> Collection[str]:
+        """Every node that may be elected; also those that the master asked to add to the set, because they may be in it by now."""
+        joining = self._isr.joining
+        return {*self.electors(), *joining} if joining else self.electors()
+
+    def quorum(self, values: Sequence[int]) -> int:
+        return min(values)
+
+    def may_commit(self, index: int, peers: Peers) -> bool:
+        """Where the in-sync set is smaller than the minimum, copies outside of it count as well: a node joins the set, or becomes a voter
+        again, only once something is committed in this epoch."""
+        in_sync, members = self.electors(), self.members
+        missing = self._config.ha.minimum - len(in_sync)
+        if missing <= 0:
+            return True
+        others = [peers.get(node) for node in members.nodes if node not in in_sync and node not in members.observers]
+        return sum(1 for peer in others if peer is not None and peer.durable >= max(index, peer.named_at)) >= missing
+
+    @property
+    def early_acks(self) -> bool:
+        return not self._config.ha.ack_async
+
+    def early_claim(self, peers: Peers) -> int:
+        """A master that acknowledges alone has nothing but its own stable storage."""
+        return self._log.leader_claim() if self._config.ha.ack_async else super().early_claim(peers)
+
+    @property
+    def pulls(self) -> bool:
+        return self._config.ha.pull
+
+    # Contact
+
+    def hears_nobody(self, now_ns: int, peers: Peers) -> bool:
+        """Whether the master has others in its in-sync set, and heard none of them for the longest election timeout."""
+        others = self._others()
+        return bool(others) and now_ns - self._latest_contact_ns(others, peers) >= self._config.timing.election_max_ns
+
+    def silence_ns(self, now_ns: int, peers: Peers) -> int:
+        """A master with others in its set needs one of them, or the controller, which takes longer to find a leader of its own: a node that
+        the master does not hear may hear the master, and stays quiet for it."""
+        if not self.hears_nobody(now_ns, peers):
+            return 0
+        silent_ns = now_ns - max(self._isr.agreed_ns, self._latest_contact_ns(self._others(), peers))
+        return silent_ns if silent_ns >= self._config.timing.alone_ns else 0
+
+    def _others(self) -> list[str]:
+        """The in-sync set but for this replica: the master needs them, and no other master can be elected without them."""
+        return [node for node in self.electors() if node != self._config.node]
+
+    def _latest_contact_ns(self, nodes: Sequence[str], peers: Peers) -> int:
+        return max(-1 if (peer := peers.get(node)) is None else peer.contact_ns for node in nodes)
+
+    def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
+        """The review of the in-sync set comes often enough."""
+        return review_due_ns
+
+    @property
+    def pause_after_silence_ns(self) -> int:
+        """Others may hear each other, and the controller: they go first."""
+        return self._config.timing.election_max_ns
+
+    def short_of(self, now_ns: int, peers: Peers) -> int:
+        me, silence_ns = self._config.node, self._config.timing.election_max_ns
+        there = sum(1 for node in self.electors() if node == me or is_there(peers.get(node), now_ns, silence_ns))
+        return max(0, self._config.ha.minimum - there)
+
+    # Changes of members
+
+    def objection_to_rule_change(self) -> str | None:
+        agreed = self.agreed
+        if agreed is None or set(agreed.in_sync) != set(self.members.voters):
+            return f"to change the rule every voter must be in sync; the in-sync set is {', '.join(sorted(self.electors()))}"
+        return None
+
+    def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
+        """The minimum must be there, where the change takes a voter away. A node that lost its directory is gone already."""
+        needed = self._config.ha.minimum
+        return None if not leaves or len(there) >= needed else _stalls(f"{needed} in sync", voters, there)
+
+
+POLICIES: Mapping[Rule, type[Policy]] = {Rule.MAJORITY: Majority, Rule.ALL: All, Rule.IN_SYNC: InSync}
