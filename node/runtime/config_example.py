@@ -4,95 +4,95 @@ from __future__ import annotations
 
 EXAMPLE = """\
 # A node of a three-node cluster. Every key may also be given as LEDGERMQ_<KEY> (levels joined by __, e.g.
-# LEDGERMQ_DELIVERY__LIVENESS_MS=30s) or as --set key=value (e.g. --set delivery.liveness_ms=30s); the latter wins.
+# LEDGERMQ_DELIVERY__LIVENESS_MS=30s) or as --set key=value (e.g. --set delivery.liveness_ms=30s); --set wins.
 node: n1                       # this node; must be one of `nodes`
 data: ./ledgermq-data/n1       # its directory; created when missing
 listen_host: 127.0.0.1         # 0.0.0.0 to be reachable from other machines
 log_level: info                # debug, info, warning, error
 cluster:
-  id: 6f9619ff-8b86-4d01-b42d-00cf4fc964ff   # the same on all nodes; mint one with: uuidgen
+  id: 6f9619ff-8b86-4d01-b42d-00cf4fc964ff   # the same on all nodes; create one with: uuidgen
   created_ms: 1767225600000                  # the same on all nodes
   secret_file: ./ledgermq-data/secret        # the same content on all nodes, mode 0600; openssl rand -hex 32
   groups:                                    # broker groups as they are created
     - name: g1
       replicas: [n1, n2, n3]
       data_file_bytes: 1GiB                  # fixed when the group is created
-      # preferred_leader: n1                 # leads whenever it has kept up for a while
-      replication: raft                      # or ha: a master appointed by the controller quorum, with the settings below (docs/ha.md)
-      # ack: in-sync                         # or async: the master alone
-      # min_in_sync: 2                       # with in-sync: fewer members, and sends are refused
-      # in_sync_lag_ms: 10s                  # a slave that lacks something for longer,
-      # in_sync_lag_bytes: 64MiB             # or more than this, leaves the in-sync set
-      # transfer: push                       # or pull: slaves ask for what is new
+      # preferred_leader: n1                 # gets leadership once it has kept up for a while
+      replication: raft                      # or ha: the controller quorum appoints a master; settings below (docs/ha.md)
+      # ack: in-sync                         # or async: wait for the master only
+      # min_in_sync: 2                       # with in-sync: sends are refused if fewer members are in sync
+      # in_sync_lag_ms: 10s                  # a slave that lacks entries for longer than this,
+      # in_sync_lag_bytes: 64MiB             # or more bytes than this, leaves the in-sync set
+      # transfer: push                       # or pull: slaves ask for new entries
       # follower_reads: true                 # replicas that do not lead serve readers that allow it (docs/observers.md),
-      # follower_read_age_ms: 2s             # unless what they know is older,
-      # follower_pull_bytes: 64MiB           # and answer pulls of official clients that begin so far behind the end of the log
-nodes:                         # where every node is reached; workers: 2 makes it two processes (docs/workers.md)
+      # follower_read_age_ms: 2s             # unless their knowledge is older than this,
+      # follower_pull_bytes: 64MiB           # and official clients' pulls this far behind the end of the log
+nodes:                         # addresses of all nodes; workers: 2 runs a node as two processes (docs/workers.md)
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
-# join: true                   # a node that is added later (ledgermq member add): `nodes` names the present ones and itself
-# join: spare                  # the same without a replica of any group, until one is moved there (ledgermq rebalance)
+# join: true                   # for a node that is added later (ledgermq member add): `nodes` names the present nodes and itself
+# join: spare                  # the same, but without replicas until one is moved there (ledgermq rebalance)
 raft:
   heartbeat_ms: 100ms
-  election_min_ms: 400ms       # an election timeout is drawn between the two
+  election_min_ms: 400ms       # election timeouts are random between these two values
   election_max_ms: 800ms
-  # observer_bytes_per_s: 4MiB # pushed to each observer of a group led here, at most (docs/observers.md); 0: no limit
+  # observer_bytes_per_s: 4MiB # limit for each observer of a group led here (docs/observers.md); 0: no limit
 delivery:
-  min_invisible_ms: 1s         # shortest lease a client may ask for
-  liveness_ms: 65s             # a client silent for longer loses its automatically renewed leases
+  min_invisible_ms: 1s         # shortest lease that a client may request
+  liveness_ms: 65s             # a client that is silent for longer loses its automatically renewed leases
   long_poll_max_ms: 20s
 limits:
   max_body_bytes: 4MiB
   max_frame_bytes: 1MiB        # entries in a native frame; never more than a quarter of a log file
 access:                        # who may call (docs/security.md)
-  authentication: none         # required: every call is signed by a user (ledgermq user create); none: only on loopback, unless
+  authentication: none         # required: users sign every call (ledgermq user create); none: only on loopback, unless
   # allow_unauthenticated: "anyone who reaches the port may read and write"
   # allow_open_http: "anyone who reaches the port may read health and metrics"
-  ignore_namespaces: false     # true: as the reference server, which knows topics and groups by their plain names only
+  ignore_namespaces: false     # true: like the reference server, use plain names of topics and groups only
 tls:
-  mode: "off"                  # both: TLS and plaintext on the one client port; required: TLS only
-  # certificate_file: ./tls/n1.pem     # read again when they change
+  mode: "off"                  # both: TLS and plaintext on the same client port; required: TLS only
+  # certificate_file: ./tls/n1.pem     # reloaded when they change
   # key_file: ./tls/n1.key
-  # client_ca_file: ./tls/ca.pem       # clients must have a certificate of it
-  # users: {billing-service: billing}  # common name of a client's certificate: the user it stands for
+  # client_ca_file: ./tls/ca.pem       # clients need a certificate signed by it
+  # users: {billing-service: billing}  # common name of a client's certificate: user
 peer_tls:
-  mode: "off"                  # required: the nodes speak mutual TLS among each other (certificate_file, key_file, ca_file)
-quotas:                        # on each node; 0 = no limit; what is too much is answered with TOO_MANY_REQUESTS
+  mode: "off"                  # required: mutual TLS between nodes (certificate_file, key_file, ca_file)
+quotas:                        # for each node; 0 = no limit; calls beyond a quota get TOO_MANY_REQUESTS
   client: {messages_per_s: 0, bytes_per_s: 0, calls: 0, receives: 0}
   topics: {}                   # by name or pattern, e.g. {"orders*": {messages_per_s: 1000}}; likewise users and groups
   connections: 0
   connections_per_address: 0
-  new_connections_per_s: 0     # more than these wait for their turn
+  new_connections_per_s: 0     # further connections wait for their turn
 tracing:                       # OpenTelemetry spans of sends, receives and acknowledgements; needs: pip install 'ledgermq[tracing]'
-  otlp_endpoint: ""            # such as http://127.0.0.1:4317; empty: nothing is exported
-  sample_ratio: 1.0            # of the calls whose caller has not decided already
+  otlp_endpoint: ""            # for example http://127.0.0.1:4317; empty: no export
+  sample_ratio: 1.0            # of calls whose caller did not decide about sampling
 flush:
-  policy: durable              # durable, memory or hybrid: what a send's acknowledgement waits for
-  groups: {}                   # one broker group otherwise, e.g. {g1: memory}
-  interval_ms: 500ms           # messages of the class memory wait this long for their sync when least_pages of 4 KiB are there,
+  policy: durable              # what the acknowledgement of a send waits for: durable, memory or hybrid
+  groups: {}                   # exceptions by broker group, e.g. {g1: memory}
+  interval_ms: 500ms           # sync messages of the class memory after this time if least_pages of 4 KiB are unsynced,
   least_pages: 4
-  thorough_ms: 10s             # and never longer than this
+  thorough_ms: 10s             # and in any case after this time
 storage:
-  append: pwrite               # how the log is written: pwrite, map (through the mapped file), pool (buffers; only with flush memory)
+  append: pwrite               # how to write the log: pwrite, map (through the mapped file), pool (buffers; only with flush memory)
   lock_memory: false           # lock the file being written, the next one and the pool (needs a high limit on locked memory)
-  pool_buffers: 5              # append: pool only; a broker group takes pool_buffers x pool_buffer_bytes of memory
+  pool_buffers: 5              # only with append: pool; a broker group uses pool_buffers x pool_buffer_bytes of memory
   pool_buffer_bytes: 8MiB
-retention:                     # whole log files go, oldest first; 0 = no such limit
-  hours: 72                    # since the file's last message was stored
-  max_bytes: 0                 # per broker group, complete files together
-  warn_percent: 80             # of the file system: a warning in the log,
-  delete_percent: 85           # files go before their time,
-  refuse_percent: 90           # clients' messages are refused (all three only with less than ample_bytes free)
+retention:                     # removes whole log files, oldest first; 0 = no such limit
+  hours: 72                    # after the file's last message was stored
+  max_bytes: 0                 # per broker group, all complete files
+  warn_percent: 80             # of the file system: log a warning,
+  delete_percent: 85           # remove files early,
+  refuse_percent: 90           # refuse clients' messages (all three only with less than ample_bytes free)
   ample_bytes: 20GiB
-  reserve_bytes: 8MiB          # per broker group, kept for cleaning up when the disk is full
-  follower_hours: 1            # a replica that lacks entries keeps their files until it was silent for so long; 0: for ever
-  observer_bytes: 1GiB         # an observer at most so much of them; beyond that it is brought files
+  reserve_bytes: 8MiB          # per broker group, reserved for cleaning up a full disk
+  follower_hours: 1            # a replica keeps the files that it still needs until it was silent for this long; 0: for ever
+  observer_bytes: 1GiB         # limit of that for an observer; beyond it the observer is installed from files
 audit:
-  bytes_per_s: 128MiB          # audits of the running node (ledgermq audit --endpoints) read no faster, and slower while it is busy
+  bytes_per_s: 128MiB          # limit for audits of the running node (ledgermq audit --endpoints); lower while it is busy
 agreement:
-  check_ms: 500ms              # how often replicas compare the digests of log files that were sealed meanwhile
-scrub:                         # the logs are read again, for ever, to find rot
-  bytes_per_s: 16MiB           # of all broker groups of this node together; see: ledgermq doctor
-  again_hours: 24              # a file that was verified as a whole rests for so long
+  check_ms: 500ms              # how often replicas compare digests of newly sealed log files
+scrub:                         # reads the logs continuously to find rot
+  bytes_per_s: 16MiB           # for all broker groups of this node; see: ledgermq doctor
+  again_hours: 24              # pause after a file was completely verified
 """
