@@ -98,6 +98,7 @@ def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
         stop_and_audit(cluster)
 
 
+@pytest.mark.verify
 def test_one_backup_for_every_node_and_none_beside_intact_peers(tmp_path: Path) -> None:
     """Of a trimmed log. A single replica restored beside peers that remember its predecessor takes no part; restored for all nodes the same
     backup is the cluster again, with its topics, its consumer group's progress and every message that was kept."""

@@ -111,6 +111,7 @@ def test_an_observer_goes_on_alone_with_the_loss_it_states(tmp_path: Path) -> No
             del cluster.nodes[node]
 
 
+@pytest.mark.verify
 def test_an_observer_that_kept_up_loses_nothing_of_what_it_heard(tmp_path: Path) -> None:
     """It says so, and consumer groups go on where they were."""
     with running(tmp_path) as cluster:

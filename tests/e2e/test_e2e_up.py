@@ -83,6 +83,7 @@ def test_up_resumes_its_directory_and_leaves_nothing_behind(tmp_path: Path, numb
     assert other.returncode == 4 and b"--nodes 3" in other.stderr.splitlines()[-1]
 
 
+@pytest.mark.verify
 def test_nodes_end_with_an_up_that_was_killed(tmp_path: Path) -> None:
     """SIGKILL of `up` leaves no node behind: each notices that its supervisor is gone."""
     data = tmp_path / "data"

@@ -346,6 +346,7 @@ def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").glob("*/g1/abort"))
 
 
+@pytest.mark.verify
 def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> None:
     """Exit 72 and the port; no process is left."""
     base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
