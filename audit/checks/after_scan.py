@@ -185,12 +185,17 @@ def _check_empty(replica: Replica) -> None:
             replica.flaws.append(Flaw("entry.gap", report.file, index, 0, max(report.length, 1), proof))
 
 
-def _check_small_files(replica: Replica, last: LogReport | None) -> None:
-    folder = replica.log_folder
-    term = next((report.last_sound_term for report in reversed(replica.filled) if report.last_sound_term is not None), None)
+def check_hard_term(replica: Replica, term: int | None) -> None:
+    """A replica notes a term in its hard state before it writes an entry of it. `term`: of its last entry, if that is known."""
     if replica.hard_term is not None and term is not None and replica.hard_term < term:
         proof = f"term {replica.hard_term} is below term {term} of the last entry"
-        replica.flaw("hardstate.term", f"{folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
+        replica.flaw("hardstate.term", f"{replica.log_folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
+
+
+def _check_small_files(replica: Replica, last: LogReport | None) -> None:
+    folder = replica.log_folder
+    sound_terms = (report.last_sound_term for report in reversed(replica.filled) if report.last_sound_term is not None)
+    check_hard_term(replica, next(sound_terms, None))
     marked = -1 if replica.mark is None else replica.mark.index
     ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > max(replica.last_index, marked)]
     if ahead and replica.clean and replica.point is None and replica.mark is not None:

@@ -16,9 +16,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledgermq.audit.checks.after_scan import check_names
+from ledgermq.audit.checks.after_scan import check_hard_term, check_names
 from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
 from ledgermq.audit.checks.confirmed import gives_up, note_given_up
+from ledgermq.audit.checks.evidence import check_mark_reaches_end
 from ledgermq.audit.checks.group import MAJORITY, GroupResult
 from ledgermq.audit.checks.histories import NEIGHBOURS
 from ledgermq.audit.checks.outline import record_at
@@ -74,10 +75,14 @@ def _found(result: GroupResult, one: Replica, flaw: Flaw) -> Finding:
 
 
 def _check_row(one: Replica) -> None:
-    """Files without a gap, entries counted on from file to file."""
+    """Files without a gap, entries counted on from file to file, from the one that the begin file names."""
     check_names(one)
     for report in one.reports:
         one.flaws += report.flaws
+    first = one.filled[0] if one.filled else None
+    if first is not None and first.base == one.begin.pos and first.first_index != one.begin.index:
+        proof = f"the log begins with index {first.first_index}, and the begin file says {one.begin.index}"
+        one.flaws.append(Flaw("entry.gap", first.file, one.begin.index, 0, HEADER_BYTES, proof))
     for before, after in pairwise(one.filled):
         if before.last_index is not None and after.first_index is not None and after.first_term < before.last_term:
             proof = f"term {after.first_term} follows term {before.last_term}"
@@ -86,9 +91,13 @@ def _check_row(one: Replica) -> None:
 
 def _check_end(one: Replica) -> None:
     """A log that ends before its own synced mark lost something; where an entry stands behind the last one that the index files lead to,
-    only index units are lacking, and that is excused or told elsewhere."""
+    only index units are lacking, and that is excused or told elsewhere. Hard state and mark do not lie behind the end."""
     mark, last = one.mark, one.filled[-1] if one.filled else None
-    if mark is None or last is None or last.last_index is None or mark.index <= last.last_index:
+    if last is None or last.last_index is None:
+        return
+    check_hard_term(one, last.last_term)
+    check_mark_reaches_end(one)
+    if mark is None or mark.index <= last.last_index:
         return
     behind = bytewise.read(f"{one.log}/data/{last.base:020d}", last.end, last.end + MAGIC_BYTES)
     if behind == ENTRY_MAGIC.to_bytes(MAGIC_BYTES, "big"):

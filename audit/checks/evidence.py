@@ -97,11 +97,18 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
         if found is not None and found != (mark.term, mark.end_pos, mark.chain):
             proof = f"the log says {_point(found)}, the mark {_point((mark.term, mark.end_pos, mark.chain))}"
             one.flaw("mark.log", path, proof, index=mark.index)
-        elif mark.index < one.last_index and one.clean and one.point is None and not one.is_backup:
-            proof = f"it names entry {mark.index}, the log of a node that was stopped in good order ends with {one.last_index}"
-            one.flaw("mark.log", path, proof, 0, SLOT_FILE_BYTES, mark.index)
+        else:
+            check_mark_reaches_end(one)
     elif (mark.term, mark.index, mark.end_pos) != (-1, -1, 0):
         one.flaw("mark.log", path, f"it names no entry, but term {mark.term} and end {mark.end_pos}")
+
+
+def check_mark_reaches_end(one: Replica) -> None:
+    """A node that is stopped in good order leaves its synced mark at the last entry."""
+    mark = one.mark
+    if mark is not None and 0 <= mark.index < one.last_index and one.clean and one.point is None and not one.is_backup:
+        proof = f"it names entry {mark.index}, the log of a node that was stopped in good order ends with {one.last_index}"
+        one.flaw("mark.log", f"{one.log_folder}/syncedmark", proof, 0, SLOT_FILE_BYTES, mark.index)
 
 
 def check_point(one: Replica) -> None:

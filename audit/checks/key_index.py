@@ -108,6 +108,9 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             yield Flaw("keyindex.position", shown, None, 0, size_of(path), proof)
         return
     yield from _check_last(task, position, shown)
+    if position.rows and not position.notes:
+        proof = f"it says that {position.rows} keys of entry {position.next_index} are in the files, and names no file"
+        yield Flaw("keyindex.position", shown, position.next_index, 0, size_of(path), proof)
     names = [note.name for note in position.notes]
     firsts = [(note.first_index, note.first_rows) for note in position.notes]
     full = all(note.full for note in position.notes[:-1])
@@ -161,6 +164,10 @@ class KeyFileCheck:
     note: KeyNote
     position: KeyPosition
     number: int = 1
+    ahead: int = 0
+    """Units so far of keys from the position's next entry on."""
+    passed_over: bool = False
+    """Units were passed over, so `ahead` may lack some."""
     flaws: list[Flaw] = field(default_factory=list)
     table: NDArray[np.int32] = field(init=False)
     """Of each slot its newest unit so far."""
@@ -174,13 +181,27 @@ class KeyFileCheck:
     def run(self) -> list[Flaw]:
         clean = _is_clean(self.task)
         self._go_through()
+        used = int(np.count_nonzero(self.table))
+        if self.number >= self.note.count and self.note.used != used:
+            self._misnamed(f"its units take {used} slots, not {self.note.used}", self.note.first_index)
+        if self.note is self.position.notes[-1] and not self.passed_over:
+            self._check_rows()
         if self.note.full or clean:
-            self._check_head()
+            self._check_head(used)
             self._check_slots()
             self._check_rest()
         if self.note.full:
             self._check_filter()
         return coalesce(self.flaws, FLAWS_MAX)
+
+    def _check_rows(self) -> None:
+        """A start skips as many keys of the next entry as the position says are there already."""
+        has, note = self.position.rows, self.note
+        wants = self.ahead + (note.first_rows if note.first_index >= self.position.next_index else 0)
+        if has != wants:
+            proof = f"it says that {has} keys from entry {self.position.next_index} on are in the files, they have {wants}"
+            shown, size = f"{self.task.group}/state/keyindex", size_of(f"{self.task.root}/state/keyindex")
+            self.flaws.append(Flaw("keyindex.position", shown, self.position.next_index, 0, size, proof))
 
     def _flaw(self, rule: str, start: int, end: int, proof: str, index: int | None = None) -> None:
         if len(self.flaws) >= 100 * FLAWS_MAX:
@@ -268,6 +289,7 @@ class KeyFileCheck:
             self._compare(numbers, units, wanted, index[part])
             done += len(units)
         self.number += count
+        self.ahead += int((index[:count] >= self.position.next_index).sum())
         if count and self.number == note.count and (note.end_ms, note.end_pos) != (int(ms[count - 1]), int(pos[count - 1])):
             at = count - 1
             self._misnamed(f"its last message has store time {int(ms[at])} and position {int(pos[at])}", int(index[at]))
@@ -316,6 +338,7 @@ class KeyFileCheck:
             count = len(units) if until is None else int(np.argmax(pos >= until)) if bool((pos >= until).any()) else len(units)
             if not count:
                 return
+            self.passed_over = True
             wanted = units[:count].copy()
             wanted["previous"] = self._chain(numbers[:count], units["hash"][:count].astype(np.int64) & SECONDS_MAX)
             self._compare(numbers[:count], units[:count], wanted, np.full(count, note.first_index))
@@ -325,8 +348,8 @@ class KeyFileCheck:
 
     # ------------------------------------------------------------------------------------------- the rest of the file
 
-    def _check_head(self) -> None:
-        note = replace(self.note, used=int(np.count_nonzero(self.table)))
+    def _check_head(self, used: int) -> None:
+        note = replace(self.note, used=used)
         has, wants = self.file.pread(KEY_HEADER.size, 0), note.header()
         if has != wants:
             places = [place for place in range(KEY_HEADER.size) if has[place] != wants[place]]

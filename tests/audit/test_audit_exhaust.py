@@ -181,6 +181,11 @@ MENDED = (
     "one whole flip n1/raft/state/snapshot.previous 1033 01 crc",
     "one whole flip n2/raft/state/snapshot 3516 01 crc",
     "one whole flip n2/ha/state/snapshot 3945 01 crc",
+    "one whole flip n1/raft/state/keyindex 157 01 crc",
+    "one whole flip n2/raft/state/keyindex 265 01 crc",
+    "one agreement flip n2/ha/dledger-n2/begin 49 01 crc",
+    "one agreement old n1/ha/dledger-n1/hardstate 0 0 -",
+    "one agreement old n1/ha/dledger-n1/syncedmark 0 2 -",
 )
 """Cases that the auditor let pass once, and no sample is sure to draw."""
 

@@ -7,14 +7,15 @@
     python -m tests.audit.exhaust --replay "one whole flip n1/raft/identity.json 125 01 crc"
 
 A piece is some hundred bytes of one file on all three nodes, or one file as a whole. With `--pieces DIR` what is done is kept there, and
-the same command goes on where it was broken off, as long as the code is the same. One case in `CROSS` is audited a second time, plainly;
-with `--repair N` one in N is repaired, too. The exit status is 1 when the auditor said PASS, or accused another replica, where no row of
-the table in `judging.py` says why.
+the same command goes on where it was broken off, as long as the auditor, the run and the damaged files are the same. One case in `CROSS`
+is audited a second time, plainly; with `--repair N` one in N is repaired, too. The exit status is 1 when the auditor said PASS, or accused
+another replica, where no row of the table in `judging.py` says why.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import gc
 import hashlib
 import json
@@ -24,7 +25,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import CLUSTERS
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import MODES
+from tests.audit.jury import anatomy
 
 BYTES = 128
 """Of a file in a piece."""
@@ -159,7 +161,7 @@ def main() -> int:
     ]
     share, shares = map(int, options.share.split("/"))
     total, done = Piece("all"), 0
-    kept = None if options.pieces is None else options.pieces / sources()
+    kept = None if options.pieces is None else options.pieces / fingerprint(options.cluster or CLUSTERS)
     for piece in run(names[share::shares], options.processes, kept, options.seconds, options.repair):
         done += 1
         total.cases, total.seconds, total.plain = total.cases + piece.cases, total.seconds + piece.seconds, total.plain + piece.plain
@@ -178,14 +180,29 @@ def main() -> int:
     return 1 if total.complaints else 0
 
 
-def sources() -> str:
-    """What all of the code is now: what other code came to counts no more."""
+def fingerprint(clusters: Iterable[str]) -> str:
+    """What decides the cases: the files that are damaged, the auditor, and this run. Comments and docstrings decide nothing.
+
+    A piece that was done counts for every commit with the same fingerprint.
+    """
     whole = hashlib.sha256()
-    for folder in (Path(ledgermq.__file__).parent, Path(__file__).parent):
-        for directory, _, files in sorted(os.walk(folder, followlinks=True)):
-            for name in sorted(name for name in files if name.endswith(".py")):
-                whole.update(name.encode() + Path(directory, name).read_bytes())
+    for atlas in (field_of(cluster).atlas for cluster in clusters):
+        for image in (atlas.image, *atlas.versions):
+            for path, data in sorted(image.items()):
+                whole.update(f"{path} {len(data)} ".encode() + data)
+    code = Path(ledgermq.__file__).parent
+    own = (path for folder in (code / "audit", Path(__file__).parent) for path in folder.rglob("*.py"))
+    for path in (*sorted(own), Path(anatomy.__file__), code / "proto/names.py", code / "proto/status.py"):
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                node.body = [each for each in node.body if not _is_text(each)]
+        whole.update(f"{path.name} {ast.dump(tree)}".encode())
     return whole.hexdigest()[:12]
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | None, seconds: float | None, repairs: int) -> Iterator[Piece]:
