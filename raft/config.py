@@ -30,7 +30,7 @@ class Timing:
     window_bytes: int = 4 * MIB
     """The most that may be under way to a peer (raft/window.py)."""
     window_first_bytes: int = 256 << 10
-    """What may be, over a link that nobody knows yet."""
+    """What may be under way over a link of unknown speed."""
     window_ranges: int = 256
     range_bytes_max: int = MIB
     news_ns: int = 5 * MS
@@ -91,9 +91,9 @@ class Members:
 
     `voters` make the quorums, `learners` only receive. `incarnations` names the directory a member is known by; a member without one is
     known by the directory it had when the group was made. `returning`: learners that voted until their directory was lost; the leader
-    makes them voters again as soon as they have caught up. `observers`: learners for good, which nobody makes voters by the way. `towards`:
+    makes them voters again as soon as they have caught up. `observers`: learners that become voters only if an operator says so. `towards`:
     the rule that follows ALL. `since`: the entry that made the rule; 0 for one the group was made with, and for
-    MAJORITY. No voters at all: nobody knows yet (`NOBODY`).
+    MAJORITY. No voters at all: the members are not known yet (`NOBODY`).
     """
 
     voters: tuple[str, ...]
@@ -151,9 +151,9 @@ class RaftConfig:
     """One replica's view of itself.
 
     `voters`, `learners` and `rule` are the members as long as the log names none (docs/format.md §11): those the group was made with, or
-    nobody, for a replica that joins with an empty log. `boot_id` is unique to this start of the replica: to a leader a new one is the news
-    that what it knows of this peer may have become too high. `incarnation` is that of the replica's directory, empty where nobody compares
-    it. `ha`: what holds while the rule is IN_SYNC.
+    none, for a replica that joins with an empty log. `boot_id` is unique to this start of the replica: a new one tells the leader that this
+    peer may hold less than the leader believes. `incarnation` is that of the replica's directory, empty where it is not compared.
+    `ha`: what holds while the rule is IN_SYNC.
     """
 
     node: str

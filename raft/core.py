@@ -26,12 +26,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from ledgermq.proto.types import HardState, PeerProgress, Role
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
 from ledgermq.raft.effects import Effects, Outbox, Push, Writes
 from ledgermq.raft.election import Election
 from ledgermq.raft.election_timer import ElectionTimer
 from ledgermq.raft.follower import Answers, chain_question
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.handover import Handovers
 from ledgermq.raft.isr import Isr
 from ledgermq.raft.isr_review import IsrReview
@@ -234,10 +234,10 @@ class Core:
         leading = self.election.leading
         return () if leading is None else leading.progress(self._now_ns)
 
-    def short_of(self, now_ns: int) -> int:
+    def missing_isr(self, now_ns: int) -> int:
         """On a leader: how many members of the in-sync set would have to be heard again before anything can be committed."""
         leading = self.election.leading
-        return 0 if leading is None else self.membership.policy.short_of(now_ns, leading.peers)
+        return 0 if leading is None else self.membership.policy.missing_isr(now_ns, leading.peers)
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
         """Leader only: whether this peer was heard within the shortest election timeout, and lacks nothing that is not under way to it."""
@@ -429,7 +429,7 @@ class Core:
         elif (following := self.election.following) is not None:
             following.synced()
 
-    def urge(self) -> None:
+    def request_flush(self) -> None:
         """Nothing of what the log holds now may wait any longer for its sync; a leader tells its peers with the next `take`."""
         self.log_state.request_flush()
 

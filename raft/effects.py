@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ledgermq.proto.types import HardState
-from ledgermq.raft.appointments import Wish
+from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.messages import Message
 
 
@@ -51,8 +51,7 @@ class Effects:
        when leadership was lost first.
 
     `left_behind`: (leader, its begin index) when the leader said that its log cannot help this replica; the core does nothing about it.
-    `wishes`: what the controller is asked for (rule IN_SYNC). What comes of it is told to `Core.appointed`; without news the core wishes
-    again.
+    `requests`: what the controller is asked for (rule IN_SYNC). Its answer goes to `Core.appointed`; without one the core asks again.
     After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; both need no hurry for safety.
     """
 
@@ -64,7 +63,7 @@ class Effects:
     role_changed: bool
     reads: tuple[tuple[int, int | None], ...] = ()
     left_behind: tuple[str, int] | None = None
-    wishes: tuple[Wish, ...] = ()
+    requests: tuple[HaRequest, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,7 +80,7 @@ class Outbox:
 
     fence: str | None = None
     messages: list[Message] = field(default_factory=list)
-    requests: list[Wish] = field(default_factory=list)
+    requests: list[HaRequest] = field(default_factory=list)
     left_behind: tuple[str, int] | None = None
     refused: Counter[str] = field(default_factory=Counter)
     restarts: Counter[str] = field(default_factory=Counter)
@@ -98,7 +97,7 @@ class Outbox:
         messages, self.messages = (() if self.fence is not None else tuple(self.messages)), []
         return messages
 
-    def take_requests(self) -> tuple[Wish, ...]:
+    def take_requests(self) -> tuple[HaRequest, ...]:
         requests, self.requests = (() if self.fence is not None else tuple(self.requests)), []
         return requests
 

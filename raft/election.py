@@ -184,7 +184,7 @@ class Election:
         self._outbox.messages.append(VoteReply(self._config.node, request.sender, term, request.pre, granted))
 
     def hears_leader(self, now_ns: int) -> bool:
-        """Stickiness: a voter that lately heard a living leader helps nobody to depose it."""
+        """Stickiness: a voter that lately heard a living leader helps no other candidate to depose it."""
         timer = self._timer
         if self.role is Role.LEADER or now_ns < timer.promised_until_ns:
             # Before it stopped this replica may have heard a leader whose lease rests on that.

@@ -20,7 +20,7 @@ class ElectionTimer:
     due_ns            when this replica campaigns unless it hears its leader before
     excused           the timer that runs now ran out once already, when this replica was late itself
     last_contact_ns   when the leader that is followed was last heard; on a leader, when it last heard the leader before it
-    promised_until_ns until when a vote given before a restart may still support somebody's lease
+    promised_until_ns until when a promise made before a restart may still support a leader's lease
     """
 
     def __init__(self, timing: Timing, chance: Chance, now_ns: int, *, promised: bool) -> None:

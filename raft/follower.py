@@ -108,7 +108,7 @@ class Follower:
     def _merge(self, extent: Extent, members: Members | None) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
         log, view = self._log, self._log.view
-        # The entry before a trimmed log is compared too: where terms differ there, nobody looked at the range, and it must not get in.
+        # The entry before a trimmed log is compared too: where terms differ there, no chain was compared, and the range must not get in.
         first = max(extent.first_index, view.begin_index - 1)
         if first <= extent.last_index and view.term_at(first) == extent.term:
             first = min(extent.last_index, view.run_end(first)) + 1

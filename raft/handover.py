@@ -73,7 +73,7 @@ class Handovers:
     def reason_to_yield(self, sender: str) -> Reason:
         """Of a leader to whom a higher term was shown: its own handover, or another node's doing."""
         current = self.current
-        if current is not None and current.told and current.to == sender:
+        if current is not None and current.notified and current.to == sender:
             return Reason(current.cause, sender)
         return Reason(Cause.HIGHER_TERM, sender)
 
@@ -102,7 +102,7 @@ class Handovers:
             return f"leadership is being handed over to {self.current.to} already"
         if self.current is None:
             self.current, self.failure = Handover(to, cause, now_ns + patience_ns), ""
-        self.current.be_patient(now_ns + patience_ns)
+        self.current.extend(now_ns + patience_ns)
         return None
 
     def advance(self, leader: Leader, now_ns: int) -> None:
@@ -118,7 +118,7 @@ class Handovers:
             current.close(now_ns + timing.election_max_ns)
             self._log.request_flush()
         if current.closed and self._holds_everything(peer) and now_ns >= current.again_ns:
-            current.tell(now_ns + timing.heartbeat_ns)
+            current.notify(now_ns + timing.heartbeat_ns)
             self.lease_given_up = True
             policy = self._membership.policy
             if policy.controller_elects:
@@ -140,7 +140,7 @@ class Handovers:
         peer, end_index = leader.peers[current.to], self._log.view.end_index
         if not current.closed:
             self.give_up(f"{peer.node} did not come near the end of the log in time: it holds entry {peer.received} of {end_index}")
-        elif not current.told:
+        elif not current.notified:
             self.give_up(f"{peer.node} did not store the last entries in time: entry {peer.durable} of {end_index} is durable there")
         else:
             within_ms = self._config.timing.election_max_ns // MS

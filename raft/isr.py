@@ -1,6 +1,6 @@
 """The in-sync set of an HA group (rule IN_SYNC; docs/architecture.md, HA groups), and what the controller is asked for.
 
-The controller decides in one order for all (`appointments.py`): who is master of which epoch, and which nodes are in sync. `Isr` holds what
+The controller decides in one order for all (`ha_control.py`): who is master of which epoch, and which nodes are in sync. `Isr` holds what
 this replica knows of those decisions, and its requests. `IsrReview` belongs to a master: it keeps the in-sync set true to what is there. A
 master waits for every node in the set. It asks the controller to remove a node that is gone or too far behind, and goes on waiting for that
 node until the controller has agreed. It asks to add a node that has everything committed, and waits for it from that moment.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ledgermq.raft.appointments import NO_EPOCH, Alter, Appointment, Elect
 from ledgermq.raft.config import Members, RaftConfig
 from ledgermq.raft.effects import Outbox
+from ledgermq.raft.ha_control import NO_EPOCH, AlterIsr, Appointment, ElectionRequest
 from ledgermq.raft.log_state import LogState
 from ledgermq.raft.transfer import Cause
 
@@ -76,7 +76,7 @@ class Isr:
         agreed, voters = self.agreed(members), {voter: known_by(members, voter) for voter in members.voters}
         epoch = NO_EPOCH if agreed is None else agreed.epoch
         known = known_by(members, node), members.since, epoch, term
-        self._outbox.requests.append(Elect(node, *known, voters, cause, self._config.node, self._has_begun(members)))
+        self._outbox.requests.append(ElectionRequest(node, *known, voters, cause, self._config.node, self._has_begun(members)))
 
     def _has_begun(self, members: Members) -> bool:
         """Whether the log shows an epoch of the rule in force: since the entry that made the rule, terms rise by epochs alone."""
@@ -85,7 +85,7 @@ class Isr:
 
     def request_set(self, agreed: Appointment, in_sync: Mapping[str, str]) -> None:
         """Ask the controller, as master, for this in-sync set in place of the agreed one."""
-        self._outbox.requests.append(Alter(self._config.node, agreed.generation, agreed.epoch, agreed.version, in_sync))
+        self._outbox.requests.append(AlterIsr(self._config.node, agreed.generation, agreed.epoch, agreed.version, in_sync))
 
 
 @dataclass(frozen=True, slots=True)

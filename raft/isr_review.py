@@ -7,9 +7,9 @@ the controller has answered that the set is as the master knows it. If the contr
 
 from __future__ import annotations
 
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import RaftConfig
 from ledgermq.raft.election_timer import ElectionTimer
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.isr import Eviction, Isr, known_by
 from ledgermq.raft.lag_samples import LagSamples
 from ledgermq.raft.log_state import LogState
@@ -91,7 +91,7 @@ class IsrReview:
     def forget_evictions(self, policy: InSync, now_ns: int) -> None:
         """A node stays out of the set for a change until it is no voter any more, the change is not asked for any more, or the set is short
         of nodes without it. Being out of the set is no reason: the change is still to come."""
-        short = policy.short_of(now_ns, self._peers) > 0
+        short = policy.missing_isr(now_ns, self._peers) > 0
         self.evicting = {
             node: eviction
             for node, eviction in self.evicting.items()

@@ -160,7 +160,7 @@ class Leader:
     def replicate(self, now_ns: int) -> tuple[Push, ...]:
         """Push what the windows allow; send a short message to peers that get no push but are owed a heartbeat, a probe or commit news.
 
-        A peer needs to know what is committed only to apply it, and nobody waits for that: so the news may come with the next push.
+        A peer needs the commit index only to apply entries, and no caller waits for that: so it may come with the next push.
         """
         config, log, membership, messages = self._config, self._log, self._membership, self._outbox.messages
         timing, end_index = config.timing, log.view.end_index
@@ -179,7 +179,7 @@ class Leader:
                 size = max(0, min(size, int(peer.pace.available(now_ns))))
                 ranges = ranges if size else 0
             news = news_due and self._lacks_news(peer)
-            urgent = peer.stage is Stage.FLOWING and max(peer.told_urgent, peer.durable) < min(log.urgent_index, peer.received)
+            urgent = peer.stage is Stage.FLOWING and max(peer.sent_urgent, peer.durable) < min(log.urgent_index, peer.received)
             if beat or peer.probe_due or ((news or urgent) and not ranges):
                 messages.append(self._append_to(peer, peer.anchor(), None, now_ns))
             if beat and peer.needs_snapshot:
@@ -194,7 +194,7 @@ class Leader:
         return tuple(pushes)
 
     def _lacks_news(self, peer: Peer) -> bool:
-        return peer.stage is Stage.FLOWING and not peer.underway and peer.told_commit < min(self._log.commit_index, peer.received)
+        return peer.stage is Stage.FLOWING and not peer.underway and peer.sent_commit < min(self._log.commit_index, peer.received)
 
     def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, now_ns: int) -> Append:
         log, view = self._log, self._log.view

@@ -30,7 +30,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6): nobody changes state for it.
+    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6), which changes no state.
 
     `transfer`: the leader itself told the candidate to campaign (§3.10), so that having heard that leader is no reason to refuse.
     `incarnation`: the directory by which the candidate's members name the receiver; empty where they name none.
@@ -64,7 +64,7 @@ class Append:
     `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
     `round` grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to let its sync wait; without
     it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received. `end_index`:
-    where the leader's log ended, for whoever is asked later what was lost with it.
+    where the leader's log ended, to tell an operator later what was lost with it.
     """
 
     sender: str
@@ -91,7 +91,7 @@ class AppendReply:
     `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the
     highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
     term there; then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and would not
-    take leadership over. `provisional`: the sender's copy does not count, because nobody would notice its loss yet (raft/membership.py).
+    take leadership over. `provisional`: the sender's copy does not count, because its loss would go unnoticed (raft/membership.py).
     `fetch`: the sender asks for what follows `received`; without being asked a master whose slaves pull pushes nothing.
     """
 

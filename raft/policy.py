@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import attrgetter
 from typing import ClassVar
 
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members, RaftConfig, Rule
 from ledgermq.raft.election_timer import ElectionTimer
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.isr import Isr, known_by
 from ledgermq.raft.log_state import LogState
 from ledgermq.raft.messages import NO_INDEX
@@ -133,7 +133,7 @@ class Policy(ABC):
         """How much longer than its timeout a leader that stepped down for lack of contact waits before it campaigns."""
         return 0
 
-    def short_of(self, now_ns: int, peers: Peers) -> int:
+    def missing_isr(self, now_ns: int, peers: Peers) -> int:
         """Leader only: how many members of the in-sync set would have to be heard again before anything can be committed."""
         return 0
 
@@ -270,7 +270,7 @@ class InSync(Policy):
         """Others may hear each other, and the controller: they go first."""
         return self._config.timing.election_max_ns
 
-    def short_of(self, now_ns: int, peers: Peers) -> int:
+    def missing_isr(self, now_ns: int, peers: Peers) -> int:
         me, silence_ns = self._config.node, self._config.timing.election_max_ns
         there = sum(1 for node in self.electors() if node == me or is_there(peers.get(node), now_ns, silence_ns))
         return max(0, self._config.ha.minimum - there)

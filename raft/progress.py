@@ -46,17 +46,17 @@ class Peer:
     pace            bytes per nanosecond that may be pushed to it while it is an observer; None: no limit
     rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
     suspect         the last range was lost or refused: one range at a time until `received` rises again
-    told_commit     the commit index it has been told, as far as it can follow it
-    told_urgent     up to here a message asked it to sync at once; a hint for promptness, every heartbeat says it again
-    probe_due       an answer moved the question: ask at once instead of with the next heartbeat
-    provisional     its copies, answers and votes count for nothing, by its own word
+    sent_commit     the commit index it was sent, as far as it can follow it
+    sent_urgent     up to here a message asked it to sync at once; a hint for promptness, which every heartbeat repeats
+    probe_due       an answer changed what to ask about: ask at once instead of with the next heartbeat
+    provisional     it said that its copies, answers and votes do not count
     answered_round  the last round it is known to have heard
     confirmed_ns    the moment the last round it is known to have heard was sent, or an earlier one
-    named_at        the entry by which this leader gave it another directory: who has not received that may be its former life
-    removed_by      the entry that removed it from the group; it still hears of that
-    leaving         it is about to stop, by its own word, and takes no leadership over
+    named_at        the entry by which this leader gave it another directory: a replica without that entry may be its former life
+    removed_by      the entry that removed it from the group; it is still sent that entry
+    leaving         it said that it is about to stop; it takes no leadership over
     asks            it asked for what follows `received`, and was sent nothing since; matters only where slaves pull
-    pulls           it asks for what it lacks, as far as is known; who joins, or has other settings, never does
+    pulls           it asks for what it lacks, as far as is known; a replica that joins, or has other settings, never asks
     needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
     """
 
@@ -77,8 +77,8 @@ class Peer:
         self.asks = False
         self.pulls = True
         self.leaving = False
-        self.told_commit = -1
-        self.told_urgent = -1
+        self.sent_commit = -1
+        self.sent_urgent = -1
         self.provisional = False
         self.answered_round = 0
         self.confirmed_ns = LONG_AGO_NS
@@ -131,9 +131,9 @@ class Peer:
         if self._asked is None:
             self._asked = (message.round, now_ns)
         last_index = message.last_index
-        self.told_commit = max(self.told_commit, min(message.commit_index, last_index))
+        self.sent_commit = max(self.sent_commit, min(message.commit_index, last_index))
         if not message.lazy:
-            self.told_urgent = max(self.told_urgent, last_index)
+            self.sent_urgent = max(self.sent_urgent, last_index)
 
     def heard(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
         """It answered; after a longer silence than `silence_ns` its progress is measured from here."""

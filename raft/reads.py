@@ -2,7 +2,7 @@
 
 A read may be answered from the state at the commit index of a moment after it was asked, if no other leader could have committed anything
 by then. ReadIndex proves that with a round of messages that a majority answered, begun after the read was asked; a lease with the promise
-of a majority to elect nobody for a while. Here live the two bookkeepers; they decide nothing about roles.
+of a majority to elect no other leader for a while. This module keeps the books of both; it decides nothing about roles.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DRIFT_DIVISOR = 10
 
 
 def lease_ns(election_min_ns: int) -> int:
-    """How long after the sending of a round that a majority answered nobody else can be elected. Every voter that answered refuses all
+    """For how long, after a round that a majority answered was sent, no other leader can be elected. Every voter that answered refuses all
     candidates for the shortest election timeout after it heard the round, which was later than its sending. A voter whose election timeout
     late signs of life have lengthened (`ElectionTimer.slack_ns`) promises no more than any other, so a lease never grows with slack."""
     return election_min_ns - election_min_ns // DRIFT_DIVISOR

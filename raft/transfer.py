@@ -1,9 +1,9 @@
 """Handing leadership over (Raft dissertation §3.10), and why leadership moved: the values of both, and the record of one handover.
 
-A handover has two parts. *Open*: the leader goes on accepting entries while the target comes near; whoever asked has patience until
-`until_ns`. *Closed*: everything the target lacks is under way to it, no entry is accepted any more, and the target is told to campaign as
-soon as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader goes on as before.
-Nothing here decides when.
+A handover has two parts. *Open*: the leader goes on accepting entries while the target catches up; this part ends at `until_ns` at the
+latest. *Closed*: everything the target lacks is under way to it, no entry is accepted any more, and the target is told to campaign as soon
+as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader goes on as before.
+`handover.py` decides when each begins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Cause(IntEnum):
     FOLLOWED = 8
     REMOVED = 9
     FORCED = 10
-    """An operator made this master, whoever was in sync (`appointments.force`)."""
+    """An operator made this node master although others may have been in sync (`ha_control.force`)."""
 
 
 HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Cause.REMOVED})
@@ -33,8 +33,8 @@ HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Caus
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`peer`: who was not heard, who showed the higher term, who handed over, or whom we follow. `silent_ms`: for how long nothing was
-    heard of it, or of a majority."""
+    """`peer`: the node that was not heard, that showed the higher term, that handed over, or that is followed. `silent_ms`: for how long
+    that node, or a majority, was not heard."""
 
     cause: Cause
     peer: str = ""
@@ -59,19 +59,19 @@ class Handover:
     cause: Cause
     until_ns: int
     closed: bool = False
-    told: bool = False
+    notified: bool = False
     """The target was told to campaign: from now on it may take over at any moment."""
     again_ns: int = 0
-    """When to tell it once more."""
+    """When to tell it again."""
 
-    def be_patient(self, until_ns: int) -> None:
-        """Whoever asked asks again: the open part may last longer. The closed one never does."""
+    def extend(self, until_ns: int) -> None:
+        """Leadership was asked for again: the open part may last longer. The closed one never does."""
         if not self.closed:
             self.until_ns = max(self.until_ns, until_ns)
 
-    def tell(self, again_ns: int) -> None:
+    def notify(self, again_ns: int) -> None:
         """The target is told to take over."""
-        self.told, self.again_ns = True, again_ns
+        self.notified, self.again_ns = True, again_ns
 
     def close(self, until_ns: int) -> None:
         self.closed, self.until_ns = True, until_ns

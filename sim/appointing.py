@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
-from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import MS
+from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.sim.controller import Controller
 from ledgermq.sim.network import Network
 
@@ -44,7 +44,7 @@ class Moment:
 
     step: Step
     node: str
-    wish: Wish | None
+    wish: HaRequest | None
     appointment: Appointment | None = None
 
 
@@ -127,7 +127,7 @@ class Appointing:
 
     # The way there
 
-    def wished(self, node: str, wish: Wish, *, by_force: bool = False) -> None:
+    def wished(self, node: str, wish: HaRequest, *, by_force: bool = False) -> None:
         """A node, or an operator at one, sends a wish."""
         self._step(Moment("wished", node, wish))
         if self._chance.random() < MISSED and not self._cluster.healed:
@@ -141,7 +141,7 @@ class Appointing:
         late = self._chance.random() < LATE and not self._cluster.healed
         return self._chance.randrange(*(LATE_NS if late else usual_ns))
 
-    def _arrive(self, node: str, wish: Wish, by_force: bool) -> None:
+    def _arrive(self, node: str, wish: HaRequest, by_force: bool) -> None:
         if not self._reaches(node, outbound=True) and not by_force:
             return
         self._step(Moment("asked", node, wish))
@@ -151,7 +151,7 @@ class Appointing:
             # The leader of the quorum had stored it, and some follower, too.
             self._waiting.append(partial(self._agree, node, wish, by_force))
 
-    def _agree(self, node: str, wish: Wish, by_force: bool) -> None:
+    def _agree(self, node: str, wish: HaRequest, by_force: bool) -> None:
         if not self._there():
             self._waiting.append(partial(self._agree, node, wish, by_force))
             return

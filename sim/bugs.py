@@ -29,10 +29,10 @@ from ledgermq.proto.entry_checking import BadEntry
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import Frame, HardState, Identity, Range, Role, SyncedMark
-from ledgermq.raft.appointments import Appointment, Elect, elect
 from ledgermq.raft.config import Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.election import Election
+from ledgermq.raft.ha_control import Appointment, ElectionRequest, elect
 from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.leader import ANSWERED_ROUND, DURABLE
 from ledgermq.raft.leader import Leader as RaftLeader
@@ -504,26 +504,26 @@ class ServesAtOnce(Group):
             self.leader.serve(turn.now_ns)
 
 
-def elect_anybody(known: Appointment | None, ask: Elect) -> Appointment | str:
+def elect_anybody(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     """In sync or not."""
     if known is not None and ask.node not in known.in_sync and ask.generation == known.generation:
         known = replace(known, in_sync={**known.in_sync, ask.node: ask.incarnation})
     return elect(known, ask)
 
 
-def elect_as_asked(known: Appointment | None, ask: Elect) -> Appointment | str:
+def elect_as_asked(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     """The epoch after the one that the candidate knew, whatever came since."""
     return elect(known if known is None else replace(known, epoch=ask.epoch), ask)
 
 
-def elect_any_directory(known: Appointment | None, ask: Elect) -> Appointment | str:
+def elect_any_directory(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     """Whatever directory the candidate has now."""
     if known is not None and ask.node in known.in_sync and ask.generation == known.generation:
         return elect(known, replace(ask, incarnation=known.in_sync[ask.node]))
     return elect(known, ask)
 
 
-ELECTS: dict[Bug, Callable[[Appointment | None, Elect], Appointment | str]] = {
+ELECTS: dict[Bug, Callable[[Appointment | None, ElectionRequest], Appointment | str]] = {
     Bug.ELECTED_OUT_OF_SYNC: elect_anybody,
     Bug.EPOCH_AS_ASKED: elect_as_asked,
     Bug.INCARNATION_IGNORED: elect_any_directory,
@@ -584,7 +584,7 @@ def replica_type(bug: Bug) -> type[RaftReplica]:
     return REPLICAS.get(bug, RaftReplica) if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
 
 
-def election(bug: Bug) -> Callable[[Appointment | None, Elect], Appointment | str]:
+def election(bug: Bug) -> Callable[[Appointment | None, ElectionRequest], Appointment | str]:
     """How the metadata quorum elects."""
     return ELECTS.get(bug, elect)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ledgermq.proto.types import Range, Role
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.quorum import majority
 
 LOOKED_BACK = 64

@@ -30,8 +30,8 @@ from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.types import Role
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
@@ -504,7 +504,7 @@ class Cluster:
             early = run_ticket(output.sync) if self.chance.random() < 0.5 else True
             life.syncing = True
             self.after(int(self.chance.uniform(*self._sync_ns(name))), self._synced, station, life, output.sync, early)
-        for wish in output.wishes:
+        for wish in output.ha_requests:
             self.appointing.wished(name, wish)
         for done in output.done:
             self._done(name, done)

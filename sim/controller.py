@@ -3,7 +3,7 @@
 Here lives what the metadata quorum agrees on (docs/architecture.md, The controller). Topics and consumer groups that a client asked for,
 and where the nodes can be reached, are intent: whatever the log of the group says wins, and any node's reconciler tells a leader that
 lacks something again until it is there. The appointment is decided here alone, by the product's own functions
-(`raft/appointments.py`), one wish after the other. `appointing.py` brings wishes here and their outcome
+(`raft/ha_control.py`), one wish after the other. `appointing.py` brings wishes here and their outcome
 to the nodes.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
-from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish, alter, elect, force
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, HaRequest, alter, elect, force
 from ledgermq.sim.clients import CONSUMER_GROUP, FIFO, NORMAL, QUEUES
 
 
@@ -31,7 +31,7 @@ class Controller:
     )
     groups: dict[str, GroupConfig] = field(default_factory=lambda: {CONSUMER_GROUP: GroupConfig("", CONSUMER_GROUP)})
     addresses: dict[str, str] = field(default_factory=dict)
-    elects: Callable[[Appointment | None, Elect], Appointment | str] = elect
+    elects: Callable[[Appointment | None, ElectionRequest], Appointment | str] = elect
     appointments: list[Appointment] = field(default_factory=list)
     refusals: int = 0
     """Wishes that were not granted."""
@@ -47,10 +47,10 @@ class Controller:
         """The present one; None before the first election."""
         return self.appointments[-1] if self.appointments else None
 
-    def decide(self, wish: Wish, *, by_force: bool = False) -> Appointment | str:
+    def decide(self, wish: HaRequest, *, by_force: bool = False) -> Appointment | str:
         """One wish, applied as the quorum applies its log: the appointment that it leads to, or why there is none, for people."""
         known = self.appointment
-        decided = alter(known, wish) if isinstance(wish, Alter) else force(known, wish) if by_force else self.elects(known, wish)
+        decided = alter(known, wish) if isinstance(wish, AlterIsr) else force(known, wish) if by_force else self.elects(known, wish)
         if isinstance(decided, str):
             self.refusals += 1
         else:

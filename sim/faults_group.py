@@ -52,7 +52,7 @@ def _cut_when_told(world: World, event: FaultEvent, looks: int) -> None:
     for name in leaders(world):
         life = world.stations[name].life
         handover = None if life is None else life.replica.handover
-        if handover is not None and handover.told:
+        if handover is not None and handover.notified:
             number = world.network.sever(around(name, world.names))
             world.after(event.number("for_ns"), partial(world.network.end, number))
             return

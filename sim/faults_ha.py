@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ledgermq.raft.appointments import Alter, Elect
 from ledgermq.raft.config import Rule
+from ledgermq.raft.ha_control import AlterIsr, ElectionRequest
 from ledgermq.sim.appointing import QUORUM, STEPS, Moment, Trap
 from ledgermq.sim.cluster import SECOND
 from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, lasting, leaders, own_chance, some_node, target
@@ -91,7 +91,7 @@ def lose_quorum(world: World, event: FaultEvent) -> None:
 
 def lose_quorum_at_step(world: World, event: FaultEvent) -> None:
     """The leader of the quorum ends at one step of a decision, and it takes a while until there is another."""
-    step, wishes = event.text("step"), (Elect, Alter) if event.flag("any") else (Elect,)
+    step, wishes = event.text("step"), (ElectionRequest, AlterIsr) if event.flag("any") else (ElectionRequest,)
     if step not in STEPS:
         raise PlanError(f"a decision has the steps {', '.join(STEPS)}, not {step!r}")
 
@@ -123,11 +123,11 @@ def race_in_sync(world: World, event: FaultEvent) -> None:
     step, adds, hit, how = event.text("step"), event.flag("adds"), event.text("hit"), event.text("how")
 
     def trap(moment: Moment) -> bool:
-        if moment.step != step or (moment.step != "heard" and not isinstance(moment.wish, Alter)):
+        if moment.step != step or (moment.step != "heard" and not isinstance(moment.wish, AlterIsr)):
             return False
         told = moment.appointment or moment.wish
         assert told is not None
-        if isinstance(told, Elect) or (name in told.in_sync) is not adds:
+        if isinstance(told, ElectionRequest) or (name in told.in_sync) is not adds:
             return False
         victims = leaders(world)[-1:] if hit == MASTER else [name]
         for victim in victims:
@@ -172,7 +172,7 @@ def restart_when_appointed(world: World, event: FaultEvent) -> None:
         known = moment.appointment
         if known is None or moment.step != event.text("step"):
             return False
-        if (moment.step == "heard" and moment.node != known.master) or isinstance(moment.wish, Alter):
+        if (moment.step == "heard" and moment.node != known.master) or isinstance(moment.wish, AlterIsr):
             return False
         how = "power" if event.flag("power") else "kill"
         world.after(event.number("then_ns"), partial(_strike_once, world, known.master, how, event.number("down_ns")))

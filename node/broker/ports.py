@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.appointments import Appointment, Wish
 from ledgermq.raft.config import Members
+from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
@@ -61,7 +61,7 @@ class ReplicaOutput:
     """(token, index) of `read_index` calls that are decided: the entry to apply before answering, None when leadership was lost."""
     left_behind: tuple[str, int] | None = None
     """(leader, begin index): the leader says that its log, which begins there, cannot help this replica any more."""
-    wishes: tuple[Wish, ...] = ()
+    ha_requests: tuple[HaRequest, ...] = ()
     """What the controller is to be asked for (HA groups). Nobody waits for it; what came of it is told to `Replicator.appointed`."""
 
 
@@ -141,7 +141,7 @@ class Replicator(Protocol):
         """What is agreed for this HA group as far as this replica knows; None in other groups, and before the first election."""
         ...
 
-    def short_of(self, now_ns: int) -> int:
+    def missing_isr(self, now_ns: int) -> int:
         """Leader of an HA group only: how many members of the in-sync set it would need to hear of to commit anything; 0: none."""
         ...
 

@@ -31,7 +31,7 @@ from ledgermq.proto.names import group_name
 from ledgermq.proto.status import Code, ExitCode, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
 from ledgermq.proto.workers import is_first
-from ledgermq.raft.appointments import Appointment, Wish, from_json
+from ledgermq.raft.ha_control import Appointment, HaRequest, from_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk
@@ -288,7 +288,7 @@ class Controller:
         """Note that a broker group is meant to have a replica on a node, or not; its own log decides. Raises NotFound, or see `submit`."""
         await self.submit("place-replica", {"group": group, "node": node, "present": present}, timeout)
 
-    async def appoint(self, group: str, wish: Wish, timeout: float = DEFAULT_TIMEOUT_S) -> Appointment:
+    async def appoint(self, group: str, wish: HaRequest, timeout: float = DEFAULT_TIMEOUT_S) -> Appointment:
         """Elect or force a master of an HA group, or change its in-sync set, as its replica wishes. Raises Conflict when the wish is not
         granted, or see `submit`."""
         return from_json(_value(await self.submit(*ha.command_of(group, wish), timeout)))

@@ -1,7 +1,7 @@
 """Who is master of each HA group among what the controller quorum agrees on: the commands that elect one, change the in-sync set, and
 force one. Pure, like `metadata.py`.
 
-Here commands become the values of `ledgermq.raft.appointments` and back; whether a wish is granted is decided there alone. Nothing older
+Here commands become the values of `ledgermq.raft.ha_control` and back; whether a wish is granted is decided there alone. Nothing older
 than what is agreed on here is acted on: a replica leads an epoch only when it was told of the appointment.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from ledgermq.node.controller.users import Refusal
 from ledgermq.proto.status import Code
-from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish, alter, elect, force, from_json, to_json
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, HaRequest, alter, elect, force, from_json, to_json
 from ledgermq.raft.transfer import Cause
 
 Json = dict[str, Any]
@@ -24,9 +24,9 @@ ELECT, ALTER, FORCE = "ha-elect", "ha-alter", "ha-force"
 MEMBERS_MAX = 64
 
 
-def command_of(group: str, wish: Wish) -> tuple[str, Json]:
+def command_of(group: str, wish: HaRequest) -> tuple[str, Json]:
     """Operation and arguments that ask for a wish of the core."""
-    if isinstance(wish, Alter):
+    if isinstance(wish, AlterIsr):
         numbers = {"generation": wish.generation, "epoch": wish.epoch, "version": wish.version}
         return ALTER, {"group": group, "node": wish.node, **numbers, "in_sync": dict(wish.in_sync)}
     told = {"group": group, "node": wish.node, "incarnation": wish.incarnation, "generation": wish.generation}
@@ -55,15 +55,15 @@ def _force(present: Appointment | None, command: Json) -> Appointment | str:
 
 def _alter(present: Appointment | None, command: Json) -> Appointment | str:
     numbers = _number(command, "generation"), _number(command, "epoch"), _number(command, "version")
-    return alter(present, Alter(_text(command, "node"), *numbers, _directories(command, "in_sync")))
+    return alter(present, AlterIsr(_text(command, "node"), *numbers, _directories(command, "in_sync")))
 
 
-def _asked(command: Json) -> Elect:
+def _asked(command: Json) -> ElectionRequest:
     try:
         cause = Cause(_number(command, "cause"))
     except ValueError as error:
         raise Refusal(Code.BAD_REQUEST, str(error)) from error
-    return Elect(
+    return ElectionRequest(
         node=_text(command, "node"),
         incarnation=_text(command, "incarnation"),
         generation=_number(command, "generation"),

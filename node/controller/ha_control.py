@@ -19,7 +19,7 @@ from ledgermq.node.broker.calls.outcome import Call
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
-from ledgermq.raft.appointments import Alter, Appointment, Wish
+from ledgermq.raft.ha_control import AlterIsr, Appointment, HaRequest
 
 WITHIN_S = 2.0
 """A wish older than this was wished for in another situation."""
@@ -39,7 +39,7 @@ class ControllerLike(Protocol):
 
     @property
     def state(self) -> Agreed: ...
-    async def appoint(self, group: str, wish: Wish, timeout: float) -> Appointment: ...
+    async def appoint(self, group: str, wish: HaRequest, timeout: float) -> Appointment: ...
 
 
 class EngineLike(Protocol):
@@ -76,7 +76,7 @@ class HaControl:
         self._notified.pop(group, None)
         self.changed()
 
-    def wished(self, group: str, wishes: Sequence[Wish]) -> None:
+    def wished(self, group: str, wishes: Sequence[HaRequest]) -> None:
         """What the group's replica wishes after a turn."""
         for wish in wishes:
             known = self._controller.state.appointments.get(group)
@@ -94,7 +94,7 @@ class HaControl:
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)
 
-    async def _ask(self, group: str, wish: Wish) -> None:
+    async def _ask(self, group: str, wish: HaRequest) -> None:
         key = group, _kind(wish)
         try:
             granted = await self._controller.appoint(group, wish, WITHIN_S)
@@ -121,13 +121,13 @@ class HaControl:
         self._engine.notify_at_once(group, Appointed(appointment))
 
 
-def _kind(wish: Wish) -> str:
-    return "alter" if isinstance(wish, Alter) else "elect"
+def _kind(wish: HaRequest) -> str:
+    return "alter" if isinstance(wish, AlterIsr) else "elect"
 
 
-def _is_behind(wish: Wish, known: Appointment) -> bool:
+def _is_behind(wish: HaRequest, known: Appointment) -> bool:
     """Whether what is agreed on here is news to the one that wishes."""
     if wish.generation != known.generation:
         return wish.generation < known.generation
-    return wish.epoch < known.epoch or (isinstance(wish, Alter) and wish.version < known.version)
+    return wish.epoch < known.epoch or (isinstance(wish, AlterIsr) and wish.version < known.version)
 

@@ -1,4 +1,4 @@
-"""Masters of HA groups in the metadata: every command is one of `raft.appointments`, agreed on like the rest, and bad ones are refused."""
+"""Masters of HA groups in the metadata: every command is one of `raft.ha_control`, agreed on like the rest, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ledgermq.node.controller import ha
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.state import Outcome, State, export, restore
 from ledgermq.proto.status import Code
-from ledgermq.raft import appointments
-from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
+from ledgermq.raft import ha_control
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, HaRequest
 from ledgermq.raft.transfer import Cause
 
 THREE = {"n1": "", "n2": "", "n3": "d3"}
 
 
-def elect(node: str = "n1", *, epoch: int = 0, term: int = 0, cause: Cause = Cause.STARTED, incarnation: str = "") -> Elect:
-    return Elect(node, incarnation, 0, epoch, term, THREE, cause, node)
+def elect(node: str = "n1", *, epoch: int = 0, term: int = 0, cause: Cause = Cause.STARTED, incarnation: str = "") -> ElectionRequest:
+    return ElectionRequest(node, incarnation, 0, epoch, term, THREE, cause, node)
 
 
-def asked(state: State, *wishes: Wish, group: str = "g1") -> tuple[State, Outcome]:
+def asked(state: State, *wishes: HaRequest, group: str = "g1") -> tuple[State, Outcome]:
     outcome = Outcome()
     for wish in wishes:
         operation, arguments = ha.command_of(group, wish)
@@ -37,18 +37,18 @@ def test_an_election_without_an_entry_takes_the_voters_that_it_names() -> None:
     state, outcome = asked(State(), elect())
     assert outcome.code == Code.OK and outcome.changed
     assert outcome.value is not None
-    assert appointments.from_json(outcome.value) == state.appointments["g1"] == Appointment(0, 1, 1, "n1", THREE, Cause.STARTED, "n1")
+    assert ha_control.from_json(outcome.value) == state.appointments["g1"] == Appointment(0, 1, 1, "n1", THREE, Cause.STARTED, "n1")
 
 
 def test_the_three_commands_are_the_three_functions() -> None:
     """What is agreed on is what `elect`, `alter` and `force` say, one after the other."""
-    wishes: list[Wish] = [
+    wishes: list[HaRequest] = [
         elect(),
-        Alter("n1", 0, 1, 1, {"n1": "", "n2": ""}),
+        AlterIsr("n1", 0, 1, 1, {"n1": "", "n2": ""}),
         elect("n2", epoch=1, term=4, cause=Cause.ELECTION_TIMEOUT),
         elect("n3", epoch=5, term=5, cause=Cause.FORCED, incarnation="d3"),
     ]
-    functions: list[Any] = [appointments.elect, appointments.alter, appointments.elect, appointments.force]
+    functions: list[Any] = [ha_control.elect, ha_control.alter, ha_control.elect, ha_control.force]
     state, known = State(), None
     for wish, function in zip(wishes, functions, strict=True):
         state, outcome = asked(state, wish)
@@ -79,7 +79,7 @@ def test_groups_have_masters_of_their_own() -> None:
 
 def test_appointments_are_exported_and_metadata_without_them_is_read() -> None:
     """They travel as JSON text; a snapshot from before HA groups has none."""
-    state, _ = asked(State(), elect(), Alter("n1", 0, 1, 1, {"n1": ""}))
+    state, _ = asked(State(), elect(), AlterIsr("n1", 0, 1, 1, {"n1": ""}))
     tree = json.loads(json.dumps(export(state)))
     assert restore(tree).appointments == state.appointments
     assert export(restore(tree)) == export(state)

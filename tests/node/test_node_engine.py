@@ -19,7 +19,7 @@ from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
-from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.ha_control import Appointment
 
 FAR_NS = 1 << 62
 PEEKED = Peeked((), 0, 0)
@@ -35,7 +35,7 @@ class Output:
     hold_calls: bool = True
     open_batches: int = 0
     hides_view: bool = False
-    wishes: Sequence[Any] = ()
+    ha_requests: Sequence[Any] = ()
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def test_what_is_told_at_once_passes_calls_that_wait_for_a_sync_and_wishes_reach
             if group.turns == 1:
                 output.sync = SyncTicket(1, release.wait)
             if any(isinstance(call, Appointed) for call in group.calls) and not group.synced:
-                output.wishes = ("a wish",)
+                output.ha_requests = ("a wish",)
 
         group = FakeGroup(react)
         bench = Bench(group)

@@ -9,7 +9,7 @@ from typing import Any
 from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.controller.ha_control import HaControl
 from ledgermq.proto.status import Code, fail
-from ledgermq.raft.appointments import Alter, Appointment, Elect, Wish
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, HaRequest
 from ledgermq.raft.transfer import Cause
 
 ALL = {"n1": "", "n2": "", "n3": ""}
@@ -19,8 +19,8 @@ def agreed(version: int = 1, epoch: int = 1, generation: int = 0) -> Appointment
     return Appointment(generation, version, epoch, "n1", ALL)
 
 
-def elect(epoch: int = 0, generation: int = 0) -> Elect:
-    return Elect("n2", "", generation, epoch, 0, ALL, Cause.ELECTION_TIMEOUT, "n2")
+def elect(epoch: int = 0, generation: int = 0) -> ElectionRequest:
+    return ElectionRequest("n2", "", generation, epoch, 0, ALL, Cause.ELECTION_TIMEOUT, "n2")
 
 
 class World:
@@ -29,7 +29,7 @@ class World:
     def __init__(self) -> None:
         self.appointments: dict[str, Appointment] = {}
         self.told: list[tuple[str, Appointment]] = []
-        self.wishes: list[tuple[str, Wish]] = []
+        self.wishes: list[tuple[str, HaRequest]] = []
         self.answers: list[asyncio.Future[Appointment]] = []
         self.ha_control = HaControl(self, self, ("g1", "g2"))
 
@@ -41,7 +41,7 @@ class World:
         assert isinstance(call, Appointed)
         self.told.append((group, call.appointment))
 
-    async def appoint(self, group: str, wish: Wish, timeout: float) -> Appointment:
+    async def appoint(self, group: str, wish: HaRequest, timeout: float) -> Appointment:
         assert 0 < timeout < 10, "nobody waits for the quorum for long"
         self.wishes.append((group, wish))
         self.answers.append(asyncio.get_running_loop().create_future())
@@ -89,7 +89,7 @@ def test_one_wish_of_a_kind_is_under_way_at_a_time_and_its_grant_is_told_at_once
     """Others are dropped: the core wishes again from what it knows then. Kinds and groups do not wait for each other."""
 
     async def body(world: World) -> None:
-        wish, alter = elect(), Alter("n2", 0, 1, 1, ALL)
+        wish, alter = elect(), AlterIsr("n2", 0, 1, 1, ALL)
         world.ha_control.wished("g1", (wish, wish))
         world.ha_control.wished("g1", (alter,))
         world.ha_control.wished("g2", (wish,))
@@ -132,10 +132,10 @@ def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
 
     async def body(world: World) -> None:
         world.appointments = {"g1": agreed(5, 3, 7)}
-        for wish in (elect(2, 7), elect(9, 0), Alter("n1", 7, 3, 4, ALL)):
+        for wish in (elect(2, 7), elect(9, 0), AlterIsr("n1", 7, 3, 4, ALL)):
             world.ha_control.wished("g1", (wish,))
             assert world.take_told() == [("g1", agreed(5, 3, 7))]
-        world.ha_control.wished("g1", (elect(3, 7), Alter("n1", 8, 3, 4, ALL)))
+        world.ha_control.wished("g1", (elect(3, 7), AlterIsr("n1", 8, 3, 4, ALL)))
         await settle()
         assert len(world.wishes) == 2
 

@@ -26,8 +26,8 @@ from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.layout import Columns, java_hash
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Members
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.membership import MemberChange, changed
 from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
@@ -143,7 +143,7 @@ class FakeReplicator:
     def read_index(self, token: int, now_ns: int) -> None:
         self.questions.append(token)
 
-    def short_of(self, now_ns: int) -> int:
+    def missing_isr(self, now_ns: int) -> int:
         return self.short
 
     @property

@@ -15,8 +15,8 @@ from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, s
 from ledgermq.node.broker.group import group
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import HaRules, Members, Rule
+from ledgermq.raft.ha_control import Appointment
 from tests.node_core.core_fakes import SECOND, Bench, draft
 from tests.node_core.test_core_producers import Producing, numbered, produced
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ledgermq.proto.types import Role
-from ledgermq.raft.appointments import Alter, Elect
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
+from ledgermq.raft.ha_control import AlterIsr, ElectionRequest
 from ledgermq.raft.leader import NEVER_NS
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 from ledgermq.raft.progress import Peer
@@ -98,7 +98,7 @@ class States(HaCluster):
         Cluster.__init__(self, 0, 0)
         self.chance = NoChance()  # type: ignore[assignment]
         self.controller = Controller()
-        self.wishes: list[Elect | Alter] = []
+        self.wishes: list[ElectionRequest | AlterIsr] = []
         self.loss = self.repeat = 0.0
         self.shuffle = False
         self.alone: str | None = None
@@ -116,7 +116,7 @@ class States(HaCluster):
             member.start(0)
             self.members[name] = member
         self.wipe(SPARE)
-        first = Elect("n1", "", 0, 0, 0, dict.fromkeys(FOUNDERS, ""), Cause.STARTED, "n1")
+        first = ElectionRequest("n1", "", 0, 0, 0, dict.fromkeys(FOUNDERS, ""), Cause.STARTED, "n1")
         assert self.controller.take(first)
         for name in FOUNDERS:
             self.hear(name)
@@ -242,9 +242,9 @@ class States(HaCluster):
         self.cut = set()
 
     def watch(self, member: Member, effects: Effects) -> None:
-        for wish in effects.wishes:
+        for wish in effects.requests:
             agreed = member.core.agreed
-            if isinstance(wish, Alter) and agreed is not None:
+            if isinstance(wish, AlterIsr) and agreed is not None:
                 assert len(wish.in_sync) >= min(self.minimum, len(agreed.in_sync)), f"{wish} leaves too few in sync; {self.told()}"
             self.wishes.append(wish)
 
@@ -270,7 +270,7 @@ class States(HaCluster):
         assert known is not None
         still = {repr(wish): wish for wish in self.wishes if wish.epoch == known.epoch}
         # Others are refused for ever.
-        self.wishes = [wish for wish in still.values() if isinstance(wish, Elect) or wish.version == known.version]
+        self.wishes = [wish for wish in still.values() if isinstance(wish, ElectionRequest) or wish.version == known.version]
 
     # Whether it ends
 
@@ -293,7 +293,7 @@ class States(HaCluster):
 
     def answer_all(self, but: str | None = None) -> None:
         """The controller grants what it can, and everybody hears of it; it and the node `but` do not reach each other."""
-        self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, Alter) else wish.asked_by) != but]
+        self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but]
         for name in self.members:
             if name != but:
                 self.take(("hear", name))
@@ -302,7 +302,7 @@ class States(HaCluster):
             for name in self.members:
                 if name != but:
                     self.take(("hear", name))
-            self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, Alter) else wish.asked_by) != but]
+            self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but]
 
     def told(self) -> str:
         cores = [member.core for member in self.members.values()]
@@ -327,7 +327,7 @@ class States(HaCluster):
                 master.propose(1)
                 target, term = master.core.log.end_index, master.core.term
                 self.settle()
-            if master.core.commit_index >= target and not master.core.short_of(self.now_ns):
+            if master.core.commit_index >= target and not master.core.missing_isr(self.now_ns):
                 return
         raise AssertionError(f"without {self.alone} nothing is confirmed: {self.controller.known} {self.told()}")
 
@@ -343,12 +343,12 @@ class States(HaCluster):
         place = {index: at for at, index in enumerate(sorted(places))}
         terms = {core.term for core in cores} | {core.log.end_term for core in cores} | {known.epoch, *self.terms_asked()}
         term = {number: at for at, number in enumerate(sorted(terms))}
-        wishes = tuple((wish.node, term[wish.term]) if isinstance(wish, Elect) else tuple(sorted(wish.in_sync)) for wish in self.wishes)
+        asks = ((w.node, term[w.term]) if isinstance(w, ElectionRequest) else tuple(sorted(w.in_sync)) for w in self.wishes)
         agreed = term[known.epoch], known.master, tuple(sorted(known.in_sync))
-        return agreed, frozenset(wishes), self.wanted, self.alone, self.cuts_left, tuple(self._of(core, place, term) for core in cores)
+        return agreed, frozenset(asks), self.wanted, self.alone, self.cuts_left, tuple(self._of(core, place, term) for core in cores)
 
     def terms_asked(self) -> set[int]:
-        return {wish.term for wish in self.wishes if isinstance(wish, Elect)}
+        return {wish.term for wish in self.wishes if isinstance(wish, ElectionRequest)}
 
     def _of(self, core: Core, place: dict[int, int], term: dict[int, int]) -> object:
         """Of a timer only what may matter in the role of the moment."""
@@ -369,7 +369,7 @@ class States(HaCluster):
         agreed = self._age(core.isr.agreed_ns, max(self.now_ns - heard_ns, TIMING.election_max_ns))
         timers = self._beats(review.due_ns), agreed, *ages
         evicting = tuple((node, self._beats(eviction.until_ns)) for node, eviction in sorted(review.evicting.items()))
-        handover = core.handover and (core.handover.to, core.handover.closed, core.handover.told, self._beats(core.handover.until_ns))
+        handover = core.handover and (core.handover.to, core.handover.closed, core.handover.notified, self._beats(core.handover.until_ns))
         peers = tuple(self._peer(peer, place) for _, peer in sorted(core.peers.items()))
         return standing, members, told, timers, tuple(sorted(core.isr.joining)), evicting, handover, peers, review.silent_master
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.appointments import Alter, Appointment, Elect, alter, elect, force, from_json, to_json
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, alter, elect, force, from_json, to_json
 from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
 from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
@@ -36,13 +36,13 @@ class Pair(Cluster):
         super().__init__(3, 0)
         self.loss = self.repeat = 0.0
         self.shuffle = False
-        self.wishes: list[Elect | Alter] = []
+        self.wishes: list[ElectionRequest | AlterIsr] = []
         said: dict[int, Members] = {}
         for member in self.members.values():
             member.said = said
 
     def watch(self, member: Member, effects: object) -> None:
-        self.wishes += effects.wishes  # type: ignore[attr-defined]
+        self.wishes += effects.requests  # type: ignore[attr-defined]
 
     def check(self, member: Member) -> None:
         member.core.check_invariants()
@@ -83,7 +83,7 @@ class Pair(Cluster):
                 member.core.tick(self.now_ns)
             self.settle()
             for wish in self.wishes[seen:]:
-                after = alter(known, wish) if isinstance(wish, Alter) else ""
+                after = alter(known, wish) if isinstance(wish, AlterIsr) else ""
                 known = known if isinstance(after, str) else after
             news, seen = len(self.wishes) > seen, len(self.wishes)
             if news:
@@ -93,7 +93,7 @@ class Pair(Cluster):
     def granted(self, known: Appointment | None) -> Appointment:
         """What the controller makes of the last wish."""
         wish = self.wishes[-1]
-        after = elect(known, wish) if isinstance(wish, Elect) else alter(known, wish)
+        after = elect(known, wish) if isinstance(wish, ElectionRequest) else alter(known, wish)
         assert isinstance(after, Appointment), after
         return after
 
@@ -125,7 +125,7 @@ def test_nobody_leads_by_votes() -> None:
     pair.until(lambda: bool(pair.wishes))
     assert all(member.core.role is not Role.LEADER for member in pair.members.values())
     wish = pair.wishes[0]
-    assert isinstance(wish, Elect) and (wish.node, wish.epoch, wish.voters) == (wish.asked_by, 0, ALL_IN_SYNC)
+    assert isinstance(wish, ElectionRequest) and (wish.node, wish.epoch, wish.voters) == (wish.asked_by, 0, ALL_IN_SYNC)
     assert all(member.core.term == 0 for member in pair.members.values())
 
 
@@ -140,7 +140,7 @@ def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:
     """n3 alone is cut off: n2 hears the master, so n3 wishes nothing."""
     led.cut = {("n1", "n3"), ("n3", "n1")}
     led.until(lambda: led.now_ns > 3_000 * MS)
-    assert not [wish for wish in led.wishes if isinstance(wish, Elect)]
+    assert not [wish for wish in led.wishes if isinstance(wish, ElectionRequest)]
 
 
 def test_a_canvass_stops_at_a_longer_log(led: Pair) -> None:
@@ -152,8 +152,8 @@ def test_a_canvass_stops_at_a_longer_log(led: Pair) -> None:
     led.down["n1"] = 1 << 60
     led.cut.clear()
     led.wishes.clear()
-    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
-    assert {wish.node for wish in led.wishes if isinstance(wish, Elect)} == {"n2"}
+    led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
+    assert {wish.node for wish in led.wishes if isinstance(wish, ElectionRequest)} == {"n2"}
 
 
 def test_no_epoch_is_led_twice(led: Pair) -> None:
@@ -218,7 +218,7 @@ def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elect
     led.until(lambda: core(led, "n1").role is not Role.LEADER)
     change = core(led, "n1").take_changes()[-1]
     assert change.leader is None and change.reason.cause is Cause.NO_MAJORITY and change.reason.silent_ms >= 3200
-    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
     assert led.wishes[-1].node != "n1"
     led.appoint(led.granted(FIRST), "n2", "n3")
     assert core(led, led.wishes[-1].node).role is Role.LEADER
@@ -235,7 +235,7 @@ def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answe
     deaf(pair)
     pair.wishes.clear()
     known = pair.answered(FIRST, 6_000)
-    assert pair.wishes[0] == Alter("n1", 0, 1, 1, ALL_IN_SYNC)
+    assert pair.wishes[0] == AlterIsr("n1", 0, 1, 1, ALL_IN_SYNC)
     assert core(pair, "n1").role is Role.LEADER and len(known.in_sync) == rules.minimum
     if rules.minimum > 1:
         pair.until(lambda: core(pair, "n1").role is not Role.LEADER)
@@ -271,7 +271,7 @@ def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
     """A silent slave: the master wishes it out, waits on, and commits once it hears that the controller agreed."""
     led.down["n3"] = 1 << 60
     led.members["n1"].propose(1)
-    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     assert core(led, "n1").commit_index == 1
     smaller = led.granted(FIRST)
     assert set(smaller.in_sync) == {"n1", "n2"}
@@ -282,11 +282,11 @@ def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
 def test_a_master_that_was_silent_before_is_not_waited_for_as_long_again(led: Pair) -> None:
     """Its successor wishes it out of the set with its second review, not after another election timeout."""
     led.down["n1"] = 1 << 60
-    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
     elected = led.granted(FIRST)
     led.appoint(elected, "n2", "n3")
     began = led.now_ns
-    led.until(lambda: any(isinstance(wish, Alter) and "n1" not in wish.in_sync for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) and "n1" not in wish.in_sync for wish in led.wishes))
     assert led.now_ns - began <= 2 * core(led, elected.master).config.timing.heartbeat_ns
 
 
@@ -294,7 +294,7 @@ def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
     """From the wish on, whether it was granted or not: until a later version says."""
     smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
     led.appoint(smaller)
-    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     led.cut = {("n1", "n3")}
     led.members["n1"].propose(1)
     led.settle()
@@ -307,10 +307,10 @@ def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
     """Its node is gone again, and nobody knows if it was granted: the same set once more, in a new version."""
     smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
     led.appoint(smaller)
-    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     led.wishes.clear()
     led.down["n3"] = 1 << 60
-    led.until(lambda: any(isinstance(wish, Alter) and set(wish.in_sync) == {"n1", "n2"} for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in led.wishes))
     led.members["n1"].propose(1)
     led.settle()
     assert core(led, "n1").commit_index == 1
@@ -329,14 +329,14 @@ def test_below_the_minimum_nothing_is_committed_and_nobody_leaves_for_being_late
     assert len(known.in_sync) == 2
     pair.members["n1"].propose(1)
     after, master = pair.answered(known, 8_000), core(pair, "n1")
-    assert master.commit_index == 1 and master.short_of(pair.now_ns) == 1 and after.in_sync == known.in_sync
+    assert master.commit_index == 1 and master.missing_isr(pair.now_ns) == 1 and after.in_sync == known.in_sync
 
 
 @pytest.mark.parametrize("least", [2, 3])
 def test_a_set_that_is_too_small_fills_again(least: int) -> None:
     """It is, after an operator's election or with a greater minimum: copies outside of it count until their nodes are in it again."""
     pair = Pair(HaRules(minimum=least))
-    forced = force(FIRST, Elect("n1", "", 0, 1, 1, {}, Cause.FORCED, "n2"))
+    forced = force(FIRST, ElectionRequest("n1", "", 0, 1, 1, {}, Cause.FORCED, "n2"))
     assert isinstance(forced, Appointment)
     pair.down = {} if least == 3 else {"n3": 1 << 60}
     pair.cut = {("n1", "n2")}
@@ -346,7 +346,7 @@ def test_a_set_that_is_too_small_fills_again(least: int) -> None:
     assert core(pair, "n1").commit_index == 0, "one copy is too few"
     pair.cut.clear()
     pair.until(lambda: core(pair, "n1").commit_index == 1)
-    pair.until(lambda: any(isinstance(wish, Alter) and len(wish.in_sync) == least for wish in pair.wishes))
+    pair.until(lambda: any(isinstance(wish, AlterIsr) and len(wish.in_sync) == least for wish in pair.wishes))
 
 
 def test_a_lost_disk_of_two_is_made_good() -> None:
@@ -372,7 +372,7 @@ def test_a_lost_disk_of_two_is_made_good() -> None:
     promotion = core(pair, "n1").due_change(pair.now_ns)
     assert promotion is not None and pair.members["n1"].change(promotion, pair.now_ns) is None
     pair.wishes.clear()
-    pair.until(lambda: any(isinstance(wish, Alter) and wish.in_sync.get("n2") == "n2/new" for wish in pair.wishes))
+    pair.until(lambda: any(isinstance(wish, AlterIsr) and wish.in_sync.get("n2") == "n2/new" for wish in pair.wishes))
 
 
 def test_alone_in_sync_a_master_commits_alone() -> None:
@@ -382,7 +382,7 @@ def test_alone_in_sync_a_master_commits_alone() -> None:
     pair.down = {"n2": 1 << 60, "n3": 1 << 60}
     pair.members["n1"].propose(2)
     pair.settle()
-    assert core(pair, "n1").commit_index == 2 and core(pair, "n1").short_of(pair.now_ns) == 0
+    assert core(pair, "n1").commit_index == 2 and core(pair, "n1").missing_isr(pair.now_ns) == 0
 
 
 def test_an_asynchronous_acknowledgement_rests_on_the_masters_disk_alone() -> None:
@@ -410,7 +410,7 @@ def test_who_lags_leaves_the_set(lag: HaRules) -> None:
         for member in pair.up():
             member.core.tick(pair.now_ns)
         pair.settle()
-    assert any(isinstance(wish, Alter) and set(wish.in_sync) == {"n1", "n2"} for wish in pair.wishes)
+    assert any(isinstance(wish, AlterIsr) and set(wish.in_sync) == {"n1", "n2"} for wish in pair.wishes)
 
 
 def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
@@ -433,7 +433,7 @@ def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
     assert core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS) is None
     led.settle()
     wish = led.wishes[-1]
-    assert isinstance(wish, Elect) and (wish.node, wish.asked_by, wish.cause) == ("n3", "n1", Cause.OPERATOR)
+    assert isinstance(wish, ElectionRequest) and (wish.node, wish.asked_by, wish.cause) == ("n3", "n1", Cause.OPERATOR)
     led.appoint(led.granted(FIRST))
     assert core(led, "n3").role is Role.LEADER and core(led, "n1").role is Role.FOLLOWER
     change = core(led, "n3").take_changes()[-1]
@@ -450,7 +450,7 @@ def test_a_voter_leaves_the_set_before_it_leaves_the_group(led: Pair) -> None:
     """Removing it is refused, and prepared; asked again it works."""
     removal = MemberChange(Change.REMOVE, "n3")
     assert "being taken out" in str(led.members["n1"].change(removal, led.now_ns))
-    led.until(lambda: any(isinstance(wish, Alter) for wish in led.wishes))
+    led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
     smaller = led.granted(FIRST)
     assert set(smaller.in_sync) == {"n1", "n2"}
     led.appoint(smaller)
@@ -521,7 +521,7 @@ def test_who_was_asked_out_of_a_larger_set_stays_in_one_that_became_too_small_fo
     pair.appoint(smaller, "n1")
     pair.wishes.clear()
     assert set(pair.answered(smaller, 1_000).in_sync) >= {"n1", "n3"}
-    assert all(len(wish.in_sync) >= 2 for wish in pair.wishes if isinstance(wish, Alter))
+    assert all(len(wish.in_sync) >= 2 for wish in pair.wishes if isinstance(wish, AlterIsr))
 
 
 def test_the_master_is_not_removed_and_the_minimum_not_undercut() -> None:
@@ -674,7 +674,7 @@ def test_who_does_not_pull_is_pushed_what_it_lacks_by_a_master_of_slaves_that_do
 
 def test_elect_refuses_what_it_must() -> None:
     """By name, and never twice for the same epoch."""
-    ask = Elect("n2", "", 0, 1, 5, ALL_IN_SYNC, Cause.ELECTION_TIMEOUT, "n2")
+    ask = ElectionRequest("n2", "", 0, 1, 5, ALL_IN_SYNC, Cause.ELECTION_TIMEOUT, "n2")
     granted = elect(FIRST, ask)
     assert isinstance(granted, Appointment) and (granted.epoch, granted.master, granted.version) == (6, "n2", 2)
     assert "epoch 6" in str(elect(granted, ask))
@@ -688,15 +688,15 @@ def test_elect_refuses_what_it_must() -> None:
 def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(led: Pair) -> None:
     """Of whom it does not know who was in sync; the log says that there was an epoch."""
     led.down["n1"] = 1 << 60
-    led.until(lambda: any(isinstance(wish, Elect) for wish in led.wishes))
-    wish = next(wish for wish in led.wishes if isinstance(wish, Elect))
+    led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
+    wish = next(wish for wish in led.wishes if isinstance(wish, ElectionRequest))
     assert wish.begun and "does not remember" in str(elect(None, wish))
     assert isinstance(elect(FIRST, wish), Appointment)
 
 
 def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
     """Anything else changes nothing."""
-    ask = Alter("n1", 0, 1, 1, {"n1": "", "n2": ""})
+    ask = AlterIsr("n1", 0, 1, 1, {"n1": "", "n2": ""})
     granted = alter(FIRST, ask)
     assert isinstance(granted, Appointment) and (granted.version, set(granted.in_sync)) == (2, {"n1", "n2"})
     wrong: list[dict[str, Any]] = [{"node": "n2"}, {"epoch": 2}, {"generation": 1}, {"version": 2}, {"in_sync": {"n2": ""}}]
@@ -707,15 +707,15 @@ def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
 
 def test_force_leaves_the_others_out() -> None:
     """An epoch above all, a set of one, and a cause that says so."""
-    forced = force(FIRST, Elect("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
+    forced = force(FIRST, ElectionRequest("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
     assert isinstance(forced, Appointment) and forced.forced and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
-    assert isinstance(force(FIRST, Elect("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
+    assert isinstance(force(FIRST, ElectionRequest("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
 
 
 def test_a_quorum_that_counts_versions_anew_is_heard(led: Pair) -> None:
     """It lost its metadata, and an operator named a master: no replica takes that for something old, though its version is lower."""
     led.appoint(replace(FIRST, version=57))
-    anew = force(None, Elect("n2", "", 0, 0, 1, {}, Cause.FORCED, "n2"))
+    anew = force(None, ElectionRequest("n2", "", 0, 0, 1, {}, Cause.FORCED, "n2"))
     assert isinstance(anew, Appointment) and anew.version < 57
     led.appoint(anew)
     assert core(led, "n2").role is Role.LEADER and core(led, "n1").agreed == anew

@@ -15,12 +15,12 @@ from dataclasses import replace
 import pytest
 
 from ledgermq.proto.types import Role
-from ledgermq.raft import appointments
-from ledgermq.raft.appointments import Alter, Appointment, Elect
+from ledgermq.raft import ha_control
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Effects
 from ledgermq.raft.election import Election
+from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest
 from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.policy import POLICIES, InSync, Peers, Policy, is_there
 from ledgermq.raft.progress import Peer
@@ -43,15 +43,15 @@ class HaMember(Member):
 class Controller:
     """The agreed state, and the functions that change it; what is asked and told travels through the cluster."""
 
-    elect, alter = staticmethod(appointments.elect), staticmethod(appointments.alter)
+    elect, alter = staticmethod(ha_control.elect), staticmethod(ha_control.alter)
 
     def __init__(self) -> None:
         self.known: Appointment | None = None
         self.log: list[Appointment] = []
 
-    def take(self, wish: Elect | Alter) -> bool:
+    def take(self, wish: ElectionRequest | AlterIsr) -> bool:
         """Whether it was granted."""
-        after = self.elect(self.known, wish) if isinstance(wish, Elect) else self.alter(self.known, wish)
+        after = self.elect(self.known, wish) if isinstance(wish, ElectionRequest) else self.alter(self.known, wish)
         if isinstance(after, str):
             return False
         self.known = after
@@ -67,7 +67,7 @@ class HaCluster(Cluster):
 
     def __init__(self, seed: int, **rules: object) -> None:
         self.controller = self.controller_type()
-        self.wishes: list[Elect | Alter] = []
+        self.wishes: list[ElectionRequest | AlterIsr] = []
         self.outage_until_ns = 0
         self.deaf: set[str] = set()
         """Who hears nothing of the controller."""
@@ -89,7 +89,7 @@ class HaCluster(Cluster):
             member.start(0)
 
     def watch(self, member: Member, effects: Effects) -> None:
-        for wish in effects.wishes:
+        for wish in effects.requests:
             if self.chance.random() >= self.loss:
                 self.wishes += [wish] * (2 if self.chance.random() < self.repeat else 1)
 
@@ -281,8 +281,8 @@ class ForcedCluster(HaCluster):
         for _ in range(2):
             member.begin_sync()
             member.end_sync()
-        ask = Elect(member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator")
-        after = appointments.force(known, ask)
+        ask = ElectionRequest(member.name, "", known.generation, known.epoch, core.term, {}, Cause.FORCED, "operator")
+        after = ha_control.force(known, ask)
         assert isinstance(after, Appointment) and after.in_sync == {member.name: ""}
         kept = next((i for i in range(len(self.committed)) if i >= len(disk.written) or disk.written[i] != self.committed[i]), None)
         for index in range(len(self.committed) if kept is None else kept, len(self.committed)):
@@ -389,16 +389,16 @@ class AnybodyRuns(Core):
 
 class AnybodyElected(Controller):
     @staticmethod
-    def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
-        return appointments.elect(known if known is None else replace(known, in_sync=ask.voters), ask)
+    def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
+        return ha_control.elect(known if known is None else replace(known, in_sync=ask.voters), ask)
 
 
 class EpochIgnored(Controller):
     """Planted: the controller elects whoever asks, also after an epoch that is over, and gives the one after it."""
 
     @staticmethod
-    def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
-        after = appointments.elect(known if known is None else replace(known, epoch=ask.epoch), ask)
+    def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
+        after = ha_control.elect(known if known is None else replace(known, epoch=ask.epoch), ask)
         return after if isinstance(after, str) else replace(after, epoch=max(ask.epoch, ask.term) + 1)
 
 
@@ -406,8 +406,8 @@ class VersionIgnored(Controller):
     """Planted: a late wish replaces a newer in-sync set."""
 
     @staticmethod
-    def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
-        return appointments.alter(known, ask if known is None else replace(ask, version=known.version))
+    def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
+        return ha_control.alter(known, ask if known is None else replace(ask, version=known.version))
 
 
 class StaysInOfficePolicy(InSync):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import Rule
 from ledgermq.raft.core import Core
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.isr_review import IsrReview
 from ledgermq.raft.policy import POLICIES, InSync
 from ledgermq.sim.bugs import WishesEvictedBack

@@ -125,7 +125,7 @@ def test_peers_are_told_when_lazy_entries_become_urgent() -> None:
     for voter in ("b", "c"):
         reply(raft, voter, 3, 1)
     assert [m for m in pushes(raft) if not m.lazy] == []
-    raft.urge()
+    raft.request_flush()
     told = pushes(raft)
     assert [(m.to, m.extent, m.last_index, m.lazy) for m in told] == [("b", None, 3, False), ("c", None, 3, False)]
     assert pushes(raft) == []
@@ -139,7 +139,7 @@ def test_a_range_on_its_way_becomes_urgent_when_it_has_arrived() -> None:
     """The leader was in no hurry when it pushed; by the reply it is, and the peer hears of it at once."""
     raft = led(lazy=1)
     pushes(raft)
-    raft.urge()
+    raft.request_flush()
     assert pushes(raft) == []
     reply(raft, "b", 2, 1)
     assert [(m.to, m.last_index, m.lazy) for m in pushes(raft)] == [("b", 2, False)]

@@ -92,7 +92,7 @@ def test_later_news_does_not_put_off_what_waits() -> None:
     leader.said()
     due = leader.core.wake_at_ns(leader.now_ns)
     leader.now_ns += NEWS_NS // 2
-    leader.core.urge()
+    leader.core.request_flush()
     assert leader.said() == [] and leader.core.wake_at_ns(leader.now_ns) == due
 
 

@@ -134,7 +134,7 @@ def test_6_4_1_a_told_target_ends_the_lease_for_the_whole_term() -> None:
     assert raft.lease_index(LATER) == 1
     raft.transfer("b", Cause.OPERATOR, LATER, 2000 * MS)
     raft.take(LATER)
-    assert raft.handover is not None and raft.handover.told and raft.lease_index(LATER) is None
+    assert raft.handover is not None and raft.handover.notified and raft.lease_index(LATER) is None
     for now_ns in range(LATER, LATER + 1500 * MS, 100 * MS):
         raft.tick(now_ns)
         raft.take(now_ns)

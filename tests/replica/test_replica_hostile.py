@@ -115,7 +115,7 @@ def handing_over() -> Core:
     raft.read(1, LATER)
     assert raft.transfer("n2", Cause.OPERATOR, LATER, 1000 * MS) is None
     push(raft)
-    assert raft.handover is not None and raft.handover.told and not raft.accepting
+    assert raft.handover is not None and raft.handover.notified and not raft.accepting
     return raft
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.raft.appointments import Appointment
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 
 

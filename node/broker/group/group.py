@@ -37,8 +37,8 @@ from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.appointments import Wish
 from ledgermq.raft.config import Rule
+from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.membership import MemberChange, NotYet
 from ledgermq.storage.errors import NoSpace
 
@@ -70,7 +70,7 @@ class TurnOutput:
     view: GroupView | None
     hold_calls: bool = True
     open_batches: int = 0
-    wishes: tuple[Wish, ...] = ()
+    ha_requests: tuple[HaRequest, ...] = ()
     """What the controller is to be asked for; what comes of it is told with `Appointed`."""
     hides_view: bool = False
     """Nobody shall count on the last view any more: this replica does not run."""
@@ -89,7 +89,7 @@ class _Turn:
     replica_wake_at_ns: int = _NEVER_NS
     applied_bytes: int = 0
     changed: bool = False
-    wishes: list[Wish] = field(default_factory=list)
+    ha_requests: list[HaRequest] = field(default_factory=list)
     full: bool = False
     """Not even control records find room: nothing more is appended in this turn."""
     stalled: bool = False
@@ -118,7 +118,7 @@ class Group:
         self._policy = settings.policy
         self._ha = settings.ha
         self._led_since_ns = 0
-        self._short_of = 0
+        self._missing_isr = 0
         """How many replicas would have to come into sync before a master could commit anything, as of this turn."""
         self._hold_calls: tuple[object, bool, bool] = (None, False, True)
         """The topics that `hold_calls` was worked out for, whether the master acknowledged alone, and its value."""
@@ -233,7 +233,7 @@ class Group:
             turn.sync = output.sync
         turn.done += self._reads.confirmed(output.reads)
         turn.replica_wake_at_ns = output.wake_at_ns
-        turn.wishes += output.wishes
+        turn.ha_requests += output.ha_requests
         self.left_behind = output.left_behind or self.left_behind
 
     def keep_recent(self) -> Recent:
@@ -299,14 +299,14 @@ class Group:
     def _look_at_shortness(self, now_ns: int) -> None:
         """A new master was heard by nobody yet: it is given a moment before anybody is refused for that."""
         settled = self.leader.term is not None and now_ns - self._led_since_ns >= _SETTLING_NS
-        self._short_of = self.replicator.short_of(now_ns) if settled else 0
+        self._missing_isr = self.replicator.missing_isr(now_ns) if settled else 0
 
     def _why_short(self) -> str:
         """Why nothing could be committed under the in-sync set as it is, and what to do; empty: it could."""
-        if self._short_of == 0:
+        if self._missing_isr == 0:
             return ""
         needs = self._ha.minimum
-        what = f"broker group {self.group} has {needs - self._short_of} of the {needs} replicas in sync that a send needs (min_in_sync)"
+        what = f"broker group {self.group} has {needs - self._missing_isr} of the {needs} replicas in sync that a send needs (min_in_sync)"
         return f"{what}: nothing was stored; bring its other nodes back (ledgermq status), or lower min_in_sync of the group"
 
     def _ha_view(self) -> HaView | None:
@@ -321,7 +321,7 @@ class Group:
         view = self._ha_view()
         if view is None or view.in_sync is None:
             return {}
-        return {"in_sync": len(view.in_sync), "in_sync_short": self._short_of}
+        return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
 
     def _refuse_when_short(self, turn: _Turn) -> None:
         """Nobody waits for what cannot come true before somebody else is in sync. Receives go on waiting."""
@@ -547,18 +547,18 @@ class Group:
         acknowledged = self.replicator.replicated_index if self._acks_alone else self.replicator.commit_index
         standing = self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index
         agreed = self.replicator.appointment
-        seen = (*standing, None if agreed is None else agreed.order, self._short_of)
+        seen = (*standing, None if agreed is None else agreed.order, self._missing_isr)
         view = self.view() if turn.changed or seen != self._seen else None
         self._seen = seen
         while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
             self._batches.popleft()
         own = turn.done, turn.packets, turn.sync, turn.wake_at_ns, view
-        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.wishes))
+        return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests))
 
     def _may_hold_calls(self) -> bool:
         """Only where every send waits for a sync does a batch lose nothing by beginning after the last one. While too few are in sync calls
         are refused, for which they must get here."""
-        if self._short_of:
+        if self._missing_isr:
             return False
         if self._ha.ack_async and self._is_far_ahead:
             return True

@@ -24,8 +24,8 @@ from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.status import Code, fail, refused
 from ledgermq.proto.types import Role
-from ledgermq.raft.appointments import NO_EPOCH, Elect
 from ledgermq.raft.config import Rule
+from ledgermq.raft.ha_control import NO_EPOCH, ElectionRequest
 from ledgermq.raft.transfer import Cause
 
 METHOD = "ledgermq.v1.Admin/ChangeReplication"
@@ -86,7 +86,7 @@ class Replication:
         epoch = NO_EPOCH if agreed is None else agreed.epoch
         cause = Cause.FORCED if request.unclean else Cause.OPERATOR
         voters = {voter: told[voter].ha.incarnation if voter in told else "" for voter in own.voters}
-        wish = Elect(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
+        wish = ElectionRequest(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
         granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
         facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}
         log.warning("a master was made by an operator", **facts, loss=loss.words)

@@ -37,10 +37,10 @@ from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.appointments import Appointment
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
 from ledgermq.raft.effects import Push, Writes
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
@@ -154,8 +154,8 @@ class RaftReplica:
     def appointment(self) -> Appointment | None:
         return self.core.agreed
 
-    def short_of(self, now_ns: int) -> int:
-        return self.core.short_of(now_ns)
+    def missing_isr(self, now_ns: int) -> int:
+        return self.core.missing_isr(now_ns)
 
     def appointed(self, now_ns: int, appointment: Appointment) -> None:
         self._refuse_when_fenced()
@@ -342,7 +342,7 @@ class RaftReplica:
         self.core.read(token, now_ns)
 
     def request_flush(self) -> None:
-        self.core.urge()
+        self.core.request_flush()
 
     def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
         self._refuse_when_fenced()
@@ -361,7 +361,7 @@ class RaftReplica:
         self._refuse_when_fenced()
         if self._underway is None and self._sync_is_due(now_ns):
             # The peers are told with the messages of this very turn, so that all copies become durable together.
-            self.core.urge()
+            self.core.request_flush()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
             self.fenced = effects.fence
@@ -376,7 +376,7 @@ class RaftReplica:
         ticket = self._begin_sync(now_ns)
         self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind, effects.wishes
+        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind, effects.requests
         return ReplicaOutput(packets, ticket, *told)
 
     def check_invariants(self) -> None:

@@ -39,7 +39,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode, refused
 from ledgermq.proto.types import ReplicaStatus
-from ledgermq.raft.appointments import Wish
+from ledgermq.raft.ha_control import HaRequest
 from ledgermq.storage.errors import LIMIT_REMEDY, is_exhausted, is_no_space
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class TurnOutput(Protocol):
     @property
     def hides_view(self) -> bool: ...
     @property
-    def wishes(self) -> Sequence[Wish]: ...
+    def ha_requests(self) -> Sequence[HaRequest]: ...
 
 
 class GroupLike(Protocol):
@@ -192,7 +192,7 @@ class Engine:
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
-        self._wish_listeners: list[Callable[[str, Sequence[Wish]], None]] = []
+        self._wish_listeners: list[Callable[[str, Sequence[HaRequest]], None]] = []
         self.views: dict[str, GroupView] = {}
 
     # -- the loop's side
@@ -385,7 +385,7 @@ class Engine:
         """Call `listener(group, view)` on the loop whenever a group publishes a new view."""
         self._listeners.append(listener)
 
-    def on_wishes(self, listener: Callable[[str, Sequence[Wish]], None]) -> None:
+    def on_wishes(self, listener: Callable[[str, Sequence[HaRequest]], None]) -> None:
         """Call `listener(group, wishes)` on the loop when a group wishes something of the controller quorum."""
         self._wish_listeners.append(listener)
 
@@ -429,9 +429,9 @@ class Engine:
                 self.views[group] = output.view
                 for listener in self._listeners:
                     listener(group, output.view)
-            if output.wishes:
+            if output.ha_requests:
                 for wished in self._wish_listeners:
-                    wished(group, output.wishes)
+                    wished(group, output.ha_requests)
             for done in output.done:
                 future = self._waiting.pop(done.token, None)
                 if future is not None and not future.done():
@@ -494,7 +494,7 @@ class Engine:
         return output
 
     def _hand_over(self, outputs: list[tuple[str, TurnOutput]]) -> None:
-        if any(output.done or output.packets or output.view is not None or output.hides_view or output.wishes for _, output in outputs):
+        if any(made.done or made.packets or made.view is not None or made.hides_view or made.ha_requests for _, made in outputs):
             assert self._loop is not None
             self._loop.call_soon_threadsafe(self._deliver, outputs)
 

@@ -2,9 +2,9 @@
 
 See docs/architecture.md, HA groups.
 
-Pure values and functions: whoever keeps the agreed state (the controller quorum, the simulator's stand-in for it) applies them in one order
-for all. Here is decided who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say what a replica
-does with it.
+Pure values and functions. The keeper of the agreed state (the controller quorum, or its stand-in in the simulator) applies them in one
+order for all. These functions decide who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say
+what a replica does with it.
 
 What holds because of these functions, whatever messages are lost, late or repeated:
   an epoch is given once, to one master, and is higher than every epoch before and than every term its master had;
@@ -48,10 +48,10 @@ class Appointment:
 
 
 @dataclass(frozen=True, slots=True)
-class Elect:
-    """`node`, known by `incarnation`, is to be master. `epoch`: the one after which it is to be, as far as `asked_by` knew. `term`: the
-    highest it has seen. `voters`: who is in sync if nothing was agreed for this generation yet. `begun`: the log shows that an epoch of
-    this generation has begun, so something was agreed."""
+class ElectionRequest:
+    """`asked_by` asks that `node`, known by `incarnation`, become master. `epoch`: the latest one that `asked_by` knew. `term`: the highest
+    it has seen. `voters`: the in-sync set if nothing was agreed for this generation yet. `begun`: the log shows that an epoch of this
+    generation has begun, so something was agreed."""
 
     node: str
     incarnation: str
@@ -65,8 +65,8 @@ class Elect:
 
 
 @dataclass(frozen=True, slots=True)
-class Alter:
-    """The master of `epoch` wishes another in-sync set in place of that of `version`."""
+class AlterIsr:
+    """The master of `epoch` asks for another in-sync set in place of that of `version`."""
 
     node: str
     generation: int
@@ -75,10 +75,10 @@ class Alter:
     in_sync: Mapping[str, str]
 
 
-Wish = Elect | Alter
+HaRequest = ElectionRequest | AlterIsr
 
 
-def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
+def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     """The appointment of an elected master, or why there is none, for people. Asked again after it was granted it is refused: the epoch
     has moved on."""
     if ask.begun and (known is None or ask.generation > known.generation):
@@ -99,7 +99,7 @@ def elect(known: Appointment | None, ask: Elect) -> Appointment | str:
     return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, dict(in_sync), ask.cause, ask.asked_by)
 
 
-def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
+def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
     """The appointment with another in-sync set, or why it stays as it is, for people."""
     if known is None or (ask.generation, ask.epoch, ask.node) != (known.generation, known.epoch, known.master):
         return f"{ask.node} is not the master of the present epoch"
@@ -110,8 +110,9 @@ def alter(known: Appointment | None, ask: Alter) -> Appointment | str:
     return replace(known, version=known.version + 1, in_sync=dict(ask.in_sync))
 
 
-def force(known: Appointment | None, ask: Elect) -> Appointment | str:
-    """An operator's word that `ask.node` is master, whoever was in sync: what only others hold is lost. It alone is in sync then."""
+def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
+    """An operator makes `ask.node` master although others may be in sync: entries that only they hold are lost. It alone is in sync
+    then."""
     if known is not None and ask.generation < known.generation:
         return f"{ask.node} lacks entry {known.generation}, with which the group took the rule it has now; choose another node"
     if known is not None and ask.epoch != known.epoch:
