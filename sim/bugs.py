@@ -24,7 +24,7 @@ from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
 from ledgermq.node.replica.shipping.installation import Install
-from ledgermq.node.replica.shipping.rebuild import RebuildOutput
+from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
 from ledgermq.proto.entry_sealing import chain_crc_at
 from ledgermq.proto.layout import HEADER_BYTES

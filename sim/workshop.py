@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.rebuild import Rebuild
+from ledgermq.node.replica.shipping.ports import Rebuild
 from ledgermq.node.replica.shipping.repair import Repair, repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.sim.node import Medium

@@ -6,6 +6,7 @@ The tables below are the rules; a new package or exception is a line here, with 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node": set(),
     "node.runtime": RUNTIME,
     "node.broker": LEAVES | BASE,
-    "node.broker.filters": {"node.broker.filters", "proto"},
+    "node.broker.filters": {"node.broker.filters", "node.broker.ports", "proto"},
     "node.broker.calls": {"node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
     "node.broker.state": {"node.broker.state", "node.broker.calls", *LEAVES, *BASE},
     "node.broker.decisions": {"node.broker.decisions", "node.broker.state", "node.broker.calls", "node.broker.filters", *LEAVES, *BASE},
@@ -38,22 +39,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.replica.shipping": {"node.replica.shipping", "node.replica.consensus", *DECIDES},
     "node.replica.retention": {"node.replica.retention", *DECIDES},
     "node.controller": {"node.controller", "node.broker.calls", *RUNTIME},
+    "node.replica.ports": {"node.broker.ports", *BASE},
     "node.replica.background": {"node.replica.background", "node.replica.retention", *DECIDES, *RUNTIME},
-    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", *DECIDES, *RUNTIME},
+    "node.replica.peers": {"node.replica.peers", "node.replica.consensus", "node.replica.ports", *DECIDES, *RUNTIME},
     "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
+    "node.frontend.ports": {"node.controller", "node.broker.calls", *RUNTIME},
     "node.frontend.security": {"node.frontend.security", "node.controller", *RUNTIME},
-    "node.frontend.routing": {"node.frontend.routing", "node.replica.peers", "node.broker.calls", *RUNTIME},
+    "node.frontend.routing": {"node.frontend.routing", "node.frontend.ports", "node.replica.peers", "node.broker.calls", *RUNTIME},
     "node.frontend.rocketmq.wire": {
-        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters"),
+        *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters", *LEAVES),
         *RUNTIME,
     },
     "node.frontend.rocketmq": {
-        *("node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.frontend.rocketmq", "node.frontend.ports", "node.frontend.security", "node.frontend.routing", "node.controller"),
         *("node.broker.calls", "node.broker.filters", *LEAVES),
         *RUNTIME,
     },
     "node.frontend.native": {
-        *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.security", "node.frontend.routing", "node.controller"),
+        *("node.frontend.native", "node.frontend.rocketmq", "node.frontend.ports"),
+        *("node.frontend.security", "node.frontend.routing", "node.controller"),
         *("node.broker.calls", "node.broker.state.recent", *LEAVES),
         *RUNTIME,
     },
@@ -307,6 +311,41 @@ def test_rooms_are_small_and_names_are_unique() -> None:
     assert not {str(room): count for room, count in sizes.items() if count > FOLDER_MAX}
     names = Counter(path.stem for path in inside)
     assert not {name for name, count in names.items() if count > 1 and name not in TWICE}
+
+
+PORTS_ELSEWHERE = {"NodeParts": "it names Hosted, whose ReplicaHost imports hosting/ports.py: there it would be a cycle"}
+
+
+def protocols() -> list[tuple[str, Path]]:
+    """Name and module of every `typing.Protocol` of `node/`."""
+    return [
+        (node.name, path.relative_to(ROOT))
+        for name, path, tree in ALL
+        if name.startswith("node.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+    ]
+
+
+def test_ports_stand_in_ports_modules_once() -> None:
+    """A collaborator has one port: a `Protocol` is in the `ports.py` of its room or concept, under a name of its own."""
+    assert protocols()
+    assert not [f"{path}: {name}" for name, path in protocols() if path.name != "ports.py" and name not in PORTS_ELSEWHERE]
+    assert not {name for name, count in Counter(name for name, _ in protocols()).items() if count > 1}
+
+
+def test_named_modules_exist() -> None:
+    """A module that a docstring or comment of the product cites as `name.py` is there."""
+    known = {str(path.relative_to(ROOT)) for path in tracked("*.py")}
+    ends = {"/".join(Path(name).parts[-length:]) for name in known for length in range(1, len(Path(name).parts) + 1)}
+    gone = [
+        f"{path.relative_to(ROOT)}:{number}: {name}"
+        for _, path, _ in ALL
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for name in re.findall(r"`([a-z0-9_/]+\.py)(?=[`:])", line)
+        if name not in ends
+    ]
+    assert not gone, "\n".join(gone)
 
 
 def test_modules_open_with_their_law() -> None:

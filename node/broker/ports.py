@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from ledgermq.proto.layout import Columns
 from ledgermq.proto.status import ExitCode
-from ledgermq.proto.types import I64, Range, ReplicaStatus, Role, UnsealedBatch
+from ledgermq.proto.types import I32, I64, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import Heard
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
+from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import Damaged, is_exhausted
 
 
@@ -270,3 +272,97 @@ class Replicator(Protocol):
         ...
 
     def status(self) -> ReplicaStatus: ...
+
+
+class Messages(Protocol):
+    """Committed messages of a broker group, by their place in consume queues and in the log."""
+
+    def begin(self, topic: str, queue: int) -> int:
+        """The first queue offset that can be read."""
+        ...
+
+    def end(self, topic: str, queue: int) -> int:
+        """One past the last queue offset that can be read."""
+        ...
+
+    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
+        """Physical offsets, sizes and tags codes of consecutive messages."""
+        ...
+
+    def record(self, physical_offset: int, size: int) -> bytes:
+        """One message record (format §4)."""
+        ...
+
+    def properties(self, physical_offset: int, size: int) -> bytes:
+        """The property string of one message record."""
+        ...
+
+    def tags_code(self, tag: str) -> int:
+        """The hash of a tag as consume queues hold it."""
+        ...
+
+    def message_group(self, physical_offset: int, size: int) -> str:
+        """The message group of one message record, empty without one."""
+        ...
+
+    def index_at(self, physical_offset: int) -> int:
+        """The index of the entry that begins there."""
+        ...
+
+
+class Filter(Protocol):
+    """What the picker asks of a filter."""
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """A message without one of these exact tags does not match; empty: the tag alone rules nobody out."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """What `matches` costs, as a multiple of reading a short record; 0: every message matches, and none needs to be looked at."""
+        ...
+
+    def matches(self, properties: bytes) -> bool:
+        """Does a message with this property string match?"""
+        ...
+
+
+class Queues(Protocol):
+    """The consume queues (`ledgermq.storage.consume_queue`)."""
+
+    def next_offset(self, topic: str, queue: int) -> int:
+        """One past the last unit."""
+        ...
+
+    def next_offsets(self) -> dict[str, dict[int, int]]:
+        """Of every queue that ever had a message."""
+        ...
+
+    def min_offset(self, topic: str, queue: int) -> int:
+        """The first offset that was not trimmed."""
+        ...
+
+    def minimums(self) -> dict[str, dict[int, Minimum]]:
+        """Of every queue of which something was trimmed."""
+        ...
+
+    def raise_minimums(self, begin_pos: int) -> object:
+        """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
+    def forget(self, topic: str, queue: int) -> None:
+        """A queue of which nothing is kept is there no more."""
+        ...
+
+    def begin_at(self, topic: str, queue: int, offset: int) -> None:
+        """A queue that is not there begins at this offset."""
+        ...
+
+    def append(self, columns: Columns) -> None:
+        """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
+        ...
+
+    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
+        """Consecutive units; fewer at the end of the queue. `first` of the answer is another one where units were trimmed."""
+        ...

@@ -11,11 +11,11 @@ here, and the data path never does: without a quorum groups run on under the mas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
 from ledgermq.node.broker.calls.member_calls import Appointed
-from ledgermq.node.broker.calls.outcome import Call
+from ledgermq.node.controller.controller import Controller
+from ledgermq.node.controller.ports import GroupCaller
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import LedgerError
@@ -27,32 +27,11 @@ WITHIN_S = 2.0
 log = get_logger()
 
 
-class Agreed(Protocol):
-    """The controller's state, as far as it matters here."""
-
-    @property
-    def appointments(self) -> Mapping[str, Appointment]: ...
-
-
-class ControllerLike(Protocol):
-    """What is needed of the controller."""
-
-    @property
-    def state(self) -> Agreed: ...
-    async def appoint(self, group: str, wish: HaRequest, timeout: float) -> Appointment: ...
-
-
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    def notify_at_once(self, group: str, call: Call) -> None: ...
-
-
 class HaControl:
     """`groups`: those hosted here, which may come and go, of whichever rule; the log of each decides whether its appointment means anything
     to it. All methods belong to the loop's thread."""
 
-    def __init__(self, engine: EngineLike, controller: ControllerLike, groups: Iterable[str]) -> None:
+    def __init__(self, engine: GroupCaller, controller: Controller, groups: Iterable[str]) -> None:
         self._engine = engine
         self._controller = controller
         self._groups = groups

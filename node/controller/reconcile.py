@@ -12,61 +12,24 @@ leadership a controller barrier comes first; from then on the controller's state
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.operator_calls import Configure
-from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.controller.controller import Controller
+from ledgermq.node.controller.ports import GroupCaller
+from ledgermq.node.controller.state import State
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.names import is_dead_letter_topic, parse_stored, stored_name
-from ledgermq.proto.types import GroupConfig, TopicConfig
 
 RETRY_S = 0.2
 
 log = get_logger()
 
 
-class Placed(Protocol):
-    """A topic of the controller's."""
-
-    @property
-    def placement(self) -> Mapping[str, int]: ...
-
-
-class Intent(Protocol):
-    """The controller's state, as far as it matters here."""
-
-    @property
-    def topics(self) -> Mapping[tuple[str, str], Placed]: ...
-    @property
-    def groups(self) -> Mapping[tuple[str, str], GroupConfig]: ...
-    @property
-    def deleted_groups(self) -> Iterable[tuple[str, str]]: ...
-    def topics_of(self, broker_group: str) -> Iterable[TopicConfig]: ...
-    def gone_topics(self, broker_group: str) -> Iterable[tuple[str, str]]: ...
-
-
-class ControllerLike(Protocol):
-    """What is needed of the controller."""
-
-    @property
-    def state(self) -> Intent: ...
-    async def barrier(self) -> Any: ...
-    async def adopt_topic(self, namespace: str, name: str, broker_group: str) -> Any: ...
-
-
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    @property
-    def views(self) -> Mapping[str, GroupView]: ...
-    def new_token(self) -> Token: ...
-    def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
-
-
-def difference(view: GroupView, group: str, intent: Intent, token: Callable[[], Token]) -> Configure | None:
+def difference(view: GroupView, group: str, intent: State, token: Callable[[], Token]) -> Configure | None:
     """The one call that makes what is in force equal to the intent; None when it is."""
     topics = {stored_name(topic.namespace, topic.name): topic for topic in intent.topics_of(group)}
     groups = {stored_name(*key): value for key, value in intent.groups.items()}
@@ -79,7 +42,7 @@ def difference(view: GroupView, group: str, intent: Intent, token: Callable[[], 
     return Configure(token(), new_topics, new_groups, old_topics, old_groups)
 
 
-def unknown_letters(view: GroupView, group: str, intent: Intent) -> list[tuple[str, str]]:
+def unknown_letters(view: GroupView, group: str, intent: State) -> list[tuple[str, str]]:
     """Dead-letter topics that the log of a broker group has, and nobody could find."""
     names = [parse_stored(stored) for stored in sorted(view.topics) if is_dead_letter_topic(stored)]
     return [key for key in names if key not in intent.topics or group not in intent.topics[key].placement]
@@ -88,7 +51,7 @@ def unknown_letters(view: GroupView, group: str, intent: Intent) -> list[tuple[s
 class Reconciler:
     """One task per hosted broker group."""
 
-    def __init__(self, node: str, engine: EngineLike, controller: ControllerLike, groups: Iterable[str]) -> None:
+    def __init__(self, node: str, engine: GroupCaller, controller: Controller, groups: Iterable[str]) -> None:
         self._node = node
         self._engine = engine
         self._controller = controller

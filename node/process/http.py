@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -17,9 +17,9 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.registry import Collector
 
 from ledgermq import __version__
-from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
 from ledgermq.node.replica.consensus.catch_up import STATES
+from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.types import ReplicaStatus, Role
 
@@ -27,23 +27,11 @@ ANSWER_WITHIN_S = 5.0
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    @property
-    def groups(self) -> tuple[str, ...]: ...
-    @property
-    def views(self) -> Mapping[str, GroupView]: ...
-    @property
-    def open_calls(self) -> int: ...
-    def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
-
-
 class Health:
     """Answers the questions of watchers; also used by the gRPC health service."""
 
     def __init__(
-        self, engine: EngineLike, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
+        self, engine: Engine, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
     ) -> None:
         """`obstacles` says what may keep a broker group from having a leader, as far as this node can know."""
         self._engine = engine
@@ -88,7 +76,7 @@ class StateCollector(Collector):
     """Gauges that mirror the replicas' state at the moment of a scrape."""
 
     def __init__(
-        self, node: str, engine: EngineLike, queued_bytes: Callable[[], Mapping[str, int]], calls: Callable[[], Iterable[Any]] = tuple
+        self, node: str, engine: Engine, queued_bytes: Callable[[], Mapping[str, int]], calls: Callable[[], Iterable[Any]] = tuple
     ) -> None:
         """`calls`: the families of the client methods."""
         self._node = node

@@ -22,11 +22,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import yaml
 
 from ledgermq.node.frontend.security.minting import CA_CERTIFICATE, ensure
+from ledgermq.node.process.ports import Process
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup, NodeAddress
 from ledgermq.node.runtime.config_loading import ENV_PREFIX, FOREIGN_ENV, validate
@@ -87,21 +88,6 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-class Process(Protocol):
-    """What is needed of a started process; `subprocess.Popen` is one."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def send_signal(self, sig: int) -> None: ...
-
-    def kill(self) -> None: ...
 
 
 def launch(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> Process:

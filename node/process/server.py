@@ -53,7 +53,7 @@ from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
-from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.routing.local_reads import Rules as ReadRules

@@ -30,7 +30,7 @@ from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.controller.state import State
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS, MessagingService
-from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas

@@ -21,7 +21,7 @@ from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
-from ledgermq.node.replica.hosting.hosting import State
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig

@@ -15,9 +15,10 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
-from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, Broken, ReplicaHost, State
+from ledgermq.node.replica.hosting.hosting import OPEN_AGAIN_NS, PACKETS_MAX, ReplicaHost
+from ledgermq.node.replica.hosting.ports import Broken, State
 from ledgermq.node.replica.hosting.range_repairs import RangePut
-from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, SnapshotSent, encode
 from ledgermq.node.runtime import metrics
 from ledgermq.proto.status import LedgerError

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.shipping.rebuild import Rebuild, RebuildOutput
+from ledgermq.node.replica.shipping.ports import Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.repair import Repair, repair_needed
 from ledgermq.node.replica.shipping.shipping import Shipper
 from ledgermq.proto.entry_checking import verify_range

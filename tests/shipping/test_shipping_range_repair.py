@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping import range_repair as range_repairs
+from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
-from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.node.replica.shipping.shipping import ShipperOutput
 from ledgermq.node.replica.shipping.shipping_wire import FactsWanted, decode
 from ledgermq.proto.entry_checking import verify_range

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.filters.filters import Filter
+from ledgermq.node.broker.ports import Filter
 
 WIRE_MAX = 4 << 20
 """Bytes that gRPC libraries take as one message unless they are told otherwise. Bodies may be as long, so a few messages are longer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.filters.filters import Filter
+from ledgermq.node.broker.ports import Filter
 
 
 @dataclass(frozen=True, slots=True)

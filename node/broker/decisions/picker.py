@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
+from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
-from ledgermq.proto.types import I32, I64
 
 SCAN_UNITS = 4096
 """Units one Receive looks at per queue and turn; the rest is looked at in the next turn."""
@@ -34,38 +33,6 @@ TURNS_MAX = 16_384
 """Of so many (consumer group, topic) it is remembered whose turn it is; beyond that all begin anew."""
 DEAD_LETTERS_A_PICK = 64
 """So many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
-
-
-class Messages(Protocol):
-    """Committed messages as the picker sees them."""
-
-    def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset that can be read."""
-        ...
-
-    def end(self, topic: str, queue: int) -> int:
-        """One past the last queue offset that can be read."""
-        ...
-
-    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Physical offsets, sizes and tags codes of consecutive messages."""
-        ...
-
-    def record(self, physical_offset: int, size: int) -> bytes:
-        """One message record (format §4)."""
-        ...
-
-    def properties(self, physical_offset: int, size: int) -> bytes:
-        """The property string of one message record."""
-        ...
-
-    def tags_code(self, tag: str) -> int:
-        """The hash of a tag as consume queues hold it."""
-        ...
-
-    def message_group(self, physical_offset: int, size: int) -> str:
-        """The message group of one message record, empty without one."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

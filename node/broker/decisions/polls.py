@@ -13,7 +13,7 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
 
 END_GRID_NS = 20_000_000
-"""A fifth of what a long poll ends before its caller's own deadline (`node/frontend/rocketmq/ports.py`)."""
+"""A fifth of what a long poll ends before its caller's own deadline (`node/frontend/rocketmq/service_config.py`)."""
 
 Pair = tuple[str, str]
 """(consumer group, stored topic), or as `lite_pair` says"""

@@ -7,10 +7,9 @@ window is used up. So memory is bounded, however many messages are due in one mi
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
+from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.timers import SLOT_MS, SLOTS, key_of
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.types import I32, I64
@@ -22,18 +21,10 @@ EVERYTHING = 1 << 62
 _OFFSET_MASK = (1 << 40) - 1
 
 
-class Units(Protocol):
-    """The consume queues, as far as windows read them."""
-
-    def begin(self, topic: str, queue: int) -> int: ...
-    def end(self, topic: str, queue: int) -> int: ...
-    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]: ...
-
-
 class Window:
     """Rows of one epoch by rising key, of those above `after`. `at` is the first one not taken yet."""
 
-    def __init__(self, units: Units, epoch: int, first: int, after: int) -> None:
+    def __init__(self, units: Messages, epoch: int, first: int, after: int) -> None:
         self.epoch = epoch
         self.at = 0
         self._units = units

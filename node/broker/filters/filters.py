@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
 
 from ledgermq.node.broker.filters.sql_filter import Part, compiled
+from ledgermq.node.broker.ports import Filter, Messages
 from ledgermq.proto.properties import TAG, parse
 
 SYMBOLS_A_READ = 8
@@ -24,32 +24,6 @@ LOOKS_PER_TURN = 1024
 """For the filters of all calls of a turn together."""
 LOOK_BYTES = 4096
 """The unit is a read of so much: a long record counts for several."""
-
-
-class Filter(Protocol):
-    """What the picker asks of a filter."""
-
-    @property
-    def tags(self) -> frozenset[str]:
-        """A message without one of these exact tags does not match; empty: the tag alone rules nobody out."""
-        ...
-
-    @property
-    def cost(self) -> int:
-        """What `matches` costs, as a multiple of reading a short record; 0: every message matches, and none needs to be looked at."""
-        ...
-
-    def matches(self, properties: bytes) -> bool:
-        """Does a message with this property string match?"""
-        ...
-
-
-class Records(Protocol):
-    """Where filters look."""
-
-    def properties(self, physical_offset: int, size: int) -> bytes:
-        """The property string of one message record."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +91,7 @@ class CallLooks:
         """No more records may be looked at for this call in this turn."""
         return self._left <= 0 and self._cost > 0
 
-    def matches(self, source: Records, position: int, size: int) -> bool:
+    def matches(self, source: Messages, position: int, size: int) -> bool:
         """Does the filter want the message whose record lies there?"""
         if not self._cost:
             return True

@@ -7,8 +7,7 @@ added. Pure.
 
 from __future__ import annotations
 
-from typing import Protocol
-
+from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.origins import origin_text
 from ledgermq.proto.entry_encoding import entry_bytes
@@ -26,17 +25,9 @@ from ledgermq.proto.properties import (
     parse,
 )
 from ledgermq.proto.status import LedgerError
-from ledgermq.proto.types import I32, I64, Draft, Permission, TopicConfig, TopicKind
+from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 
 KIND = "dlq"
-
-
-class Messages(Protocol):
-    """Committed messages, as far as a copy needs them."""
-
-    def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]: ...
-    def record(self, physical_offset: int, size: int) -> bytes: ...
-    def index_at(self, physical_offset: int) -> int: ...
 
 
 def dead_letter_topic(group: str) -> str:

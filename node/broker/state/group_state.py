@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import FindOffset, OffsetRead, Peek, Peeked, ReadOffset
+from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.committed_offsets import Offsets
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
@@ -25,54 +25,13 @@ from ledgermq.node.broker.state.producers import Producers
 from ledgermq.node.broker.state.retained import Retained, Trimmed
 from ledgermq.node.broker.state.transactions import HALF_QUEUE, Transactions
 from ledgermq.proto import control
-from ledgermq.proto.layout import Columns, java_hash, split_record
+from ledgermq.proto.layout import java_hash, split_record
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
 from ledgermq.proto.properties import MESSAGE_GROUP, parse
 from ledgermq.proto.types import I32, I64, GroupConfig, ReplicaStatus, TopicConfig, TopicKind
-from ledgermq.storage.consume_queue import Minimum, QueueUnits
 
 _STORE_MS_IN_RECORD = slice(56, 64)
-
-
-class Queues(Protocol):
-    """The consume queues (`ledgermq.storage.consume_queue`)."""
-
-    def next_offset(self, topic: str, queue: int) -> int:
-        """One past the last unit."""
-        ...
-
-    def next_offsets(self) -> dict[str, dict[int, int]]:
-        """Of every queue that ever had a message."""
-        ...
-
-    def min_offset(self, topic: str, queue: int) -> int:
-        """The first offset that was not trimmed."""
-        ...
-
-    def minimums(self) -> dict[str, dict[int, Minimum]]:
-        """Of every queue of which something was trimmed."""
-        ...
-
-    def raise_minimums(self, begin_pos: int) -> object:
-        """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
-        ...
-
-    def forget(self, topic: str, queue: int) -> None:
-        """A queue of which nothing is kept is there no more."""
-        ...
-
-    def begin_at(self, topic: str, queue: int, offset: int) -> None:
-        """A queue that is not there begins at this offset."""
-        ...
-
-    def append(self, columns: Columns) -> None:
-        """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
-        ...
-
-    def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Consecutive units; fewer at the end of the queue. `first` of the answer is another one where units were trimmed."""
-        ...
 
 
 @dataclass(slots=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.delivery import Touched
-from ledgermq.node.broker.state.group_state import Queues, State, Topic
+from ledgermq.node.broker.state.group_state import State, Topic
 from ledgermq.node.broker.state.lapsed_leases import Lapsed
 from ledgermq.node.broker.state.lite import LiteKey
 from ledgermq.node.broker.state.member_forms import export_members, members_of, restore_members

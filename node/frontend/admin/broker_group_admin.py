@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -22,6 +22,7 @@ from ledgermq.node.controller.state import may_vote
 from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.replica_assignments import spec_settings
 from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.runtime.config import NodeConfig
@@ -40,12 +41,6 @@ Kind = pb.ChangeMemberRequest.Kind
 log = get_logger()
 
 
-class LeadersLike(Protocol):
-    """Who leads, as far as this node knows (`forward.Forwarder`)."""
-
-    def leader(self, group: str) -> str | None: ...
-
-
 class BrokerGroups:
     """`controller` is `ledgermq.node.controller.controller.Controller`."""
 
@@ -55,7 +50,7 @@ class BrokerGroups:
         controller: Any,
         members: Members,
         leadership: Leadership,
-        leaders: LeadersLike,
+        leaders: Forwarder,
         roster: Roster,
         links: Mapping[str, Link],
     ) -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.frontend.native.open_streams import OpenStream
-from ledgermq.node.frontend.rocketmq.clients import Clients
-from ledgermq.node.frontend.rocketmq.ports import Forwarder
-from ledgermq.node.frontend.rocketmq.streams import Streams
+from ledgermq.node.frontend.rocketmq.messaging import MessagingService
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import stored_name
@@ -25,17 +23,12 @@ METHOD = "ledgermq.v1.Admin/ListClients"
 PEER_WITHIN_S = 3.0
 
 
-class Service(Protocol):
-    """What is needed of the client service."""
-
-    clients: Clients
-    streams: Streams
-
-
 class ClientList:
     """Answers for one node, and for the cluster."""
 
-    def __init__(self, node: str, service: Service, native: Iterable[OpenStream], forwarder: Forwarder, others: Iterable[str]) -> None:
+    def __init__(
+        self, node: str, service: MessagingService, native: Iterable[OpenStream], forwarder: Forwarder, others: Iterable[str]
+    ) -> None:
         """`native`: the open streams of the Log service; `others`: the names of the other nodes. Both as they are at the time."""
         self._node = node
         self._service = service

@@ -10,12 +10,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Handle, client_of
 from ledgermq.node.broker.group.trace import Event, Subject, events_of
 from ledgermq.node.broker.group.why_delivery import Facts, absent, why
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.proto import admin_pb2, messaging_pb2, peer_pb2
@@ -34,16 +35,10 @@ SCAN_S = 1.0
 T = TypeVar("T")
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
-
-
 class Explainer:
     """Answers for the replicas of one node. `indexed(group)` waits for the key index; None once it holds everything applied."""
 
-    def __init__(self, engine: EngineLike, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
         self._engine = engine
         self._indexed = indexed
         self._now_ns = now_ns

@@ -17,19 +17,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from heapq import heappop, heappush, merge
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
 from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.frontend.admin.explaining import Explainer
 from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
@@ -55,23 +56,13 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine. `run` hands the hosted group (`hosting.ReplicaHost`) to its work."""
-
-    @property
-    def groups(self) -> Iterable[str]: ...
-    def new_token(self) -> int: ...
-    def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
-    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
-
-
 class GroupQueries:
     """Answers for the replicas of this node."""
 
     def __init__(
         self,
         node: str,
-        engine: EngineLike,
+        engine: Engine,
         now_ns: Callable[[], int] = time.monotonic_ns,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
@@ -307,7 +298,7 @@ class _Scan:
         return peeked.next_offset - len(page)
 
 
-async def confirm(engine: EngineLike, group: str) -> None:
+async def confirm(engine: Engine, group: str) -> None:
     """This node leads the group and has applied everything that was acknowledged before. Raises CallRefused, LedgerError."""
     outcome = await engine.call(group, Confirm(engine.new_token()))
     _raise_refused(outcome)
@@ -319,7 +310,7 @@ def _raise_refused(outcome: Any) -> None:
         raise CallRefused(outcome) if outcome.reason == "not-leader" else refused(outcome.reason, outcome.detail)
 
 
-async def peek(engine: EngineLike, group: str, call: Peek) -> Peeked:
+async def peek(engine: Engine, group: str, call: Peek) -> Peeked:
     """Committed messages of one queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
     outcome = await engine.call(group, call)
     _raise_refused(outcome)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, MembersKind
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
@@ -26,6 +26,7 @@ from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, O
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.peers.links import Link
+from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
@@ -43,12 +44,6 @@ OBSERVER_TOO = "an observer is promoted on purpose only: add --observer-too, and
 _KINDS: Mapping[int, MembersKind] = {Kind.ADD: "add", Kind.PROMOTE: "promote", Kind.REMOVE: "remove"}
 
 
-class PeerIdentitiesLike(Protocol):
-    """What is needed of the identities of peers: group → node → the incarnation it greeted with last."""
-
-    presented: dict[str, dict[str, str]]
-
-
 class Members:
     """`controller` is `ledgermq.node.controller.controller.Controller`."""
 
@@ -60,7 +55,7 @@ class Members:
         controller: Any,
         roster: Roster,
         links: Mapping[str, Link],
-        peer_identities: PeerIdentitiesLike,
+        peer_identities: PeerIdentities,
     ) -> None:
         self._node = node
         self._engine = engine

@@ -11,13 +11,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ledgermq import __version__
-from ledgermq.node.broker.calls.group_view import GroupView, HaView
+from ledgermq.node.broker.calls.group_view import HaView
 from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import OBSERVER
-from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
+from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -32,63 +36,20 @@ PEER_ANSWERS_WITHIN_S = 1.5
 log = get_logger()
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    @property
-    def groups(self) -> tuple[str, ...]: ...
-    @property
-    def views(self) -> Mapping[str, GroupView]: ...
-    def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
-
-
-class LinkLike(Protocol):
-    """What is needed of a link."""
-
-    @property
-    def up(self) -> bool: ...
-    async def status(self) -> peer_pb2.NodeStatusReply: ...
-
-
-class RosterLike(Protocol):
-    """What is needed of the roster."""
-
-    @property
-    def nodes(self) -> tuple[str, ...]: ...
-    def address(self, node: str, kind: str) -> str | None: ...
-
-
-class StorageLike(Protocol):
-    """What is needed of retention."""
-
-    @property
-    def disk_bytes(self) -> Mapping[str, Mapping[str, int]]: ...
-    @property
-    def files_kept(self) -> Mapping[str, Mapping[str, int]]: ...
-
-
-class DigestExchangeLike(Protocol):
-    """What is needed of the exchange of digests."""
-
-    def differing(self, group: str) -> list[int]: ...
-    def disputed(self, group: str) -> list[int]: ...
-    def unverified_ms(self, group: str) -> int | None: ...
-
-
 class Overview:
     """Asks and merges."""
 
-    storage: StorageLike | None = None
+    storage: Retainer | None = None
     """Who knows what the log files take and what keeps them; without it neither is told."""
-    digest_exchange: DigestExchangeLike | None = None
+    digest_exchange: DigestExchange | None = None
     """Who knows which sealed files differ; without it nothing is told of them."""
 
     def __init__(
         self,
         config: NodeConfig,
-        engine: EngineLike,
-        links: Mapping[str, LinkLike],
-        roster: RosterLike,
+        engine: Engine,
+        links: Mapping[str, Link],
+        roster: Roster,
         replicas: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """`replicas`: every broker group and where it is; by default as it is configured."""
@@ -150,7 +111,7 @@ class Overview:
         replies = await asyncio.gather(self.own(), *(self._ask(self._links[name]) for name in names))
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
 
-    async def _ask(self, link: LinkLike) -> peer_pb2.NodeStatusReply | None:
+    async def _ask(self, link: Link) -> peer_pb2.NodeStatusReply | None:
         if not link.up:
             return None
         try:

@@ -8,7 +8,7 @@ Nothing is ever forwarded: a replica is mended by the node that has it.
 from __future__ import annotations
 
 from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.replica.hosting.hosting import State
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

@@ -15,18 +15,21 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.admin.audit_budget import Budget
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
+from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.routing.forwarder import Forwarder
+from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
@@ -34,7 +37,6 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused
-from ledgermq.proto.types import ReplicaStatus
 from ledgermq.storage.errors import StorageError
 
 SERVICE = "ledgermq.v1.Replicas"
@@ -59,39 +61,6 @@ T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine. `run` hands the open group to its work."""
-
-    @property
-    def groups(self) -> Sequence[str]: ...
-    def run(self, group: str, work: Callable[[OpenReplica], T]) -> Awaitable[T]: ...
-    def status(self, group: str) -> Awaitable[ReplicaStatus]: ...
-    def new_token(self) -> Token: ...
-    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
-
-
-class ForwarderLike(Protocol):
-    """What is needed of the forwarder."""
-
-    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
-    async def submit(
-        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
-    ) -> Sequence[bytes]: ...
-
-
-class StorageLike(Protocol):
-    """What is needed of retention."""
-
-    async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]: ...
-
-
-class Lives(Protocol):
-    """What is needed of a hosted group: how often it was opened in this process."""
-
-    @property
-    def boots(self) -> int: ...
-
-
 class Replicas:
     """One node's service. Methods belong to the loop's thread."""
 
@@ -99,10 +68,10 @@ class Replicas:
         self,
         config: NodeConfig,
         boot_id: str,
-        hosted: Mapping[str, Lives],
-        engine: EngineLike,
-        forwarder: ForwarderLike,
-        storage: StorageLike,
+        hosted: Mapping[str, ReplicaHost],
+        engine: Engine,
+        forwarder: Forwarder,
+        storage: Retainer,
         callers: Callers,
     ) -> None:
         self._node = config.node
@@ -212,14 +181,12 @@ class Replicas:
     async def _settled(self, group: str, index: int | None, within_s: float) -> audit_pb2.EntryPoint:
         """Wait until the log is applied up to an entry, and have everything derived from it written. Raises LedgerError."""
         limit = asyncio.get_running_loop().time() + within_s
-        if index is None:
-            index = await self._engine.run(group, lambda hosted: hosted.machine.applied_index)
-        while (applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)) < index:
+        wanted: int = await self._engine.run(group, lambda hosted: hosted.machine.applied_index) if index is None else index
+        while (applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)) < wanted:
             if asyncio.get_running_loop().time() >= limit:
-                what = f"node {self._node} has applied {group} up to entry {applied} only, entry {index} was asked for"
+                what = f"node {self._node} has applied {group} up to entry {applied} only, entry {wanted} was asked for"
                 raise fail(Code.PROXY_TIMEOUT, f"{what}; it lags behind or has no leader")
             await asyncio.sleep(LOOK_AGAIN_S)
-        wanted = index
         point = await self._engine.run(group, lambda hosted: _point(hosted, wanted))
         try:
             while not await self._engine.run(group, lambda hosted: hosted.write_units(point.end_pos)):

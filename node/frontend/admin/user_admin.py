@@ -6,11 +6,12 @@ A secret passes through here once, in plain, on its way in. It is never logged a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import User, effective
-from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.controller.state import Outcome
+from ledgermq.node.frontend.ports import Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, fail
@@ -20,19 +21,10 @@ SECRET_LEAST = 16
 SECRET_MOST = 256
 
 
-class Quorum(Protocol):
-    """What is needed of the controller."""
-
-    @property
-    def state(self) -> State: ...
-    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
-    async def barrier(self) -> Any: ...
-
-
 class UserAdmin:
     """The calls. `until` waits for something to be in force on this node."""
 
-    def __init__(self, controller: Quorum, sealer: Sealer) -> None:
+    def __init__(self, controller: Metadata, sealer: Sealer) -> None:
         self._controller = controller
         self._sealer = sealer
 

@@ -16,9 +16,9 @@ from ledgermq.node.frontend.native.callers import Caller, Callers, as_group, rea
 from ledgermq.node.frontend.native.joining import Joiner, first_group, number_of
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.problems import Moved
-from ledgermq.node.frontend.native.sources import Engine
-from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 

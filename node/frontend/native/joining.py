@@ -21,7 +21,7 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.ownership import Ownership
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.sources import Engine
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.streams import GONE
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meter

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
 
 from ledgermq.node.controller.receipt_keys import Keys
-from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.frontend.ports import Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.receipts import KEY_BYTES
@@ -26,19 +25,10 @@ Key = tuple[str, bytes]
 """(key id, key)"""
 
 
-class Quorum(Protocol):
-    """What is needed of the controller."""
-
-    @property
-    def state(self) -> State: ...
-    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
-    async def barrier(self) -> Any: ...
-
-
 class ReceiptKeys:
     """Belongs to the loop's thread. `now_ms`: wall clock."""
 
-    def __init__(self, quorum: Quorum, sealer: Sealer, now_ms: Callable[[], int]) -> None:
+    def __init__(self, quorum: Metadata, sealer: Sealer, now_ms: Callable[[], int]) -> None:
         self._quorum = quorum
         self._sealer = sealer
         self._now_ms = now_ms

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
-from ledgermq.node.broker.calls.group_view import GroupView
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import log_pb2
 
 WAIT_S = 1.0
 """A redirect without a leader sends its client round in circles: so long it waits for one."""
 
 
-class Views(Protocol):
-    """What is needed of the engine."""
-
-    @property
-    def views(self) -> Mapping[str, GroupView]: ...
-
-
 class Leaders:
     """Belongs to the loop's thread. `believed`: the leader of a group as far as this node knows; `endpoint`: where clients reach a node."""
 
     def __init__(
-        self, node: str, engine: Views, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]
+        self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]
     ) -> None:
         self._node = node
         self._engine = engine

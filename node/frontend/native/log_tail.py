@@ -12,7 +12,7 @@ import numpy as np
 
 from ledgermq.node.broker.state.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
-from ledgermq.node.frontend.native.tailing import Source
+from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.storage.errors import LogDamaged
 
 ALL = -1
@@ -22,7 +22,7 @@ ALL = -1
 class LogTail:
     """The log from `first_index` on. `goal`: the index before which it ends to be read; None: it goes on for ever."""
 
-    def __init__(self, source: Source, first_index: int, goal: int | None) -> None:
+    def __init__(self, source: GroupSource, first_index: int, goal: int | None) -> None:
         self._source = source
         self._next = first_index
         self._goal = goal

@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 
@@ -27,7 +26,7 @@ from ledgermq.node.frontend.native.frame_checks import FrameChecker, Origin
 from ledgermq.node.frontend.native.incoming import Incoming
 from ledgermq.node.frontend.native.problems import Moved, as_error, bare
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.frontend.rocketmq.ports import Engine
+from ledgermq.node.frontend.ports import Engine, FrameSpan, Trace
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2
@@ -39,14 +38,6 @@ WINDOW_FRAMES = 5
 WINDOW_BYTES = 8 << 20
 
 
-class FrameSpan(Protocol):
-    """What tracing wants to know of a frame (`node/process/tracing.py`)."""
-
-    def end(self, code: int, message: str) -> None: ...
-
-
-Trace = Callable[[str, int, int], FrameSpan]
-"""(topic, messages, first sequence number)"""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import grpc.aio
 
@@ -25,9 +25,9 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream, Trace
+from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.frontend.rocketmq.ports import Engine
+from ledgermq.node.frontend.ports import Engine, Spans
 from ledgermq.node.frontend.rocketmq.streams import GONE
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.runtime import metrics
@@ -44,12 +44,6 @@ OPEN_WITHIN_S = 30.0
 """A stream that says nothing for so long is ended."""
 LOG_FILE_PARTS = 4
 """A frame takes no more than this part of a log file: what is left of a file when the next frame does not fit is blank."""
-
-
-class Spans(Protocol):
-    """What makes spans of frames (`node/process/tracing.py`)."""
-
-    def frames_of(self, context: Any) -> Trace: ...
 
 
 @dataclass(frozen=True, slots=True)

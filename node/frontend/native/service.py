@@ -26,12 +26,13 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.locating import Locator
 from ledgermq.node.frontend.native.open_streams import OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.native.producing import Hosted, Producing, Spans
-from ledgermq.node.frontend.native.sources import Engine, Sources
+from ledgermq.node.frontend.native.producing import Hosted, Producing
+from ledgermq.node.frontend.native.sources import Sources
 from ledgermq.node.frontend.native.verifying import Verifier
-from ledgermq.node.frontend.rocketmq.ports import Forwarder, Metadata
+from ledgermq.node.frontend.ports import Engine, Metadata, Spans
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.proto import log_pb2

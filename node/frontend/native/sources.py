@@ -12,13 +12,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.ports import Unreadable, reading
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.node.frontend.native.reading import Files, files_of, recent_of
-from ledgermq.node.frontend.rocketmq import ports
+from ledgermq.node.frontend.ports import Engine
 
 COLD_THREADS = 2
 REST_S = 0.05
@@ -27,16 +27,8 @@ REST_S = 0.05
 T = TypeVar("T")
 
 
-class Engine(ports.Engine, Protocol):
-    """The broker groups of this node, as they can be looked into."""
-
-    def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]: ...
-    def on_view(self, listener: Callable[[str, GroupView], None]) -> None: ...
-    def on_hidden(self, listener: Callable[[str], None]) -> None: ...
-
-
 class GroupSource:
-    """One broker group in one of its lives (`tailing.Source`)."""
+    """One broker group in one of its lives ."""
 
     def __init__(self, group: str, log_id: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
         self.group = group

@@ -10,16 +10,17 @@ Nothing here waits for messages or knows a connection: `read` gives what is ther
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ledgermq.node.broker.state.recent import Applied, Recent
+from ledgermq.node.broker.state.recent import Applied
 from ledgermq.node.frontend.native.answers import Answer, Batch, entries_answer
-from ledgermq.node.frontend.native.reading import Ends, Files, look, waiting
+from ledgermq.node.frontend.native.reading import Ends, look, waiting
+from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.entry_reader import Piece, gather
@@ -37,30 +38,11 @@ class Gone(Exception):
     """The topic is not in force in this broker group any more."""
 
 
-class Source(Protocol):
-    """One broker group that runs here, as its readers see it."""
-
-    recent: Recent
-    files: Files
-
-    def run(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Between two turns of the group's owner."""
-        ...
-
-    def cold(self, work: Callable[[], T]) -> Awaitable[T]:
-        """On a thread that may wait for the disk. Raises what the work raises."""
-        ...
-
-    def hot(self, work: Callable[[], T]) -> Awaitable[T]:
-        """On a thread that never waits for the disk."""
-        ...
-
-
 class QueueTail:
     """Some queues of a topic. `places`: where each begins to be read, in what there is. `goals`: where each ends to be read; None: it goes
     on for ever."""
 
-    def __init__(self, source: Source, topic: str, ends: Ends, places: Mapping[int, int], goals: Mapping[int, int] | None) -> None:
+    def __init__(self, source: GroupSource, topic: str, ends: Ends, places: Mapping[int, int], goals: Mapping[int, int] | None) -> None:
         self._source = source
         self._topic = topic
         self._next: I64 = np.full(max(places) + 1, NOT_READ, np.int64)

@@ -18,8 +18,8 @@ from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.frontend.native.callers import Caller, Callers, publish, read
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.proofs import PIECE_BYTES, Proof, at_the_edges, contradiction, false, unverifiable
-from ledgermq.node.frontend.native.sources import Engine
-from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import log_pb2
 from ledgermq.proto.receipts import proven
 from ledgermq.proto.status import Code, LedgerError, fail

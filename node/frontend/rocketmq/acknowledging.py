@@ -17,10 +17,11 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Handle
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, changed_ms, group_of, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, common, fail
 

@@ -15,7 +15,8 @@ from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, Confirm, FindOffset, Pull, ReadOffset
 from ledgermq.node.broker.calls.send_calls import Produce, Recall
 from ledgermq.node.broker.calls.transaction_calls import Prepare, Resolve
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Engine
+from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.proto.status import Code, fail
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from ledgermq.node.broker.calls.transaction_calls import ChecksCounted, CountChecks, Overdue, OverdueHalves, UndecidedHalf
+from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.frontend.rocketmq.commanding import Commander
-from ledgermq.node.frontend.rocketmq.ports import Engine
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
 from ledgermq.node.frontend.rocketmq.wire import delivering
 from ledgermq.node.runtime import metrics

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls.consumer_calls import session_of
-from ledgermq.node.frontend.rocketmq.ports import Forwarder
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 
 # A client that is silent for so many liveness periods is forgotten.

@@ -11,8 +11,8 @@ import asyncio
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused
-from ledgermq.node.frontend.rocketmq.ports import Forwarder
 from ledgermq.node.frontend.rocketmq.streams import Streams
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import peer_pb2
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded, Handle
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, group_of, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

@@ -12,11 +12,12 @@ from typing import Any
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetRead, ReadOffset
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
 from ledgermq.node.frontend.rocketmq.pulling import queue_of
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import TIMESTAMP_MAX_MS, Caller, group_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

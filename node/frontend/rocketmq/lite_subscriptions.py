@@ -16,10 +16,11 @@ from ledgermq.node.broker.calls.consumer_calls import LiteAction, LiteStart, Syn
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, group_of, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.names import check_lite, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail

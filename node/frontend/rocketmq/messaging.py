@@ -21,6 +21,7 @@ import grpc.aio
 from ledgermq.node.broker.calls.consumer_calls import session_of
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.controller.state import State
+from ledgermq.node.frontend.ports import Engine, Metadata
 from ledgermq.node.frontend.rocketmq import (
     acknowledging,
     commanding,
@@ -45,11 +46,11 @@ from ledgermq.node.frontend.rocketmq.commanding import Commander
 from ledgermq.node.frontend.rocketmq.forwarding import DeadLetterForwarder
 from ledgermq.node.frontend.rocketmq.group_offsets import OffsetKeeper
 from ledgermq.node.frontend.rocketmq.lite_subscriptions import LiteSubscriptions
-from ledgermq.node.frontend.rocketmq.ports import NO_DEADLINE_S, Engine, Forwarder, Metadata, ServiceConfig
 from ledgermq.node.frontend.rocketmq.pulling import Puller
 from ledgermq.node.frontend.rocketmq.recalling import Recaller, RecallHandles
 from ledgermq.node.frontend.rocketmq.receiving import Receiver
 from ledgermq.node.frontend.rocketmq.sending import Sender
+from ledgermq.node.frontend.rocketmq.service_config import NO_DEADLINE_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.streams import Streams
 from ledgermq.node.frontend.rocketmq.telemetry import Telemetry
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
@@ -58,6 +59,7 @@ from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.rocketmq.wire.validation import NODE_BOOT, Caller, caller_of, group_of, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics

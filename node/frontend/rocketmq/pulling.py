@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.broker.calls.read_calls import Cold, Pull, Pulled
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
 from ledgermq.node.frontend.rocketmq.wire.polling import AFTER_POLL_S, polling_s
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, duration_ms, filter_of, group_of, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.routing.local_reads import LocalReads
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.send_calls import Recall, Recalled
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
 from ledgermq.node.frontend.rocketmq.wire.validation import ACCEPTED, Caller, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

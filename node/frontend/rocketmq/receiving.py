@@ -15,12 +15,13 @@ from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Receive, Received
 from ledgermq.node.broker.calls.outcome import CallRefused
-from ledgermq.node.broker.filters.filters import Filter, TagFilter
+from ledgermq.node.broker.filters.filters import TagFilter
+from ledgermq.node.broker.ports import Filter
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.lite_subscriptions import check_lite_group
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import delivering, statuses
 from ledgermq.node.frontend.rocketmq.wire.handles import Handles
@@ -35,6 +36,7 @@ from ledgermq.node.frontend.rocketmq.wire.validation import (
     invisible_ms,
     topic_of,
 )
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import TopicKind

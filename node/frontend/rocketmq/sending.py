@@ -18,12 +18,13 @@ from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.flush import Durability, weakest
 from ledgermq.node.controller.state import Topic
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder, ServiceConfig
 from ledgermq.node.frontend.rocketmq.recalling import Delayed, RecallHandles
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S, ServiceConfig
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics, lite_group, slot_of
 from ledgermq.node.frontend.rocketmq.transacting import Transaction, TransactionIds
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, born_ms, check_kinds, check_send, recovery_ms
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import lite_stored

@@ -9,27 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import grpc.aio
 
+from ledgermq.node.frontend.ports import Stream
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller
 from ledgermq.proto import messaging_pb2 as pb
 
 GONE = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
 """What the library raises from a stream whose client is gone: nobody's failure."""
-
-
-class Stream(Protocol):
-    """The writing side of a Telemetry stream."""
-
-    def post(self, command: bytes) -> bool:
-        """Write this when it can be; False: it does not take any more."""
-        ...
-
-    def renew(self, settings: bytes) -> None:
-        """The client's settings are others from now on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

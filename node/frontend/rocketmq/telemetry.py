@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.client_settings import merge
 from ledgermq.node.frontend.rocketmq.clients import Clients
-from ledgermq.node.frontend.rocketmq.ports import ServiceConfig
 from ledgermq.node.frontend.rocketmq.receiving import takes
+from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.rocketmq.streams import GONE, Open, Streams
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses

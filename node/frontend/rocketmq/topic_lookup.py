@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping
 
 from ledgermq.node.controller.state import Topic
-from ledgermq.node.frontend.rocketmq.ports import Metadata
+from ledgermq.node.frontend.ports import Metadata
 from ledgermq.proto.names import member_group, parse_stored
 from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import GroupConfig

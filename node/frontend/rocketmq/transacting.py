@@ -13,11 +13,12 @@ from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.broker.calls.read_calls import Confirm
 from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
-from ledgermq.node.frontend.rocketmq.ports import DEADLINE_MARGIN_S, Forwarder
+from ledgermq.node.frontend.rocketmq.service_config import DEADLINE_MARGIN_S
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.opaque import Opaque
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, topic_of
+from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 

@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import Counter
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, Call, CallRefused, Refused
-from ledgermq.node.replica.peers.links import Lost, NotSent
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused, Refused
+from ledgermq.node.frontend.ports import Engine, Executor
+from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
@@ -35,31 +35,6 @@ DEADLINE_MARGIN_S = 0.05
 log = get_logger()
 
 
-class Executor(Protocol):
-    """Executes one call against a broker group that this node leads. Raises CallRefused."""
-
-    def __call__(
-        self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
-    ) -> Awaitable[Sequence[bytes]]: ...
-
-
-class LinkLike(Protocol):
-    """An outgoing stream (`peers.Link`)."""
-
-    @property
-    def up(self) -> bool: ...
-    def post(self, message: peer_pb2.PeerMessage) -> None: ...
-    async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult: ...
-
-
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    @property
-    def views(self) -> Mapping[str, GroupView]: ...
-    def notify(self, group: str, call: Call) -> None: ...
-
-
 class Forwarder:
     """Routes calls to leaders. All methods belong to the loop's thread; deadlines are in the loop's time."""
 
@@ -67,8 +42,8 @@ class Forwarder:
         self,
         node: str,
         replicas: Mapping[str, Sequence[str]],
-        engine: EngineLike,
-        links: Mapping[str, LinkLike],
+        engine: Engine,
+        links: Mapping[str, Link],
         now_ns: Callable[[], int],
     ) -> None:
         self._node = node

@@ -8,9 +8,12 @@ from __future__ import annotations
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention import trimming
 from ledgermq.node.replica.retention.pins import PinBook
-from ledgermq.node.replica.retention.trimming import STEP_BYTES, TrimmedIndex, TrimmedLog, TrimmedQueues
+from ledgermq.node.replica.retention.ports import TrimmedIndex
+from ledgermq.node.replica.retention.trimming import STEP_BYTES
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
+from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.entry_log import EntryLog
 
 __all__ = ["STEP_BYTES", "Trimming"]
 
@@ -24,8 +27,8 @@ class Trimming(trimming.Trimming):
         self,
         group: str,
         machine: Machine,
-        trimmed: TrimmedLog,
-        queues: TrimmedQueues,
+        trimmed: EntryLog,
+        queues: ConsumeQueues,
         index: TrimmedIndex,
         pins: PinBook,
         file_bytes: int,

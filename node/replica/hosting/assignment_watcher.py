@@ -12,7 +12,7 @@ Here live the order of these steps and the questions to the peers; what each par
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -22,6 +22,7 @@ from ledgermq.node.replica.hosting.hosted_groups import Hosted
 from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, effective
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import Refused as GreetingRefused
+from ledgermq.node.replica.ports import PeerCaller
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.logs import get_logger
@@ -35,13 +36,7 @@ ANSWER_WITHIN_S = 3.0
 log = get_logger()
 
 
-class AskerLike(Protocol):
-    """What is needed of the forwarder."""
-
-    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
-
-
-class PartsLike(Protocol):
+class NodeParts(Protocol):
     """The parts of the node that know its groups (`server.Node`)."""
 
     async def take_in(self, group: str, hosted: Hosted) -> None: ...
@@ -59,8 +54,8 @@ class AssignmentWatcher:
         config: NodeConfig,
         greeter: Greeter,
         file: AssignmentFile,
-        asker: AskerLike,
-        parts: PartsLike,
+        peer_caller: PeerCaller,
+        parts: NodeParts,
         open_: Callable[[NodeConfig, Assignment], Hosted],
         assigned: Mapping[str, Assignment],
         agreed: AgreedGroups,
@@ -69,7 +64,7 @@ class AssignmentWatcher:
         self._config = config
         self._greeter = greeter
         self._file = file
-        self._asker = asker
+        self._peer_caller = peer_caller
         self._parts = parts
         self._open = open_
         self._assigned = dict(assigned)
@@ -173,7 +168,7 @@ class AssignmentWatcher:
         deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
         hello = self._greeter.hello(b"", b"")
         try:
-            answers = await self._asker.ask(peer, GREET_METHOD, hello.SerializeToString(), deadline)
+            answers = await self._peer_caller.ask(peer, GREET_METHOD, hello.SerializeToString(), deadline)
             reply = peer_pb2.HelloReply.FromString(answers[0])
             if reply.refusal:
                 raise GreetingRefused(reply.refusal_reason, reply.refusal)

@@ -14,18 +14,9 @@ The engine's thread opens and shuts; the loop reads `shut`, and ends the rest af
 
 from __future__ import annotations
 
-from typing import Protocol
+from ledgermq.node.broker.group.group import TurnOutput
 
 OPEN_BATCHES = 1
-
-
-class Turned(Protocol):
-    """What the gate looks at after a turn."""
-
-    @property
-    def hold_calls(self) -> bool: ...
-    @property
-    def open_batches(self) -> int: ...
 
 
 class BatchGate:
@@ -51,7 +42,7 @@ class BatchGate:
         """Its turn follows at once."""
         self.under_way -= 1
 
-    def turned(self, output: Turned, *, answers: bool) -> None:
+    def turned(self, output: TurnOutput, *, answers: bool) -> None:
         """After a turn. `answers`: it answered calls, and the loop will say when it has `rested`."""
         self._hold_calls = output.hold_calls
         self._open_batches = output.open_batches

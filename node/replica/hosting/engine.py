@@ -17,22 +17,23 @@ group could leave (invariant I9), and is expected not to return control to the g
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive, ClientGone, ClientsAlive
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Appointed, Prefer, Returned
-from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
+from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import OPEN_BATCHES
+from ledgermq.node.replica.hosting.ports import EngineGroup
 from ledgermq.node.replica.hosting.range_repairs import RangePut
 from ledgermq.node.replica.hosting.syncer import Synced, Syncer
 from ledgermq.node.runtime import metrics
@@ -52,59 +53,6 @@ QUIET_PASSES = 2
 DRAIN_PASSES = 32
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed)
 _STOPPING = Refused("not-leader", detail="the node is stopping")
-
-
-class TurnOutput(Protocol):
-    """What a group leaves after a turn (`ledgermq.node.broker.group.group`)."""
-
-    @property
-    def done(self) -> Sequence[Done]: ...
-    @property
-    def packets(self) -> Sequence[tuple[str, PeerPacket]]: ...
-    @property
-    def sync(self) -> SyncTicket | None: ...
-    @property
-    def wake_at_ns(self) -> int: ...
-    @property
-    def view(self) -> GroupView | None: ...
-    @property
-    def hold_calls(self) -> bool: ...
-    @property
-    def open_batches(self) -> int: ...
-    @property
-    def hides_view(self) -> bool: ...
-    @property
-    def ha_requests(self) -> Sequence[HaRequest]: ...
-
-
-class GroupLike(Protocol):
-    """One broker group as the engine sees it."""
-
-    def turn(
-        self,
-        now_ns: int,
-        now_ms: int,
-        calls: Sequence[Call],
-        packets: Sequence[tuple[str, PeerPacket]],
-        synced: Sequence[tuple[SyncTicket, OSError | None]],
-    ) -> TurnOutput: ...
-
-    @property
-    def running(self) -> Any:
-        """What questions are put to. Raises LedgerError while the group does not run."""
-        ...
-
-    def admit(self) -> None: ...
-
-    def status(self) -> ReplicaStatus: ...
-
-    def put_back(self, first_index: int, last_index: int) -> concurrent.futures.Future[RangePut]: ...
-
-    def mend_all(self, reason: str) -> None: ...
-
-    def close(self) -> None:
-        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no ticket under way."""
-        ...
 
 
 @dataclass(slots=True)
@@ -153,7 +101,7 @@ class Engine:
 
     def __init__(
         self,
-        groups: Mapping[str, GroupLike],
+        groups: Mapping[str, EngineGroup],
         *,
         send_packets: Callable[[str, Sequence[tuple[str, PeerPacket]]], None],
         on_fatal: Callable[[FatalError], None],
@@ -290,7 +238,7 @@ class Engine:
         target = self._hosted(group)
         return self._between_turns(lambda: work(target.running))
 
-    def _hosted(self, group: str) -> GroupLike:
+    def _hosted(self, group: str) -> EngineGroup:
         found = self._groups.get(group)
         if found is None:
             raise refused("not-leader", f"broker group {group} has no replica on this node")
@@ -336,7 +284,7 @@ class Engine:
         await self._between_turns(lambda: target.mend_all(reason))
         self.wake(group)
 
-    async def take_in(self, name: str, group: GroupLike) -> None:
+    async def take_in(self, name: str, group: EngineGroup) -> None:
         """A further group, from now on."""
         syncer = Syncer(name, self._inbox, self._open_batches)
         syncer.start()
@@ -352,7 +300,7 @@ class Engine:
         self._gone -= {name}
         self.wake(name)
 
-    async def take_out(self, name: str) -> GroupLike:
+    async def take_out(self, name: str) -> EngineGroup:
         """A group that goes: no calls and no packets any more, and no turns once its last sync has come back. Whoever asked closes it."""
         loop, group = self._loop, self._groups[name]
         assert loop is not None

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import Unreadable
 from ledgermq.node.replica.background.digests import DIGESTS_FILE
-from ledgermq.node.replica.hosting.hosting import Broken, ReplicaHost, State
+from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.opening import NeedsRepair, open_group, root_of, wanted_identity
+from ledgermq.node.replica.hosting.ports import Broken, State
 from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, assignments_of, effective
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.hosting.shipping_thread import ShippingThread

@@ -28,18 +28,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Diverged, Fenced, PeerPacket, SyncTicket, Unreadable
+from ledgermq.node.replica.hosting.ports import Broken, ReplicaOpener, ShippingHandler, State
 from ledgermq.node.replica.hosting.range_repairs import RangePut, RangeRepairs
 from ledgermq.node.replica.hosting.running import OpenReplica
-from ledgermq.node.replica.shipping.range_repair import RangeRepair
-from ledgermq.node.replica.shipping.rebuild import Progress, Rebuild, RebuildOutput
+from ledgermq.node.replica.shipping.ports import Progress, Rebuild, RebuildOutput
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
@@ -62,60 +61,6 @@ _NEVER_NS = 1 << 62
 T = TypeVar("T")
 
 log = get_logger()
-
-
-class State(StrEnum):
-    """Of a hosted group; see the table above."""
-
-    JOINING = "joining"
-    REPAIRING = "repairing"
-    REFUSED = "refused"
-    INSTALLING = "installing"
-    RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The directory cannot be opened to run, and `rebuild` is what can be done about it. None: nothing but waiting (`joining`), or nothing
-    at all (`refused`)."""
-
-    state: State
-    reason: str
-    rebuild: Rebuild | None
-    floor_pos: Callable[[], int] = int
-    """Up to where this replica may have acknowledged entries, as far as the rebuild found out: nothing shorter may be installed."""
-
-
-class ReplicaOpener(Protocol):
-    """What opens and mends the directory of one group. Called on the group's thread, but for the first `open`."""
-
-    def open(self) -> OpenReplica | Broken:
-        """Raises FatalError and StorageError for what nobody can mend."""
-        ...
-
-    def repair(self, damage: Exception) -> Broken:
-        """After the store was let go of: `damage` is what a read raised."""
-        ...
-
-    def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
-        """After the store was let go of: `source` keeps nothing of what is needed here but its snapshot and what follows it."""
-        ...
-
-    def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
-        """While the group runs, on the engine's thread: what puts these entries back from peers."""
-        ...
-
-
-class ShippingHandler(Protocol):
-    """Answers the requests of peers for bytes, beside the turns (`shipping_thread.py`)."""
-
-    send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
-
-    def offer(self, sender: str, packet: PeerPacket) -> None:
-        """Take a packet of shipping, or drop it when there are too many."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class ReplicaHost:

@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ledgermq.node.broker.ports import PeerPacket
+from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.node.replica.shipping.range_repair import RangeRepair
-from ledgermq.node.replica.shipping.rebuild import RebuildOutput
 from ledgermq.node.runtime.logs import get_logger
 
 PACKETS_MAX = 256

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.operator_calls import Kept, Seal
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.replica.background.digests import Digests
-from ledgermq.node.replica.hosting.hosting import ReplicaHost, State
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.replica.hosting.hosting import ReplicaHost
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
+from ledgermq.node.replica.ports import PeerCaller
 from ledgermq.node.replica.retention.retention_rules import LogFile, agreed
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
@@ -40,20 +41,6 @@ ASKED_AT_ONCE = 64
 """Files in one question."""
 
 log = get_logger()
-
-
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    def run(self, group: str, work: Callable[[Any], Any]) -> Awaitable[Any]: ...
-    def new_token(self) -> Token: ...
-    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
-
-
-class AskerLike(Protocol):
-    """What is needed of the forwarder."""
-
-    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +86,7 @@ class DigestExchange:
     """All groups of one node. Methods belong to the loop's thread."""
 
     def __init__(
-        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: EngineLike, forwarder: AskerLike
+        self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: Engine, forwarder: PeerCaller
     ) -> None:
         self._config = config
         self._disk = disk

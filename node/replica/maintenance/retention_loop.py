@@ -13,23 +13,24 @@ import copy
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
-from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import Why
 from ledgermq.node.broker.calls.operator_calls import Trim
-from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
+from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.retained import Retained
 from ledgermq.node.replica.background.disk_watch import DiskWatch, used_by_kind
-from ledgermq.node.replica.hosting.hosting import ReplicaHost, State
+from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.replica.hosting.hosting import ReplicaHost
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD, DigestExchange
+from ledgermq.node.replica.ports import PeerCaller
 from ledgermq.node.replica.retention.retention_facts import (
     consumed_queues,
     consumer_pins,
@@ -71,21 +72,6 @@ KEYS_A_STEP = 256
 log = get_logger()
 
 
-class EngineLike(Protocol):
-    """What is needed of the engine."""
-
-    def run(self, group: str, work: Callable[[Any], Any]) -> Awaitable[Any]: ...
-    def new_token(self) -> Token: ...
-    def call(self, group: str, call: Call) -> Awaitable[Any]: ...
-
-
-class ForwarderLike(Protocol):
-    """What is needed of the forwarder."""
-
-    async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]: ...
-    async def submit(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Survey:
     """What one look at a group between two turns found."""
@@ -111,8 +97,8 @@ class Retainer:
         config: NodeConfig,
         disk: Disk,
         hosted: Mapping[str, ReplicaHost],
-        engine: EngineLike,
-        forwarder: ForwarderLike,
+        engine: Engine,
+        forwarder: PeerCaller,
         digest_exchange: DigestExchange,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:

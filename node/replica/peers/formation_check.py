@@ -9,24 +9,17 @@ that joins begins nothing. What was found is durable (`peer_identities.py`) befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
-
-
-class Nodes(Protocol):
-    """Which nodes there are (`roster.Roster`)."""
-
-    @property
-    def nodes(self) -> Iterable[str]: ...
+from ledgermq.node.replica.ports import NodeRoster
 
 
 class FormationCheck:
     """Of all groups of one node. `founders`: broker group → the other nodes that began it as the configuration says; a group that this node
     joins is not in it."""
 
-    def __init__(self, node: str, founders: Mapping[str, frozenset[str]], roster: Nodes, peer_identities: PeerIdentities) -> None:
+    def __init__(self, node: str, founders: Mapping[str, frozenset[str]], roster: NodeRoster, peer_identities: PeerIdentities) -> None:
         self._node = node
         self._founders = founders
         self._roster = roster

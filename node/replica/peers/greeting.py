@@ -14,29 +14,20 @@ from __future__ import annotations
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused
+from ledgermq.node.replica.ports import NodeRoster
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.types import Identity
 from ledgermq.storage.identity import FORMAT_MAX
 
-__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerIdentities", "Refused", "Roll"]
+__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerIdentities", "Refused"]
 
 NONCE_BYTES = 32
 ALIVE = "alive"
 """The reason of a refusal that may be over in a moment."""
 _HELLO = b"ledgermq peer hello 1\x00"
 _REPLY = b"ledgermq peer reply 1\x00"
-
-
-class Roll(Protocol):
-    """Which nodes there are (`roster.Roster`)."""
-
-    @property
-    def nodes(self) -> Iterable[str]: ...
-    def knows(self, node: str) -> bool: ...
-    def removed(self, node: str) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +39,7 @@ class Greeter:
     boot_id: str
     version: str
     secret: bytes
-    roll: Roll
+    roll: NodeRoster
     identities: Mapping[str, Identity]
     peer_identities: PeerIdentities
     boots: Mapping[str, Boots] = field(default_factory=dict)

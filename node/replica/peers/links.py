@@ -16,8 +16,9 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
 from ledgermq.node.replica.peers.peer_frames import BadFrame
-from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerHandler, PeerStream
+from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.replica.ports import PeerHandler
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 
@@ -39,17 +39,6 @@ LEAST_S = 0.01
 REPLICATION_TAG, GROUP_TAG, HEADER_TAG = b"\x22", b"\x0a", b"\x12"
 
 Frame = tuple[bytes, Buffer]
-
-
-class PeerHandler(Protocol):
-    """What a node does with what its peers say. Senders are authenticated node names."""
-
-    def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None: ...
-    async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult: ...
-    async def status(self) -> peer_pb2.NodeStatusReply: ...
-    def signs(self, client_ids: Sequence[str]) -> None: ...
-    def gone(self, client_id: str) -> None: ...
-    def link_changed(self, peer: str, up: bool) -> None: ...
 
 
 class Outbox:

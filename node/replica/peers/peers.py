@@ -12,8 +12,8 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.replica.peers.peer_server import PeerServer
-from ledgermq.node.replica.peers.peer_stream import PeerHandler
 from ledgermq.node.replica.peers.peer_wire import PeerWire
+from ledgermq.node.replica.ports import PeerHandler
 from ledgermq.node.runtime.logs import get_logger
 
 log = get_logger()

@@ -8,43 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
 
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
 from ledgermq.proto.names import HALF_TOPIC
-from ledgermq.proto.types import PeerProgress, Range
+from ledgermq.proto.types import PeerProgress
+from ledgermq.storage.entry_log import EntryLog
 
 LOOKS_A_STEP = 32
 """So many files are looked at for the first time between two turns."""
 
 
-class LogLike(Protocol):
-    """What is needed of the entry log."""
-
-    begin_index: int
-    end_index: int
-    end_pos: int
-    end_term: int
-    end_chain: int
-
-    @property
-    def durable_index(self) -> int: ...
-    def pos_of(self, index: int) -> int: ...
-    def read(self, first_index: int, max_bytes: int) -> Range: ...
-
-
-class Placed(Protocol):
-    """What is needed to find an entry by its position."""
-
-    end_index: int
-
-    def pos_of(self, index: int) -> int: ...
-
-
-def first_at(log: Placed, first: int, pos: int) -> int:
+def first_at(log: EntryLog, first: int, pos: int) -> int:
     """The first entry at or behind a position, among those from entry `first` on."""
     return first + bisect_left(range(first, log.end_index + 1), pos, key=log.pos_of)
 
@@ -52,7 +29,7 @@ def first_at(log: Placed, first: int, pos: int) -> int:
 class FileBook:
     """The files of one replica's log, from the begin its records say on. Bounded by the number of files."""
 
-    def __init__(self, log: LogLike, machine: Machine, file_bytes: int) -> None:
+    def __init__(self, log: EntryLog, machine: Machine, file_bytes: int) -> None:
         self._log = log
         self._machine = machine
         self._size = file_bytes

@@ -11,38 +11,17 @@ the next life. Owned by the engine's thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 from ledgermq.node.broker.ports import Fenced
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.pins import PinBook
-from ledgermq.node.replica.retention.retention_facts import Placed, first_at
+from ledgermq.node.replica.retention.ports import TrimmedIndex
+from ledgermq.node.replica.retention.retention_facts import first_at
+from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.entry_log import EntryLog
 
 STEP_BYTES = 256 << 10
 """So much of consume queues is looked at in one turn."""
-
-
-class TrimmedLog(Placed, Protocol):
-    """What is needed of the entry log."""
-
-    begin_index: int
-    begin_pos: int
-
-    def term_at(self, index: int) -> int: ...
-    def chain_at(self, index: int) -> int: ...
-    def trim(self, begin_index: int) -> list[str]: ...
-
-
-class TrimmedQueues(Protocol):
-    """What is needed of the consume queues."""
-
-    def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]: ...
-
-
-class TrimmedIndex(Protocol):
-    """What is needed of the key index, which works on a thread of its own."""
-
-    def trim(self, begin_pos: int) -> None: ...
 
 
 class Trimming:
@@ -51,8 +30,8 @@ class Trimming:
     def __init__(
         self,
         machine: Machine,
-        trimmed: TrimmedLog,
-        queues: TrimmedQueues,
+        trimmed: EntryLog,
+        queues: ConsumeQueues,
         index: TrimmedIndex,
         pins: PinBook,
         file_bytes: int,

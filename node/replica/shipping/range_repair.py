@@ -25,7 +25,7 @@ from enum import Enum
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.peer_fetch import NEVER_NS, PeerFetch
-from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import WINDOW_BYTES, EntryStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES

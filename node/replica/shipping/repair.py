@@ -26,7 +26,7 @@ from typing import Any
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.shipping.peer_fetch import AGAIN_NS, NEVER_NS, PeerFetch
-from ledgermq.node.replica.shipping.rebuild import Progress, RebuildOutput
+from ledgermq.node.replica.shipping.ports import Progress, RebuildOutput
 from ledgermq.node.replica.shipping.windowed_fetch import EntryStream, SnapshotStream
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.status import ExitCode

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from ledgermq.node.broker.calls.consumer_calls import session_of
-from ledgermq.node.broker.filters.filters import Filter, TagFilter, sql_filter
+from ledgermq.node.broker.filters.filters import TagFilter, sql_filter
 from ledgermq.node.broker.filters.sql_filter import FilterError
+from ledgermq.node.broker.ports import Filter
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto import units
