@@ -24,13 +24,13 @@ from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import FrameProduced, OpenProducer, ProduceFrame
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.group.group import Group
-from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
+from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.types import Frame, Permission, Range, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import RaftConfig
 from ledgermq.storage.identity import mint

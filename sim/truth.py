@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto.layout import BODY_AT, record_columns
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import ForgetfulDisk

@@ -8,10 +8,10 @@ import numpy as np
 
 from bench.audit_scan import CREATED_MS, StoredReplica, term_start
 from ledgermq.audit.reading.walk import LogFile
-from ledgermq.node.broker.ranges import cut
 from ledgermq.proto import control
 from ledgermq.proto.control import ControlRecord, TrimRecord
 from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind, UnsealedBatch
 
 FILE_BYTES = 8192

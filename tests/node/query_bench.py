@@ -14,7 +14,6 @@ from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
@@ -23,6 +22,7 @@ from ledgermq.proto import admin_pb2
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.properties import decode as decode_properties
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Range
 from ledgermq.storage.log_reader import Limits
 from ledgermq.storage.lookup import Found

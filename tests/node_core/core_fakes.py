@@ -17,7 +17,6 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.group.group import Group, TurnOutput
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
 from ledgermq.proto.control import Membership
@@ -25,6 +24,7 @@ from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
 from ledgermq.proto.layout import Columns, java_hash
 from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, Role, TopicConfig, TopicKind, UnsealedBatch
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment

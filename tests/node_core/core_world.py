@@ -31,13 +31,13 @@ from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.names import lite_stored, member_group
 from ledgermq.proto.properties import Fields, encode, parse
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Range, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog
 from tests.node_core.core_frames import check_sequences, numbered, sequences

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from ledgermq.node.broker.decisions.leases import LeaseClock, LeaseTimes
 from ledgermq.node.broker.decisions.sequencer import Sequencer
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.delivery import Delivery, Row
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries, host_bytes
 from ledgermq.proto.entry_sealing import chain_seed, make_range, seal
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, Range, UnsealedBatch
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, draft
 

@@ -17,11 +17,11 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.filters.filters import TagFilter
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.machine import LITE_FLOOR_STEP, Machine
 from ledgermq.proto import control
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import lite_stored
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicKind
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, MemoryQueues, draft, handle
 

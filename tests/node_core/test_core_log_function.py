@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.properties import ORIGIN, parse
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.storage.errors import NoSpace
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues
 from tests.node_core.core_world import NAMES, World, exported, merged

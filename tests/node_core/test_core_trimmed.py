@@ -12,13 +12,13 @@ import pytest
 
 from ledgermq.node.broker.calls.operator_calls import Reset, Trim
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.proto import control
 from ledgermq.proto.control import TrimRecord
 from ledgermq.proto.entry_encoding import encode_entries
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 from ledgermq.storage.errors import Damaged, UnknownFormat
 from ledgermq.storage.real_disk import RealDisk

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.ports import NotLeader
-from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.replica.consensus.replica_boot import alone, configurations, membership_entries, record_in
 from ledgermq.node.replica.consensus.replica_wire import encode_append
 from ledgermq.proto import control
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import seal
+from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import NOBODY, Members
 from ledgermq.raft.membership import Change, MemberChange

@@ -30,12 +30,12 @@ from ledgermq.node.broker.group.handovers import Handovers
 from ledgermq.node.broker.group.memberships import Memberships
 from ledgermq.node.broker.group.reads import Assured, Read, Reads
 from ledgermq.node.broker.ports import LogFull, NotLeader, PeerPacket, Replicator, SyncTicket
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.broker.state.producers import Stored
 from ledgermq.node.broker.state.recent import Recent
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import Rule
 from ledgermq.raft.ha_control import HaRequest

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ledgermq.node.broker.ports import Queues
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.delivery import Touched
 from ledgermq.node.broker.state.group_state import State, Topic
@@ -31,6 +30,7 @@ from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
 from ledgermq.proto.native_ids import Run, native_runs
 from ledgermq.proto.properties import parse
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Permission, Range, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.snapshot import export_minimums
 

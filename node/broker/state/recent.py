@@ -1,9 +1,9 @@
 """The ranges a broker group applied last, for readers that follow the end of the log.
 
 The owner of the group adds a range when it is applied; any thread may look. Nothing is copied: the bytes are those the group applied, a
-view of the mapped file that this process wrote or, of long ranges (`tail.py`), the memory they were appended from; the columns are those
-the dispatcher worked out. Bounded in ranges, entries and bytes: a reader that falls behind goes on from the files. Kept only while somebody
-follows.
+view of the mapped file that this process wrote or, of long ranges (`storage/hot_tail.py`), the memory they were appended from; the columns
+are those the dispatcher worked out. Bounded in ranges, entries and bytes: a reader that falls behind goes on from the files. Kept only
+while somebody follows.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.broker.state.machine import SNAPSHOT_VERSION, SNAPSHOTS_READ, Machine
 from ledgermq.proto.layout import record_columns
+from ledgermq.proto.ranges import cut
 from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.snapshot import minimums, next_offsets

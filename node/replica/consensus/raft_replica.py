@@ -18,7 +18,6 @@ from dataclasses import replace
 
 from ledgermq.node.broker.flush import LazySync, Unsynced
 from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
-from ledgermq.node.broker.ranges import tail_of
 from ledgermq.node.replica.consensus.replica_boot import (
     MEMBERSHIP_INDEX,
     alone,
@@ -30,11 +29,11 @@ from ledgermq.node.replica.consensus.replica_boot import (
     record_of,
 )
 from ledgermq.node.replica.consensus.replica_wire import Arrived, BadPacket, decode, encode, encode_append
-from ledgermq.node.replica.consensus.tail import Tail
 from ledgermq.proto.control import UnknownControlRecord, draft
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.ranges import tail_of
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
@@ -49,6 +48,7 @@ from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
+from ledgermq.storage.hot_tail import HotTail
 
 IDLE_NS = 100 * MS
 """After this long without a write the lagging synced mark gets a sync of its own."""
@@ -100,8 +100,7 @@ class RaftReplica:
         self._cut_unsynced = False
         """The log was cut, and no sync has begun since: what was cut off could come back."""
         self._packets: list[tuple[str, PeerPacket]] = []
-        self._recent: dict[int, Range] = {}
-        self._tail = Tail()
+        self._hot_tail = HotTail()
         self._counts: Counter[str] = Counter()
 
     # What the port shows
@@ -208,7 +207,7 @@ class RaftReplica:
         return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
     def read(self, first_index: int, max_bytes: int) -> Range:
-        kept = self._tail.read(first_index, max_bytes)
+        kept = self._hot_tail.read(first_index, max_bytes)
         if kept is not None:
             return kept
         with reading():
@@ -308,8 +307,8 @@ class RaftReplica:
         for entries in ranges:
             self.core.appended(_extent(entries), urgent=urgent, early=early, members=members)
             self._unsynced.wrote(now_ns, len(entries), len(entries.data))
-            self._recent[entries.first_index] = entries
-            self._tail.appended(entries)
+            self._hot_tail.appended(entries)
+            self._hot_tail.pushable(entries)
         return ranges
 
     @property
@@ -371,8 +370,7 @@ class RaftReplica:
             self._post(message)
         for push in effects.pushes:
             self._push(push)
-        self._recent.clear()
-        self._tail.committed(effects.commit_index)
+        self._hot_tail.end_turn(effects.commit_index)
         ticket = self._begin_sync(now_ns)
         self.check_invariants()
         packets, self._packets = tuple(self._packets), []
@@ -434,7 +432,7 @@ class RaftReplica:
     def _truncate(self, index: int) -> None:
         """The log ends before `index` afterwards, and no byte behind its end can come back."""
         with self._fencing("the log could not be cut"):
-            self._tail.was_cut()
+            self._hot_tail.cut()
             self.log.truncate_from(index)
         self._cut_unsynced = True
 
@@ -484,7 +482,7 @@ class RaftReplica:
     def _append(self, entries: Range, first_index: int) -> None:
         try:
             with self._fencing("a pushed range could not be written"):
-                self._tail.appended(self.log.append_range(tail_of(entries, first_index)))
+                self._hot_tail.appended(self.log.append_range(tail_of(entries, first_index)))
         except NoSpace:
             self._counts["refused-disk-full"] += 1
             self.core.append_refused()
@@ -511,14 +509,15 @@ class RaftReplica:
             first, size = entries.last_index + 1, size - len(entries.data)
 
     def _range_at(self, first_index: int, max_bytes: int) -> Range:
-        recent = self._recent.get(first_index)
-        if recent is None or (len(recent.data) > max_bytes and len(recent) > 1):
-            kept = self._tail.read(first_index, max_bytes)
-            if kept is None:
+        entries = self._hot_tail.to_push(first_index, max_bytes)
+        if entries is None:
+            found = self._hot_tail.read(first_index, max_bytes)
+            if found is None:
                 with reading():
-                    kept = self.log.read(first_index, max_bytes)
-            recent = self._recent[first_index] = alone(kept)
-        return recent
+                    found = self.log.read(first_index, max_bytes)
+            entries = alone(found)
+            self._hot_tail.pushable(entries)
+        return entries
 
     # Fencing
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ledgermq.node.broker.ranges import cut, tail_of
 from ledgermq.proto import control
 from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.layout import HEADER_BYTES
 from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import Members, Rule
 from ledgermq.storage.entry_log import EntryLog

@@ -17,7 +17,6 @@ import numpy as np
 
 from bench.audit_scan import CREATED_MS, NODES, StoredReplica
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
-from ledgermq.node.broker.ranges import cut
 from ledgermq.node.replica.consensus.replica_boot import record_of
 from ledgermq.proto import control
 from ledgermq.proto.control import AuditRecord, ControlRecord, SealRecord, TrimRecord
@@ -26,6 +25,7 @@ from ledgermq.proto.entry_sealing import make_range, seal
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.native_ids import native_id
 from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Frame, HardState, UnsealedBatch
 from ledgermq.raft.config import Members, Rule
 from ledgermq.storage import identity, sealed_json

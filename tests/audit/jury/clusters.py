@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
-from ledgermq.node.broker.ranges import cut
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.cluster import Station
 from ledgermq.sim.faults import FAULTS, acting, draw

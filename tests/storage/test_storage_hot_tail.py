@@ -1,0 +1,107 @@
+"""The newest entries as they were appended: whatever is kept is what the log says, and nothing that was cut off comes back."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgermq.proto.types import Range
+from ledgermq.storage import hot_tail
+from ledgermq.storage.entry_log import EntryLog
+from ledgermq.storage.hot_tail import HotTail
+from tests.storage.log_material import HOST, make_batch, new_log
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hot_tail, "LEAST_BYTES", 500)
+    monkeypatch.setattr(hot_tail, "MOST_BYTES", 4000)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 12)),
+    st.tuples(st.just("cut"), st.integers(0, 20)),
+    st.tuples(st.just("commit"), st.integers(0, 20)),
+    st.tuples(st.just("push"), st.integers(0, 20)),
+)
+
+
+def check(log: EntryLog, found: Range, index: int, max_bytes: int) -> None:
+    said = log.read(index, len(found.data))
+    assert (found.first_index, found.last_index, found.term, found.pos) == (index, said.last_index, said.term, said.pos)
+    assert (found.prev_chain, found.last_chain, bytes(found.data)) == (said.prev_chain, said.last_chain, bytes(said.data))
+    assert found.starts.tolist() == said.starts.tolist() and found.sizes.tolist() == said.sizes.tolist()
+    assert len(found.data) <= max_bytes or len(found) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEPS, max_size=12), st.integers(1, 3000))
+def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        log, kept, committed = new_log(Path(directory) / "log"), HotTail(), -1
+        for what, count in steps:
+            if what == "append":
+                first = log.end_index + 1
+                for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+                    kept.appended(entries)
+            elif what == "cut" and committed < log.end_index:
+                kept.cut()
+                log.truncate_from(max(committed + 1, log.end_index - count, 0))
+            elif what == "commit":
+                committed = min(log.end_index, committed + count)
+                kept.end_turn(committed)
+            elif what == "push" and log.end_index >= 0:
+                kept.pushable(log.read(min(count, log.end_index), max_bytes))
+            for index in range(log.end_index + 2):
+                for found in (kept.read(index, max_bytes), kept.to_push(index, max_bytes)):
+                    if found is not None:
+                        check(log, found, index, max_bytes)
+            assert sum(len(entries.data) for entries in kept._long) <= hot_tail.MOST_BYTES or len(kept._long) == 1
+        log.close()
+
+
+def test_it_holds_what_is_long_and_new(tmp_path: Path) -> None:
+    """A long range is kept from its append until a turn after its commit, a short one never, and no more than there may be."""
+    log, kept = new_log(tmp_path / "log"), HotTail()
+
+    def append(count: int) -> int:
+        first = log.end_index + 1
+        for entries in log.append_leader(1, make_batch(count, first=first), np.arange(first, first + count), 5, HOST):
+            kept.appended(entries)
+        return first
+
+    assert kept.read(append(1), 1 << 20) is None
+    long = append(5)
+    found = kept.read(long + 2, 1 << 20)
+    assert found is not None and found.last_index == long + 4
+    kept.end_turn(long + 4)
+    assert kept.read(long, 1 << 20) is not None
+    kept.end_turn(long + 4)
+    assert kept.read(long, 1 << 20) is None
+    firsts = [append(5) for _ in range(6)]
+    assert kept.read(firsts[0], 1) is None and kept.read(firsts[-1] + 4, 1) is not None
+    kept.cut()
+    assert not any(kept.read(first, 1 << 20) for first in firsts)
+    log.close()
+
+
+def test_followers_share_the_ranges_of_a_turn(tmp_path: Path) -> None:
+    """What was appended or read for a push is at hand for every follower, whole or not at all, until the turn ends or the log is cut."""
+    log, kept = new_log(tmp_path / "log"), HotTail()
+    (short,) = log.append_leader(1, make_batch(2, first=0), np.arange(2), 5, HOST)
+    kept.pushable(short)
+    assert kept.to_push(0, len(short.data)) is short and kept.to_push(0, len(short.data) - 1) is None and kept.to_push(1, 1 << 20) is None
+    one = log.read(1, 1)
+    kept.pushable(one)
+    assert kept.to_push(1, 1) is one, "an entry that is longer than a push may be travels all the same"
+    kept.cut()
+    assert kept.to_push(0, 1 << 20) is None and kept.to_push(1, 1 << 20) is None
+    kept.pushable(short)
+    kept.end_turn(-1)
+    assert kept.to_push(0, 1 << 20) is None
+    log.close()
