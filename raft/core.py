@@ -45,7 +45,7 @@ from ledgermq.raft.messages import (
     Append,
     AppendReply,
     Extent,
-    Heard,
+    LeaderContact,
     LeftBehind,
     Message,
     TimeoutNow,
@@ -211,10 +211,10 @@ class Core:
         return self.election.leading is not None and not self.handovers.closed
 
     @property
-    def heard(self) -> Heard | None:
+    def last_contact(self) -> LeaderContact | None:
         """What the leader that is followed said last; None without one."""
         following = self.election.following
-        return None if following is None else following.last_heard
+        return None if following is None else following.last_contact
 
     @property
     def slack_ms(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ledgermq.raft.config import Members
 from ledgermq.raft.handover import Handovers
 from ledgermq.raft.log_view import LogView
-from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, Heard
+from ledgermq.raft.messages import NO_INDEX, NO_TERM, Append, AppendReply, Extent, LeaderContact
 from ledgermq.raft.parts import Parts
 
 
@@ -60,7 +60,7 @@ class Follower:
         self._answers = answers
         self.leader = leader
         self.term = term
-        self._last_heard: tuple[int, int, int] | None = None
+        self._last_contact: tuple[int, int, int] | None = None
         """When the latest of its messages came, where its log ended, and its commit index."""
         self._leader_commit = NO_INDEX
         self._seen_round = 0
@@ -69,9 +69,9 @@ class Follower:
         """The leader waits for what is written here and not durable yet."""
 
     @property
-    def last_heard(self) -> Heard | None:
+    def last_contact(self) -> LeaderContact | None:
         """What the latest message of the leader said; None before the first."""
-        return None if self._last_heard is None else Heard(self.leader, self.term, *self._last_heard)
+        return None if self._last_contact is None else LeaderContact(self.leader, self.term, *self._last_contact)
 
     def on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None, *, known: bool) -> None:
         """`known`: this leader was heard in this term before, also if another role came in between."""
@@ -83,7 +83,7 @@ class Follower:
         prev_index, last_index = message.prev_index, message.last_index
         if message.round > self._seen_round:
             # Whether the logs agree does not matter: this is how far the leader's is.
-            self._last_heard = now_ns, max(message.end_index, last_index), message.commit_index
+            self._last_contact = now_ns, max(message.end_index, last_index), message.commit_index
             self._seen_round = message.round
         question = chain_question(view, message)
         if question is not None and not chains_agree:

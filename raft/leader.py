@@ -138,7 +138,7 @@ class Leader:
         if now_ns - peer.contact_ns > 2 * timing.heartbeat_ns:
             self._end_silence(peer, reply, now_ns)
         else:
-            peer.heard(reply, now_ns, timing.election_max_ns)
+            peer.on_reply(reply, now_ns, timing.election_max_ns)
         if reply.rejected:
             peer.rejected(reply, view, self.round)
         else:
@@ -153,7 +153,7 @@ class Leader:
         """A silence of the quorum ends with an answer of a peer that was silent for at least as long."""
         policy, peers = self._membership.policy, self.peers
         quorum_ns = policy.quorum_contact_ns(now_ns, peers)
-        peer.heard(reply, now_ns, self._config.timing.election_max_ns)
+        peer.on_reply(reply, now_ns, self._config.timing.election_max_ns)
         if NO_INDEX < quorum_ns < policy.quorum_contact_ns(now_ns, peers):
             self._timer.note_silence(now_ns - quorum_ns, now_ns)
 

@@ -137,7 +137,7 @@ Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehi
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LeaderContact:
     """What a replica heard last of the leader it follows: when, on its own clock, and how far that one's log went and was committed."""
 
     leader: str

@@ -135,7 +135,7 @@ class Peer:
         if not message.lazy:
             self.sent_urgent = max(self.sent_urgent, last_index)
 
-    def heard(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
+    def on_reply(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
         """It answered; after a longer silence than `silence_ns` its progress is measured from here."""
         if now_ns - self.contact_ns >= silence_ns:
             self._progress_ns = now_ns

@@ -17,7 +17,7 @@ from ledgermq.proto.types import I32, I64, Range, ReplicaStatus, Role, UnsealedB
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment, HaRequest
 from ledgermq.raft.membership import MemberChange
-from ledgermq.raft.messages import Heard
+from ledgermq.raft.messages import LeaderContact
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import Damaged, is_exhausted
@@ -167,7 +167,7 @@ class Replicator(Protocol):
         ...
 
     @property
-    def last_contact(self) -> Heard | None:
+    def last_contact(self) -> LeaderContact | None:
         """What the leader said last, on a replica that follows one; None elsewhere."""
         ...
 

@@ -29,7 +29,7 @@ from ledgermq.proto.types import I64, Draft, Permission, Range, ReplicaStatus, R
 from ledgermq.raft.config import Members
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.membership import MemberChange, changed
-from ledgermq.raft.messages import Heard
+from ledgermq.raft.messages import LeaderContact
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import NoSpace
@@ -106,7 +106,7 @@ class FakeReplicator:
         self.replicated: int | None = None
         """The replicated index, when it is not the commit index."""
         self.hurried = 0
-        self.last_contact: Heard | None = None
+        self.last_contact: LeaderContact | None = None
         self.handover: Handover | None = None
         self.handover_failure = ""
         self.objection: str | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from ledgermq.node.broker.group.freshness import NOTES_MAX, Freshness
-from ledgermq.raft.messages import Heard
+from ledgermq.raft.messages import LeaderContact
 
 MS = 1_000_000
 
 
-def heard(at_ms: int, commit: int, term: int = 3) -> Heard:
-    return Heard("n1", term, at_ms * MS, commit, commit)
+def heard(at_ms: int, commit: int, term: int = 3) -> LeaderContact:
+    return LeaderContact("n1", term, at_ms * MS, commit, commit)
 
 
 def test_a_word_counts_once_everything_it_speaks_of_is_applied() -> None:

@@ -8,7 +8,7 @@ from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto.message_record import decode_record
-from ledgermq.raft.messages import Heard
+from ledgermq.raft.messages import LeaderContact
 from tests.node_core.core_fakes import Bench
 
 ALL = TagFilter()
@@ -125,7 +125,7 @@ def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
         bench.send(body)
     behind = bench.machine.applied_end_pos - int(bench.machine.units("t", 0, 1, 1)[0][0])
     bench.replicator.follow(2, "n2")
-    bench.replicator.last_contact = Heard("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
+    bench.replicator.last_contact = LeaderContact("n2", bench.machine.applied_term, bench.now_ns, 99, bench.machine.applied_index)
     bench.turn()
     found = bench.ask(pull(bench, 0))
     assert isinstance(found, Pulled) and found.offsets == (0, 1, 2) and found.next_offset == 3

@@ -14,7 +14,7 @@ from ledgermq.raft.config import MS, SECOND_NS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import Change, MemberChange, changed
-from ledgermq.raft.messages import AppendReply, Extent, Heard, VoteReply, VoteRequest
+from ledgermq.raft.messages import AppendReply, Extent, LeaderContact, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
 from tests.raft.test_raft_members import heard, leading, send
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core
@@ -83,13 +83,13 @@ def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
 def test_a_follower_knows_what_the_leader_said_last() -> None:
     """Its end and its commit index, by its own word, whether or not the logs agree; never by a message that was overtaken."""
     raft = core()
-    assert raft.heard is None
+    assert raft.last_contact is None
     raft.step(replace(append(7, 2, commit=6, round_=4), end_index=9), LATER)
-    assert raft.heard == Heard("b", 2, LATER, 9, 6), "rejected, and heard"
+    assert raft.last_contact == LeaderContact("b", 2, LATER, 9, 6), "rejected, and heard"
     raft.step(replace(append(0, 0, commit=5, round_=3), end_index=8), LATER + 1)
-    assert raft.heard == Heard("b", 2, LATER, 9, 6)
+    assert raft.last_contact == LeaderContact("b", 2, LATER, 9, 6)
     raft.step(replace(append(0, 0, term=3, round_=1), sender="c"), LATER + 2)
-    assert raft.heard == Heard("c", 3, LATER + 2, 0, 0)
+    assert raft.last_contact == LeaderContact("c", 3, LATER + 2, 0, 0)
 
 
 @given(st.integers(1, 10_000_000), st.lists(st.tuples(st.integers(0, 400), st.integers(1, 3_000_000)), min_size=1, max_size=200))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ledgermq.raft.messages import Heard
+from ledgermq.raft.messages import LeaderContact
 
 NOTES_MAX = 256
 """Words of the leader that wait for what they speak of to be applied. Further ones are not noted: then the state here only seems older."""
@@ -24,14 +24,14 @@ class Freshness:
         """(heard at, commit index, term), ascending in all three."""
         self._known_ns: int | None = None
 
-    def note(self, heard: Heard | None, applied_index: int, applied_term: int) -> None:
+    def note(self, heard: LeaderContact | None, applied_index: int, applied_term: int) -> None:
         """After a turn. `heard`: what the leader said last; None on a leader, and while nobody is followed."""
         if heard is not None and self._is_newer(heard):
             self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
         while self._waiting and self._waiting[0][1] <= applied_index and self._waiting[0][2] <= applied_term:
             self._known_ns = self._waiting.popleft()[0]
 
-    def _is_newer(self, heard: Heard) -> bool:
+    def _is_newer(self, heard: LeaderContact) -> bool:
         if self._waiting:
             last_ns, _, term = self._waiting[-1]
             if heard.term > term:

@@ -42,7 +42,7 @@ from ledgermq.raft.effects import Push, Writes
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
-from ledgermq.raft.messages import NO_INDEX, Append, Extent, Heard, Message
+from ledgermq.raft.messages import NO_INDEX, Append, Extent, LeaderContact, Message
 from ledgermq.raft.transfer import Cause, Handover, LeaderChange
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
@@ -161,8 +161,8 @@ class RaftReplica:
         self.core.appointed(appointment, now_ns)
 
     @property
-    def last_contact(self) -> Heard | None:
-        return self.core.heard
+    def last_contact(self) -> LeaderContact | None:
+        return self.core.last_contact
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
         return self.core.keeps_up(node, now_ns)
