@@ -1,5 +1,5 @@
-"""What keeps: files and maps behind one disk port, the entry log, derived indexes, recovery.
+"""Persistent state: files and maps behind one disk port, the entry log, derived indexes, recovery.
 
-Knows no roles and no peers, reads no clock, draws no random number and starts no thread: given the disk, everything here is deterministic.
-Imports only `proto`. The way in is `store.GroupStore`.
+This package knows no roles and no peers, reads no clock, draws no random number and starts no thread: on the same disk it behaves the same.
+It imports only `proto`. The entry point is `store.GroupStore`.
 """

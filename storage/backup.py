@@ -1,13 +1,13 @@
-"""A backup of one node directory at a consistent point, taken beside the node that works on it or after it stopped (format §15).
+"""A backup of one node directory at a consistent point, taken while the node runs or after it stopped (format §15).
 
-The point of each broker group's log is the last entry this replica noted as committed and has durable: an entry that no later leader can
-replace. Files are held open before anything is copied, so a concurrent trim cannot take one away; bytes up to the synced mark are copied
-inside the kernel, and bytes below the mark never change except by a truncation, which stops above what is committed. Only then the copy is
-read, from the medium, with all its CRCs up to the point, and cut there. The source is only ever read.
+The backup point of each broker group's log is the last entry that this replica noted as committed and has durable: no later leader can
+replace that entry. Files are held open before any byte is copied, so a concurrent trim cannot take them away. Bytes up to the synced mark
+are copied inside the kernel; bytes below the mark never change except by a truncation, which stops above the commit index. The copy is then
+read from the medium, all its CRCs up to the point are checked, and it is cut there. The source is only read.
 
-What can be derived is not copied: index files are written from the entries as they are proved; consume queues and the key index are rebuilt
-when a restored node starts. A log that was trimmed needs a snapshot, because what its first entries led to can no longer be derived. The
-backup gets an incarnation of its own: it is another directory than the one whose promises the peers know.
+Derived files are not copied: index files are written while the entries are verified; consume queues and the key index are rebuilt when a
+restored node starts. A trimmed log needs a snapshot, because the state of its removed entries can no longer be derived. The backup gets
+an incarnation of its own: it is another directory than the one whose promises the peers know.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, requi
 
 CONTROLLER = "controller"
 TRIES = 20
-"""How often a listing or a set of small files is read again that changed meanwhile."""
+"""How often a listing, or a set of small files, is read again when it changed during the reading."""
 PASSES = 3
-"""Every byte is copied, proved and summed."""
+"""Every byte is copied, verified and digested."""
 Mint = Callable[[], str]
-"""A new random UUID at every call."""
+"""Returns a new random UUID at every call."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """One broker group of the source: its files held open, and what is to be kept of them."""
+    """One broker group of the source: its files held open, and what of them the backup keeps."""
 
     name: str
     root: str
@@ -56,7 +56,7 @@ class _Log:
     snapshot: dict[str, Any] | None
 
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """The base of every file that is copied, and how many bytes of it."""
+        """The base of every file to copy, and the number of its bytes to copy."""
         size = self.identity.data_file_bytes
         for base in range(self.begin.pos - self.begin.pos % size, self.mark.end_pos, size):
             yield base, min(size, self.mark.end_pos - base)
@@ -65,14 +65,14 @@ class _Log:
 def backup(disk: RealDisk, source: str, target: str, *, program: str, made_ms: int, mint: Mint, progress: Progress) -> Manifest:
     """Copy the node directory `source` into `target`, which must be empty or missing, and verify the copy.
 
-    Raises Refused before anything was written; BadCopy when source or copy is damaged, other StorageErrors and OSError: the unfinished
-    target then stays, without a manifest."""
+    Raises Refused before anything was written. Raises BadCopy when the source or the copy is damaged, other StorageErrors and OSError; the
+    unfinished target then stays, without a manifest."""
     node = identity.read_node(disk, source)
     if node is None:
-        raise Refused(f"{source} is no node directory (no {identity.NODE_FILE})", "name one, such as ledgermq-data/n1")
+        raise Refused(f"{source} is not a node directory (no {identity.NODE_FILE})", "give a node directory, such as ledgermq-data/n1")
     require_empty(disk, target)
     if os.path.commonpath([os.path.realpath(source), os.path.realpath(target)]) == os.path.realpath(source):
-        raise Refused(f"{target} lies inside {source}", "choose a directory outside of the node's own")
+        raise Refused(f"{target} lies inside {source}", "choose a directory outside the node's own")
     with ExitStack() as held:
         logs = [
             _hold(disk, source, name, held) for name in disk.listdir(source) if disk.exists(f"{source}/{name}/{identity.IDENTITY_FILE}")
@@ -95,7 +95,7 @@ def backup(disk: RealDisk, source: str, target: str, *, program: str, made_ms: i
 
 
 def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
-    """Everything about one group that must be known, and held, before copying begins. Raises Refused, Damaged, OSError."""
+    """Read and hold open everything of one group that the copy needs. Raises Refused, Damaged, OSError."""
     root = f"{source}/{name}"
     found = identity.read_identity(disk, root)
     assert found is not None, f"{root} lost its identity"
@@ -105,10 +105,10 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
         files = _open_all(disk, f"{log_directory}/data", held)
         if files is None:
             continue
-        # Read after the files are open: what is not below this beginning was there and is held now.
+        # Read after the files are open: if a file above this beginning existed, it is held now.
         begin = read_begin(disk, log_directory, found.log_id)
         if begin.index > mark.index + 1:
-            # Trimmed between the two readings, which moved the mark first.
+            # Trimmed between the two readings; the trim moved the mark first.
             continue
         snapshots = [value for _, value in read_snapshots(disk, f"{root}/state") if value.get("log_id") == found.log_id]
         noted = checkpoints.read_log_checkpoint(disk, log_directory)
@@ -130,7 +130,7 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
 
 
 def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, HeldFile] | None:
-    """Every log file, held open until `held` ends; None when one vanished between the listing and its opening."""
+    """Every log file, held open until `held` ends; None if one vanished between listing and opening."""
     files = {}
     for name in disk.listdir(directory):
         base = parse_name(name)
@@ -148,7 +148,7 @@ def _open_all(disk: RealDisk, directory: str, held: ExitStack) -> dict[int, Held
 
 
 def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> BackupPoint:
-    """One group: copied, proved, cut at its point, and made a directory that a node can start from."""
+    """Copy one group, verify the copy, cut it at its point, and make it a directory that a node can start from."""
     directory = f"{root}/dledger-{log.identity.replica}"
     for folder in (f"{directory}/data", f"{directory}/index", f"{root}/state", f"{root}/consumequeue"):
         disk.mkdirs(folder)
@@ -185,7 +185,7 @@ def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> B
 
 
 def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
-    """Verify the copied entries and write their index units. The snapshot must be of this very history."""
+    """Verify the copied entries and write their index units. Checks that the snapshot belongs to this history."""
     size = log.identity.index_file_bytes
     first = log.begin.index * UNIT_BYTES // size * size
     for base in range(first, log.index * UNIT_BYTES + 1, size):
@@ -217,7 +217,7 @@ def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
 
 
 def _cut(disk: RealDisk, directory: str, size: int, end: int) -> None:
-    """Leave nothing behind the position `end`, which lies inside a file."""
+    """Remove everything behind the position `end`, which lies inside a file."""
     last = end - end % size
     for name in disk.listdir(directory):
         if int(name) > last:
@@ -226,8 +226,8 @@ def _cut(disk: RealDisk, directory: str, size: int, end: int) -> None:
 
 
 def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
-    """The controller's few small files as they were at one moment: read until two readings agree. It keeps what is wanted (topics, groups),
-    no messages."""
+    """Copy the controller's small files as of one moment: read them until two readings agree. They hold settings (topics, groups), no
+    messages."""
     before: dict[str, bytes] | None = None
     for _ in range(TRIES):
         found = _small_files(disk, f"{source}/{CONTROLLER}")
@@ -241,7 +241,7 @@ def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
 
 
 def _small_files(disk: RealDisk, directory: str) -> dict[str, bytes] | None:
-    """The content of every finished file; None when one vanished meanwhile."""
+    """The content of every finished file; None if one vanished during the reading."""
     try:
         return {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory) if not name.endswith(UNFINISHED)}
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a backup says of itself (`backup.json`, format §15): whose it is, which point of each log it holds, and every file with its digest.
+"""The manifest of a backup (`backup.json`, format §15): its origin, the backup point of each log, and every file with its digest.
 
-Written last and durably: a directory without a manifest is an unfinished backup, which nothing restores. Here live the value, its file, and
-the comparison of files with it; what the files mean belongs to `backup.py` and `restore.py`.
+The manifest is written last and durably: a directory without one is an unfinished backup and cannot be restored. This module holds the
+value, its file, and the comparison of files with it; `backup.py` and `restore.py` know what the files mean.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ MANIFEST_FILE = "backup.json"
 VERSION = 1
 READ_BYTES = 4 << 20
 Step = Callable[[int], None]
-"""Learns of every piece of work that is done, in bytes."""
+"""Called with the number of bytes of every completed piece of work."""
 
 
 class BadCopy(StorageError):
-    """A copy, or what it was made from, is not what it has to be (exit 1)."""
+    """A copy, or its source, is damaged (exit status 1)."""
 
     exit_code = ExitCode.FAILED
 
@@ -35,7 +35,7 @@ class BadCopy(StorageError):
 
 
 class Refused(StorageError):
-    """Nothing was begun: the target is in use, or the source cannot give what was asked for (exit 4)."""
+    """Nothing was started: the target is in use, or the source cannot provide what was requested (exit status 4)."""
 
     exit_code = ExitCode.REFUSED
 
@@ -47,7 +47,7 @@ class Refused(StorageError):
 
 @dataclass(frozen=True, slots=True)
 class BackupPoint:
-    """What is kept of one log: entries `begin_index` … `index`. `snapshot_index` is the applied index of the snapshot, −1 without one."""
+    """The kept part of one log: entries `begin_index` … `index`. `snapshot_index` is the applied index of the snapshot, −1 without one."""
 
     log_id: str
     replica: str
@@ -62,7 +62,7 @@ class BackupPoint:
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """One file of a backup. Behind the first `used` bytes it is zero."""
+    """One file of a backup. Only its first `used` bytes are not zero."""
 
     bytes: int
     used: int
@@ -71,7 +71,7 @@ class KeptFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The whole manifest; `files` by path under the backup, `groups` by name of the broker group."""
+    """The whole manifest: `files` by path within the backup, `groups` by name of the broker group."""
 
     program: str
     made_ms: int
@@ -90,11 +90,11 @@ def write_manifest(disk: Disk, directory: str, manifest: Manifest) -> None:
 
 
 def read_manifest(disk: Disk, directory: str) -> Manifest:
-    """Raises Refused when there is none, BadCopy when it is damaged, UnknownFormat, OSError."""
+    """Raises Refused if there is no manifest, BadCopy if it is damaged, UnknownFormat, OSError."""
     path = f"{directory}/{MANIFEST_FILE}"
     if not disk.exists(path):
         what = f"{directory} holds no finished backup (no {MANIFEST_FILE})"
-        raise Refused(what, "name a directory that `ledgermq backup` finished; an interrupted one must be made again")
+        raise Refused(what, "give a directory that `ledgermq backup` completed; repeat an interrupted backup")
     try:
         value = sealed_json.read(disk, path)
     except Damaged as damaged:

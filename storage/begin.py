@@ -1,7 +1,7 @@
-"""Where an entry log begins (format §9, the file `begin`): the first entry that is kept, its place, and the link to the entry before it.
+"""The begin of an entry log (format §9, the file `begin`): the first kept entry, its position, and the link to the entry before it.
 
-The file is durable before the first file of the log is removed, so a log that does not begin at entry 0 always says why. No file: the log
-is whole. What is removed, and when, belongs to `entry_log.py`.
+The file is durable before the first file of the log is removed, so a log that does not begin at entry 0 always has one. Without the file
+the log is complete. `entry_log.py` decides what is removed, and when.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Begin:
 
 
 def whole(log_id: str) -> Begin:
-    """A log from which nothing was ever removed."""
+    """The begin of a log that was never trimmed."""
     return Begin(0, 0, -1, chain_seed(log_id))
 
 
@@ -40,7 +40,7 @@ def read_begin(disk: Disk, directory: str, log_id: str) -> Begin:
     try:
         value = sealed_json.read(disk, path)
     except Damaged as damage:
-        raise LogDamaged(f"{damage}; without it nobody knows where this log begins: restore this replica from its peers") from damage
+        raise LogDamaged(f"{damage}; without it the begin of this log is unknown: restore this replica from its peers") from damage
     version, owner = value.pop("v", None), value.pop("log_id", None)
     if version != VERSION:
         raise UnknownFormat(f"{path} has version {version}, this program knows {VERSION}: start the program that wrote it")

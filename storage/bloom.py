@@ -1,8 +1,8 @@
-"""Bloom filters over key hashes (format §14.2): does an index file hold a key with this hash? No means no.
+"""Bloom filters over key hashes (format §14.2): can an index file hold a key with this hash? A negative answer is certain.
 
-Bits of a key lie in one block of 32 bytes, one bit in each of its eight words, so that a stored filter answers with one small read. Here
-live the arithmetic and the file; which filter belongs to what is `key_index.py`'s. A filter is derived from hashes alone: losing one costs
-reads, never answers.
+The bits of a key lie in one block of 32 bytes, one bit in each of its eight words, so a stored filter answers with one small read. The
+arithmetic and the file live here; `key_index.py` decides which filter belongs to which index. A filter is derived from hashes alone:
+losing one costs reads, never answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledgermq.proto.types import I32
 from ledgermq.storage.disk import Disk, DiskFile
 
 BITS_A_KEY = 12
-"""0.6 % of the hashes that were never added are found all the same; less while the filter is not full."""
+"""False positive rate of a full filter: 0.6 %; lower while it is not full."""
 WORDS = 8
 BLOCK_BYTES = 4 * WORDS
 _BLOCK_BITS = 8 * BLOCK_BYTES
@@ -51,7 +51,7 @@ class Bloom:
         self._words = np.zeros(self.blocks * WORDS, np.uint32)
 
     def add(self, hashes: I32) -> None:
-        """Add hashes, a few thousand at a time: sorted by block, so that each block is fetched from memory once."""
+        """Add hashes, a few thousand at a time, sorted by block so that each block is fetched from memory once."""
         blocks = self._words.reshape(-1, WORDS)
         for first in range(0, len(hashes), _ADD_KEYS):
             block, bits = _places(hashes[first : first + _ADD_KEYS], self.blocks)
@@ -66,7 +66,7 @@ class Bloom:
         return bool((self._words[at : at + WORDS] & bits[0] == bits[0]).all())
 
     def encode(self, units: int) -> bytes:
-        """The file: `units` is how many units of its index file it covers."""
+        """The file's bytes. `units`: the number of units of the index file that the filter covers."""
         body = self._words.astype(_U32).tobytes()
         head = _HEADER.pack(MAGIC, VERSION, self.blocks, units, crc32c.crc32c(body), 0)
         header = head + bytes(HEADER_BYTES - len(head) - 4) + int(crc32c.crc32c(head)).to_bytes(4, "big")
@@ -74,15 +74,15 @@ class Bloom:
 
 
 class StoredBloom:
-    """A filter in its file. `verified` once all of it was read and found sound."""
+    """A filter in its file. `verified` after all of it was read and found intact."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
 
     @classmethod
     def verify(cls, disk: Disk, path: str, units: int, keep_going: Iterable[None]) -> StoredBloom | None:
-        """Read the whole file, a piece for each turn of `keep_going`. None when it is missing, damaged, covers other units than the first
-        `units`, or is not read to its end."""
+        """Read the whole file, one piece per step of `keep_going`. None if it is missing or damaged, covers anything but the first `units`
+        units, or was not read to its end."""
         try:
             file = disk.open(path)
         except FileNotFoundError:
@@ -107,7 +107,7 @@ class StoredBloom:
             file.close()
 
     def may_have(self, file: DiskFile, hash_: int) -> bool:
-        """One read of one block."""
+        """Look up a hash with one read of one block."""
         block, bits = _places(np.array([hash_], np.int32), self._blocks)
         words = np.frombuffer(file.pread(HEADER_BYTES + int(block[0]) * BLOCK_BYTES, BLOCK_BYTES), _U32)
         return len(words) < WORDS or bool((words & bits[0] == bits[0]).all())

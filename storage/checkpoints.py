@@ -1,6 +1,6 @@
 """The hint files of RocketMQ and DLedger (format §10): two checkpoints and the abort file.
 
-Others read them; we trust them for nothing that the verified log does not say, except that an absent abort file means a clean stop.
+Other tools read them. LedgerMQ trusts only the verified log, with one exception: an absent abort file means a clean stop.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STAMPS = struct.Struct(">qqq")
 
 @dataclass(frozen=True, slots=True)
 class StoreCheckpoint:
-    """Store times (ms) of the last message known durable in the log, in the consume queues and in the key index; 0 = none."""
+    """Store times (ms) of the last message known to be durable in the log, the consume queues and the key index; 0 = none."""
 
     physical_ms: int = 0
     logical_ms: int = 0
@@ -27,7 +27,7 @@ class StoreCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class LogCheckpoint:
-    """The log's end and a lower bound of what was known committed when the file was written."""
+    """The log's end, and a lower bound of the commit index, when the file was written."""
 
     end_index: int
     committed_index: int
@@ -44,7 +44,7 @@ def write_log_checkpoint(disk: Disk, log_directory: str, value: LogCheckpoint) -
 
 
 def read_log_checkpoint(disk: Disk, log_directory: str) -> LogCheckpoint | None:
-    """None when the file is missing or unreadable. Lines may come in any order; the caller clamps the values to the verified log."""
+    """None if the file is missing or unreadable. Lines may come in any order; the caller clamps the values to the verified log."""
     path = f"{log_directory}/checkpoint"
     if not disk.exists(path):
         return None
@@ -57,17 +57,17 @@ def read_log_checkpoint(disk: Disk, log_directory: str) -> LogCheckpoint | None:
 
 
 def write_abort(disk: Disk, root: str, process: int) -> None:
-    """Note durably that a process works on this directory."""
+    """Record durably that a process works on this directory."""
     disk.replace_file(f"{root}/{ABORT_FILE}", str(process).encode("ascii"))
 
 
 def is_clean(disk: Disk, root: str) -> bool:
-    """Whether the last process that worked on this directory stopped in good order."""
+    """Whether the last process that worked on this directory stopped cleanly."""
     return not disk.exists(f"{root}/{ABORT_FILE}")
 
 
 def remove_abort(disk: Disk, root: str) -> None:
-    """The last act of a clean stop: everything else is already durable."""
+    """The last step of a clean stop; everything else is durable before it."""
     if disk.exists(f"{root}/{ABORT_FILE}"):
         disk.unlink(f"{root}/{ABORT_FILE}")
         disk.sync_dir(root)

@@ -1,4 +1,4 @@
-"""The commands `ledgermq backup` and `ledgermq restore`: arguments, progress and exit status. What they do is in `backup.py`, `restore.py`.
+"""The commands `ledgermq backup` and `ledgermq restore`: arguments, progress and exit status. `backup.py` and `restore.py` do the work.
 
 Exit status: 0 done and verified, 1 a copy or its source is damaged or could not be read, 4 refused before anything was written.
 """
@@ -37,7 +37,7 @@ _JSON = click.option("--json", "as_object", is_flag=True, help="One JSON object 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One directory that was copied: from where is in the manifest, to where, and whose it is now."""
+    """One copied directory: its manifest (which names the source), its target, and the node it belongs to."""
 
     manifest: Manifest
     directory: str
@@ -45,7 +45,7 @@ class Done:
 
 
 class ProgressLine:
-    """Tells on stderr how far a job is: a bar on a terminal, else a line every five seconds."""
+    """Progress of a job on stderr: a bar on a terminal, otherwise a line every five seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -70,15 +70,15 @@ class ProgressLine:
 
 
 @click.command()
-@click.option("--data", help="The node directory.  [default: the only one in ./ledgermq-data, if there is exactly one]")
-@click.option("--to", "target", required=True, help="An empty or a new directory for the backup.")
+@click.option("--data", help="The node directory.  [default: the directory in ./ledgermq-data, if there is exactly one]")
+@click.option("--to", "target", required=True, help="Directory for the backup; new or empty.")
 @_JSON
 def backup(data: str | None, target: str, as_object: bool) -> None:
     """Back up one node directory at a consistent point, and verify the copy.
 
-    The node may run or be stopped; the directory is only read. The point of each broker group is the last entry this replica noted as
-    committed, at most about three seconds ago. The logs of all replicas are the same bytes: one backup is enough for a cluster.
-    Of a node with several workers, each is backed up in turn, into the same directories inside of the target.
+    The node may be running or stopped; its directory is only read. The backup point of each broker group is the last entry that this
+    replica noted as committed, at most about three seconds ago. All replicas have identical logs, so one backup is enough for a cluster.
+    The workers of a node are backed up one after the other, into directories of the same names inside the target.
     Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
 
     \b
@@ -107,15 +107,15 @@ def backup(data: str | None, target: str, as_object: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "source", required=True, help="A directory that `ledgermq backup` made.")
-@click.option("--data", required=True, help="The node directory to make: empty or new.")
-@click.option("--node", help="Restore it as this node of the cluster.  [default: the node it was taken from]")
+@click.option("--from", "source", required=True, help="A directory made by `ledgermq backup`.")
+@click.option("--data", required=True, help="The node directory to create; new or empty.")
+@click.option("--node", help="Restore as this node of the cluster.  [default: the node that was backed up]")
 @_JSON
 def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
-    """Make a node directory from a backup, and verify it.
+    """Create a node directory from a backup, and verify it.
 
-    To bring back a cluster, stop all nodes, restore the same backup for every one of them (--node), then start them together: a
-    restored replica takes part once every other replica of its group has met it. Peers that still have their own data refuse it.
+    To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then start them together. A restored replica
+    takes part after every other replica of its group has contacted it. Peers that still have their own data refuse it.
     Exit status: 0 done and verified, 1 damaged or unreadable, 4 refused.
 
     \b
@@ -142,7 +142,7 @@ def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
 
 
 def only_node() -> str:
-    """The node directory that is meant when none is named: the only one of a local cluster."""
+    """The default node directory: the only one of a local cluster."""
     found = sorted(entry.path for entry in os.scandir(DEFAULT_DATA) if os.path.isfile(f"{entry.path}/{NODE_FILE}")) if _is_there() else []
     if len(found) == 1:
         return found[0]
@@ -155,7 +155,7 @@ def _is_there() -> bool:
 
 
 def allow_open_files() -> None:
-    """A backup holds every log file of the node open: as many as the system allows this process."""
+    """Raise the limit of open files as far as the system allows: a backup holds every log file of the node open."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -169,7 +169,8 @@ def _new_uuid() -> str:
 
 
 def _carried_out(target: str, job: Any) -> Manifest:
-    """The manifest, or an error with an exit status of these commands: those of a node that cannot start mean nothing here."""
+    """Run the job and return the manifest. Errors get the exit statuses of these commands; those of a node that cannot start do not
+    apply."""
     try:
         manifest: Manifest = job()
         return manifest
@@ -185,12 +186,12 @@ def _carried_out(target: str, job: Any) -> Manifest:
 
 
 def _with_workers(directory: str) -> list[str]:
-    """What to append to a node directory for itself, and for each further worker of the node."""
+    """The suffixes of a node directory: "" for the node, and one for each further worker."""
     return ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))] if os.path.isdir(directory) else [""]
 
 
 def _tell(done: Sequence[Done], what: str, as_object: bool) -> None:
-    """The result on stdout: of the node, and of its further workers."""
+    """Print the result on stdout: for the node, and for its further workers."""
     if as_object:
         first, *workers = [_object(each) for each in done]
         print(json.dumps({"v": 1, **first, **({"workers": workers} if workers else {})}), flush=True)

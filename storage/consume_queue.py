@@ -1,13 +1,13 @@
-"""Consume queues (format §6): for every (stored topic, queue) the places of its committed messages, 20 bytes each, dense from offset 0.
+"""Consume queues (format §6): for every (stored topic, queue) the positions of its committed messages, 20 bytes each, dense from offset 0.
 
-A queue whose first messages were trimmed from the log has a *minimum*, the offset of its first message that is kept. What lies below it
-is a function of the minimum alone, so that a queue that was trimmed and one that was made again from snapshot and log have equal bytes:
-there are no whole files, and the rest of the first file holds pre-blank units. If nothing of the queue was kept, the unit before the
-minimum stays as it is (the snapshot carries it), so that the file still tells where the queue ends.
+A queue whose first messages were trimmed from the log has a *minimum*, the offset of its first kept message. The bytes below it are a
+function of the minimum alone, so that a trimmed queue and one rebuilt from snapshot and log have equal bytes: whole files are removed, and
+the rest of the first file holds pre-blank units. If no message of the queue was kept, the unit before the minimum stays as it is (the
+snapshot carries it), so that the file still shows where the queue ends.
 
-Derived from the log by the dispatcher. Here live units, density (invariant I6) and the bound on open files; which message belongs to
-which queue is decided elsewhere. The files are sparse and written with `pwrite`. Next offsets are the caller's truth after a restart
-(snapshot plus log): the files are cut to them, never asked for them.
+Derived from the log by the dispatcher. This module holds units, density (invariant I6) and the bound on open files; which message belongs
+to which queue is decided elsewhere. The files are sparse and written with `pwrite`. After a restart the caller knows the next offsets
+(snapshot plus log): the files are cut to them, and never consulted for them.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from ledgermq.storage.mapped_files import file_name, parse_name
 UNIT_BYTES = 20
 UNIT = struct.Struct(">qiq")
 PRE_BLANK = UNIT.pack(0, 0x7FFFFFFF, 0)
-"""The unit of a message that is not there any more, as RocketMQ writes it."""
+"""The unit of a removed message, as RocketMQ writes it."""
 OPEN_FILES_MAX = 256
 ERASE_BYTES = 1 << 16
 BLANK_BYTES = 4096 * UNIT_BYTES
-"""Units below a minimum are blanked in pieces of this length."""
+"""Units below a minimum are blanked in pieces of this size."""
 _ZEROS = bytes(ERASE_BYTES)
 
 QueueKey = tuple[str, int]
 """Stored topic and queue id."""
 Minimum = tuple[int, tuple[int, int, int] | None]
-"""The first offset kept, and the unit before it (physical offset, size, tags code) if the queue was empty when it was trimmed."""
+"""The first kept offset, and the unit before it (physical offset, size, tags code) if the queue was empty when it was trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueUnits:
-    """Units first … first+n−1 of one queue as columns; `sizes` are TOTALSIZEs."""
+    """The units first … first+n−1 of one queue as columns; `sizes` are TOTALSIZEs."""
 
     first: int
     physical_offsets: I64
@@ -59,7 +59,7 @@ class QueueUnits:
 
 
 class QueueSync:
-    """A sync of everything dispatched before it was made. `run` opens its own handles, so it may run on any thread; raises OSError."""
+    """A sync of everything dispatched before its creation. `run` opens its own handles, so any thread may run it; raises OSError."""
 
     def __init__(self, disk: Disk, files: tuple[str, ...], directories: tuple[str, ...]) -> None:
         self.files = files
@@ -71,7 +71,7 @@ class QueueSync:
             try:
                 file = self._disk.open(path)
             except FileNotFoundError:
-                # It was trimmed meanwhile: nobody needs it any more.
+                # The file was trimmed in the meantime and is no longer needed.
                 continue
             try:
                 file.sync()
@@ -92,15 +92,15 @@ class ConsumeQueues:
         self._open_files_max = open_files_max
         self._next: dict[QueueKey, int] = {}
         self._min: dict[QueueKey, int] = {}
-        """Only queues of which something was trimmed; so below."""
+        """Only queues that were trimmed; the same for the tables below."""
         self._lasts: dict[QueueKey, tuple[int, int, int]] = {}
-        """The unit before the minimum, where that one stays."""
+        """The unit before the minimum, where it is kept."""
         self._blank_to: dict[QueueKey, int] = {}
-        """Everything below this offset is known to be as the minimum wants it. After a start nothing is: a former life may have died over
-        it."""
+        """Everything below this offset is known to match the minimum. Nothing is known after a start, because the former process may have
+        been interrupted."""
         self._files: dict[QueueKey, set[int]] = {}
         self._forgotten: dict[QueueKey, None] = {}
-        """Queues without an end that may have files: these go with the next trim."""
+        """Queues without an end that may still have files; the next trim removes them."""
         self._open: OrderedDict[str, DiskFile] = OrderedDict()
         self._dirty: dict[str, None] = {}
         self._dirty_directories: dict[str, None] = {}
@@ -113,7 +113,7 @@ class ConsumeQueues:
     ) -> None:
         """Cut every queue to its next offset ({stored topic: {queue: next}}, missing = 0).
 
-        At most `units_above_max` units can lie above it: the number of entries the log has behind the snapshot. Raises DerivedLost when
+        At most `units_above_max` units can lie above it: the number of entries that the log has behind the snapshot. Raises DerivedLost if
         files between a minimum and a next offset are missing.
         """
         self._find_files()
@@ -122,7 +122,7 @@ class ConsumeQueues:
             for queue, offset in queues.items():
                 self._next[topic, queue] = offset
         for key in self._files:
-            # A former life may have made these names and died before it synced them.
+            # The former process may have created these names and stopped before syncing them.
             self._name_changed(key)
         self._forgotten = dict.fromkeys(key for key in self._files if key not in self._next)
         for key in {*self._files, *self._next}:
@@ -131,11 +131,11 @@ class ConsumeQueues:
                 self._erase(key, self._next.get(key, 0), units_above_max)
 
     def next_offset(self, topic: str, queue: int) -> int:
-        """The offset the next message of a queue gets: the number of messages it ever had."""
+        """The offset of the queue's next message: the number of messages it ever had."""
         return self._next.get((topic, queue), 0)
 
     def written_offset(self, topic: str, queue: int) -> int:
-        """Units below it are in the files, where others may read them (`queue_reader.py`)."""
+        """Units below this offset are in the files, where readers may read them (`queue_reader.py`)."""
         return self._next.get((topic, queue), 0)
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
@@ -147,19 +147,19 @@ class ConsumeQueues:
         return table
 
     def min_offset(self, topic: str, queue: int) -> int:
-        """The offset of the first message that is kept; `next_offset` when none is."""
+        """The offset of the first kept message; `next_offset` if none is kept."""
         return self._min.get((topic, queue), 0)
 
     def minimums(self) -> dict[str, dict[int, Minimum]]:
-        """For the snapshot: every queue of which something was trimmed."""
+        """For the snapshot: every queue that was trimmed."""
         table: dict[str, dict[int, Minimum]] = {}
         for (topic, queue), offset in sorted(self._min.items()):
             table.setdefault(topic, {})[queue] = offset, self._lasts.get((topic, queue))
         return table
 
     def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
-        """The log begins at `begin_pos` from now on: no file changes yet, `trim` follows. Returns the queues concerned. What it does
-        depends on the units alone, so it is the same on every replica. Raises OSError."""
+        """The log now begins at `begin_pos`. Changes no file; `trim` follows. Returns the affected queues. The result depends only on the
+        units, so it is the same on every replica. Raises OSError."""
         raised = []
         for key, end in self._next.items():
             low = self._min.get(key, 0)
@@ -175,40 +175,40 @@ class ConsumeQueues:
         return raised
 
     def forget(self, topic: str, queue: int) -> None:
-        """A queue of which nothing is kept is there no more; no file changes yet, `trim` follows."""
+        """Drop a queue of which no message is kept. Changes no file; `trim` follows."""
         key = topic, queue
         for state in (self._next, self._min, self._lasts, self._blank_to):
             state.pop(key, None)
         self._forgotten[key] = None
 
     def begin_at(self, topic: str, queue: int, offset: int) -> None:
-        """A queue that is not there begins with its first message at `offset`, above all that a forgotten one of this name had."""
+        """Start a dropped or new queue with its first message at `offset`, above every offset of a forgotten queue of this name."""
         key = topic, queue
         assert key not in self._next, f"queue {key} is there"
         self._forgotten.pop(key, None)
         self._next[key] = self._min[key] = offset
 
     def trim(self, begin_pos: int) -> list[str]:
-        """Remove what only messages before `begin_pos` need: at once, see `trimming`. Returns the paths of removed files."""
+        """Remove everything that only messages before `begin_pos` need, in one call; see `trimming`. Returns the paths of removed files."""
         removed: list[str] = []
         for _ in self.trimming(begin_pos, removed):
             pass
         return removed
 
     def trimming(self, begin_pos: int, removed: list[str]) -> Iterator[int]:
-        """Remove whole files, and blank the units below the minimum in the first file that stays, queue by queue; yields how many bytes
-        were looked at. Everything below the minimums as they are when this begins must be covered by every snapshot that is kept. It may
-        be interrupted and begun again. Raises OSError."""
-        # They were raised when the record was applied; this is for whoever trims without one. It looks at written units only.
+        """Remove whole files, and blank the units below the minimum in the first file that stays, queue by queue; yields the number of
+        bytes processed. Every kept snapshot must cover everything below the minimums as they are when this starts. It may be interrupted
+        and started again. Raises OSError."""
+        # Normally raised when the trim record was applied; this is for callers that trim without one. It reads only written units.
         ConsumeQueues.raise_minimums(self, begin_pos)
-        # Now and not with the first step: by then another trim record may be applied, which no snapshot need cover yet.
+        # Take the floors now, not at the first step: by then another trim record may be applied that the snapshots do not cover yet.
         floors = {key: self._floor(key) for key in self._min}
         forgotten = list(self._forgotten)
         trimmed = (length for key, floor in floors.items() if key in self._min for length in self._trim_queue(key, floor, removed))
         return chain(trimmed, (length for key in forgotten for length in self._remove_forgotten(key, removed)))
 
     def begin_again(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
-        """Discard every file and begin each queue at its minimum: what the log still has is dispatched again. Raises OSError."""
+        """Discard every file and start each queue at its minimum: the messages still in the log are dispatched again. Raises OSError."""
         self.discard()
         self._set_minimums(minimums)
         for key, low in self._min.items():
@@ -223,7 +223,7 @@ class ConsumeQueues:
                 pass
 
     def append(self, columns: Columns) -> None:
-        """Dispatch committed messages in log order. Units that are there already are passed over (a repeated dispatch); a gap is a broken
+        """Dispatch committed messages in log order. Units that exist already are skipped (a repeated dispatch); a gap violates an
         invariant. Raises NoSpace: the same columns may be dispatched again later."""
         count = len(columns.sizes)
         if count == 0:
@@ -244,8 +244,8 @@ class ConsumeQueues:
             self._append_queue(key, columns.queue_offsets[chosen], units[chosen])
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Up to `count` units from offset `first` on; fewer at the end of the queue. Where they were trimmed, the answer begins with the
-        minimum instead: its `first` tells. Raises OSError."""
+        """Up to `count` units from offset `first` on; fewer at the end of the queue. If these were trimmed, the answer begins with the
+        minimum instead; its `first` shows it. Raises OSError."""
         key = (topic, queue)
         first = max(first, self._min.get(key, 0))
         stop = min(first + count, self._next.get(key, 0))
@@ -255,7 +255,7 @@ class ConsumeQueues:
             inside = offset % self._file_bytes
             data = self._file(key, offset - inside).pread(inside, min(end - offset, self._file_bytes - inside))
             if not data:
-                raise OSError(5, f"a file of {self._path(key)} is shorter than it was made")
+                raise OSError(5, f"a file of {self._path(key)} is shorter than its full length")
             parts.append(data)
             offset += len(data)
         units = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), QUEUE_UNIT)
@@ -267,7 +267,7 @@ class ConsumeQueues:
         )
 
     def begin_sync(self) -> QueueSync | None:
-        """Everything dispatched so far, to be synced by the caller before a snapshot counts on it; None when nothing is dirty."""
+        """A sync job for everything dispatched so far, to be run before a snapshot relies on it; None if nothing is dirty."""
         if not self._dirty and not self._dirty_directories:
             return None
         sync = QueueSync(self._disk, tuple(self._dirty), tuple(self._dirty_directories))
@@ -276,13 +276,13 @@ class ConsumeQueues:
         return sync
 
     def sync(self) -> None:
-        """Sync here and now. Raises OSError."""
+        """Sync now, in this thread. Raises OSError."""
         sync = self.begin_sync()
         if sync is not None:
             sync.run()
 
     def discard(self) -> None:
-        """Remove every file: the queues are dispatched again from the log's beginning."""
+        """Remove every file: the queues are dispatched again from the begin of the log."""
         self._close_files()
         for state in (self._next, self._min, self._lasts, self._blank_to, self._forgotten):
             state.clear()
@@ -304,7 +304,7 @@ class ConsumeQueues:
         self._append_units(key, int(offsets[0]), units)
 
     def _append_units(self, key: QueueKey, first: int, units: NDArray[np.void]) -> None:
-        """Units first … of one queue, none left out."""
+        """Write the units from `first` on of one queue, without gaps."""
         count = len(units)
         known = self._next.get(key, 0)
         assert first <= known, f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
@@ -346,7 +346,7 @@ class ConsumeQueues:
             file = self._disk.open(path)
         self._open[path] = file
         if len(self._open) > self._open_files_max:
-            # Dirty or not: a sync opens its own handle, and the kernel keeps the dirty pages.
+            # Closing is safe even if it is dirty: a sync opens its own handle, and the kernel keeps the dirty pages.
             self._open.popitem(last=False)[1].close()
         return file
 
@@ -355,7 +355,7 @@ class ConsumeQueues:
         self._name_changed(key)
 
     def _name_changed(self, key: QueueKey) -> None:
-        """The next sync covers every directory on the way to the files of a queue."""
+        """The next sync covers every directory on the path to the files of a queue."""
         for directory in (self._path(key), f"{self.directory}/{key[0]}", self.directory, self.directory.rpartition("/")[0]):
             self._dirty_directories[directory] = None
 
@@ -375,7 +375,7 @@ class ConsumeQueues:
         inside = offset * UNIT_BYTES % self._file_bytes
         data = self._file(key, offset * UNIT_BYTES - inside).pread(inside, UNIT_BYTES)
         if len(data) != UNIT_BYTES:
-            raise OSError(5, f"a file of {self._path(key)} is shorter than it was made")
+            raise OSError(5, f"a file of {self._path(key)} is shorter than its full length")
         physical_offset, size, tags_code = UNIT.unpack(data)
         return physical_offset, size, tags_code
 
@@ -408,7 +408,7 @@ class ConsumeQueues:
 
     def _remove_forgotten(self, key: QueueKey, removed: list[str]) -> Iterator[int]:
         if key in self._next:
-            # It began again meanwhile: what its files had before lies below its minimum.
+            # The queue was started again: what its files held before lies below its minimum.
             self._forgotten.pop(key, None)
         if key not in self._forgotten:
             return
@@ -433,7 +433,7 @@ class ConsumeQueues:
     # Starting
 
     def _find_files(self, *, remove_strays: bool = False) -> None:
-        """All queues on the disk. A file of a wrong length is no file: creation was interrupted, or it was damaged."""
+        """Find all queues on the disk. A file of a wrong length does not count: its creation was interrupted, or it is damaged."""
         self._files.clear()
         for topic in self._disk.listdir(self.directory):
             for queue in self._disk.listdir(f"{self.directory}/{topic}"):
@@ -455,7 +455,7 @@ class ConsumeQueues:
         floor = self._floor(key) * UNIT_BYTES
         for base in range(floor - floor % self._file_bytes, next_offset * UNIT_BYTES, self._file_bytes):
             if base not in have:
-                raise DerivedLost(f"{self._path(key)} lacks the file {file_name(base)}: its queues are rebuilt from the log")
+                raise DerivedLost(f"{self._path(key)} lacks the file {file_name(base)}: the queues are rebuilt from the log")
 
     def _erase(self, key: QueueKey, first: int, count: int) -> None:
         """Zero the units first … first+count−1 where they are not zero."""

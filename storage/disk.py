@@ -1,15 +1,15 @@
 """The disk port: the only way any code of LedgerMQ touches a file of a node directory.
 
-Here live the protocol and its contract; `real_disk.py` implements it over POSIX, `ledgermq.sim.disk` over forgetful pages. One
-conformance suite (`tests/disk_conformance.py`) runs on both. Nothing here knows what the bytes mean.
+The protocol and its contract live here; `real_disk.py` implements it over POSIX, `ledgermq.sim.disk` over pages that a crash can lose. One
+conformance suite (`tests/disk_conformance.py`) runs on both. This module does not know what the bytes mean.
 
-Durability contract: bytes written with `pwrite` or `store` survive a power cut only after `sync` of that file returned; a created, renamed
-or removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive, in whatever order and by
-whichever of the two calls they were made dirty. Every failure is an `OSError`, except that a `store` (and a look at a view) that finds no
-page behind the map ends the process by SIGBUS. After the first `OSError` from `sync` the caller must never sync again: it fences (I9).
+Durability contract: bytes written with `pwrite` or `store` survive a power cut only after `sync` of that file has returned; a created,
+renamed or removed name only after `sync_dir` of its directory. Any subset of unsynced 4096-byte pages may survive, in any order and
+whichever of the two calls wrote them. Every failure is an `OSError`, except that a `store` (or a read through a view) that finds no page
+behind the map ends the process by SIGBUS. After the first `OSError` from `sync` the caller must never sync again: it fences (I9).
 
-A file has at most one map that this object uses. A view pins it: `swap_out` leaves a map alone that a view still looks through, and views
-outlive `close`, `swap_out` and the removal of the name.
+A file has at most one map that this object uses. A view pins it: `swap_out` keeps a map that a view still uses, and views outlive `close`,
+`swap_out` and the removal of the name.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ class DiskFile(Protocol):
         ...
 
     def pwrite(self, offset: int, data: Buffer) -> None:
-        """Write all of `data` at `offset`, inside the file. Raises OSError (ENOSPC, EIO, …); a part may have been written then."""
+        """Write all of `data` at `offset`, inside the file. Raises OSError (ENOSPC, EIO, …); part of the data may have been written
+        then."""
         ...
 
     def store(self, offset: int, data: Buffer) -> None:
-        """As `pwrite`, through a writable map of the file, which must own its blocks (`allocate`)."""
+        """As `pwrite`, but through a writable map of the file, whose blocks must be allocated (`allocate`)."""
         ...
 
     def sync(self) -> None:
@@ -47,27 +48,27 @@ class DiskFile(Protocol):
         ...
 
     def warm(self, *, stores: bool) -> None:
-        """Make the map (a writable one for `stores`) and fault all of it in, so that its first touches wait for nothing. Any thread."""
+        """Create the map (a writable one for `stores`) and fault in all of it, so that first accesses do not block. Any thread."""
         ...
 
     def lock(self) -> None:
-        """Keep the map's pages in memory until `unlock`, `swap_out` or `close`. Raises OSError where that is not allowed. Any thread."""
+        """Lock the map's pages in memory until `unlock`, `swap_out` or `close`. Raises OSError if that is not allowed. Any thread."""
         ...
 
     def unlock(self) -> None: ...
 
     def swap_out(self) -> bool:
-        """Give the map back; it comes again by itself when it is needed. False while a view pins it. Any thread."""
+        """Unmap the file; it is mapped again when needed. False while a view pins it. Any thread."""
         ...
 
     def forget(self, offset: int, length: int) -> None:
-        """Let go of what the system keeps in memory of these bytes, where it is on stable storage and nobody maps it: the next read asks
-        the medium. A hint; any thread."""
+        """Drop these bytes from the page cache if they are on stable storage and not mapped, so that the next read goes to the medium. A
+        hint. Any thread."""
         ...
 
     @property
     def mapped_bytes(self) -> int:
-        """Address space that maps of this object take, those included that only views still hold."""
+        """Address space of this object's maps, including those that only views still hold."""
         ...
 
     @property
@@ -86,7 +87,8 @@ class Disk(Protocol):
         ...
 
     def create(self, path: str, size: int, *, allocate: bool) -> DiskFile:
-        """A new file of `size` zero bytes; with `allocate` real blocks are written (so that no later write can hit ENOSPC), else sparse."""
+        """Create a file of `size` zero bytes. `allocate` writes real blocks, so that no later write can fail with ENOSPC; else it is
+        sparse."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -94,7 +96,7 @@ class Disk(Protocol):
     def file_size(self, path: str) -> int: ...
 
     def listdir(self, path: str) -> list[str]:
-        """Sorted names; an empty list when the directory does not exist."""
+        """Sorted names; an empty list if the directory does not exist."""
         ...
 
     def mkdirs(self, path: str) -> None: ...
@@ -108,7 +110,7 @@ class Disk(Protocol):
         ...
 
     def read_file(self, path: str) -> bytes:
-        """The whole content of a small file; FileNotFoundError if there is none."""
+        """The whole content of a small file. Raises FileNotFoundError if it does not exist."""
         ...
 
     def replace_file(self, path: str, data: bytes) -> None:
@@ -118,5 +120,5 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int: ...
 
     def total_bytes(self, path: str) -> int:
-        """What the file system holds for us when it is empty: used and free together."""
+        """The capacity of the file system for this process: used and free bytes together."""
         ...

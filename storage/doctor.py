@@ -1,10 +1,10 @@
-"""What the doctor does with a medium: measures it through a port and an injected clock, and says what the figures mean.
+"""The measurements of `ledgermq doctor`: measures a medium through a port and an injected clock, and evaluates the figures.
 
-Pure but for the port: facts about the machine come from `doctor_facts.py`, words and exit status belong to `doctor_commands.py`.
+Pure except for the port: facts about the machine come from `doctor_facts.py`; output and exit status belong to `doctor_commands.py`.
 
-Cost model. A batch of S bytes is on stable storage after T = S/R + W + F: R is the rate of long sequential writes, W what handing one write
-to the system costs, F what a flush of next to nothing costs. F is shared by everything that arrives while the one before runs (group
-commit), so a slow F costs latency first and throughput only where batches stay small. At S = R × (W + F) half of T is transfer.
+Cost model. A batch of S bytes is on stable storage after T = S/R + W + F: R is the rate of long sequential writes, W the cost of one write
+call, F the cost of a flush of almost no data. F is shared by all batches that arrive while the previous flush runs (group commit), so a
+slow F costs latency first, and throughput only while batches stay small. At S = R × (W + F) half of T is transfer.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 NS_A_SECOND = 1_000_000_000
 FLUSH_SIZES = (4 * KIB, 64 * KIB, 1 * MIB)
 WRITE_BYTES = 1 * MIB
-"""Sequential writes are of this size; one flush ends each pass over the file."""
+"""The size of one sequential write; one flush ends each pass over the file."""
 PROBE_BYTES = 64 * MIB
 PROBE_BYTES_MIN = 4 * MIB
 PROBE_PART_OF_FREE = 4
-"""The probe takes at most this part of the free space."""
+"""The probe uses at most this part of the free space."""
 LOG_FILE_SIZES = (GIB, 512 * MIB, 256 * MIB, 128 * MIB, 64 * MIB, 32 * MIB, 16 * MIB)
 FILE_ALLOCATION_S = 10.0
-"""A log file should be made in less time than this …"""
+"""Creating a log file should take less than this time …"""
 FILES_A_DISK = 64
-"""… and a disk should hold so many: retention removes whole files."""
+"""… and a disk should hold at least this many, because retention removes whole files."""
 OPEN_FILES_MIN = 1024
 MAP_COUNT_MIN = 8192
 WARN, ALARM = "warn", "alarm"
@@ -45,7 +45,7 @@ FILES_NAMED = 5
 
 
 class Probe(Protocol):
-    """A scratch file on the medium that nobody can find."""
+    """A scratch file without a name on the medium."""
 
     def write(self, offset: int, data: bytes) -> None: ...
     def sync(self) -> None:
@@ -55,14 +55,14 @@ class Probe(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long measuring may take. No single call is interrupted, so one very slow flush can exceed it by itself."""
+    """The time budget of the measurements. A single call is never interrupted, so one very slow flush can exceed the budget."""
 
     allocate_s: float = 3.0
     write_s: float = 4.0
     flush_s: float = 3.0
     flushes_max: int = 400
     written_bytes_max: int = 2 * GIB
-    """A fast disk is not worn out for a better figure."""
+    """Limit on written bytes: a fast disk must not be worn for a more exact figure."""
 
 
 QUICK = Effort(allocate_s=1.0, write_s=0.7, flush_s=0.5, flushes_max=60, written_bytes_max=512 * MIB)
@@ -71,7 +71,7 @@ THOROUGH = Effort()
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the machine says of the medium and the limits of this process; None where it does not say. Limits: None is none."""
+    """What the operating system reports about the medium and this process's limits; None if unknown. For limits, None means no limit."""
 
     file_system: str
     in_memory: bool
@@ -84,13 +84,13 @@ class Facts:
 
     @property
     def used_percent(self) -> float:
-        """As `df` counts: what is reserved for the system is neither used nor free."""
+        """As `df` computes it: space reserved for the system counts neither as used nor as free."""
         return 100 * (1 - self.free_bytes / self.total_bytes) if self.total_bytes else 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """How long flushes took after single writes of one size."""
+    """Durations of flushes after single writes of one size."""
 
     write_bytes: int
     samples: int
@@ -100,7 +100,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured terms: `rate` in bytes a second (R), `write_s` (W), `flushes` by size; the smallest one's p50 is F."""
+    """The measured terms: `rate` (R) in bytes per second, `write_s` (W), `flushes` by size; F is the p50 of the smallest size."""
 
     rate: float
     written_bytes: int
@@ -113,7 +113,7 @@ class Measured:
 
     @property
     def half_bytes(self) -> int:
-        """The batch at which half of the time is transfer."""
+        """The batch size at which half of the time is transfer."""
         return round(self.rate * (self.write_s + self.flush_s))
 
     def cost_s(self, size: int) -> float:
@@ -123,7 +123,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Warning_:
-    """One threshold crossed, and what to do about it."""
+    """One crossed threshold, and its remedy."""
 
     level: str
     what: str
@@ -132,7 +132,7 @@ class Warning_:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to configure here."""
+    """The recommended configuration."""
 
     flush_policy: str
     why: str
@@ -141,17 +141,17 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a node's logs are read again on this disk (scrub): a rate that fits it, and how long a pass takes then."""
+    """Rereading a node's logs on this disk (scrub): a suitable rate, and how long a pass takes at that rate."""
 
     bytes_per_s: int
     pass_s: float
     part_of_disk: float
-    """Of the measured sequential rate."""
+    """Part of the measured sequential rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The doctor's findings. `measured` is None where there was no room to measure."""
+    """The doctor's findings. `measured` is None if there was no room to measure."""
 
     facts: Facts
     measured: Measured | None
@@ -160,7 +160,7 @@ class Verdict:
 
 
 def probe_bytes(free: int) -> int:
-    """The size of the scratch file; 0 where a useful one would take too much of what is free."""
+    """The size of the scratch file; 0 if a useful one would take too much of the free space."""
     size = min(PROBE_BYTES, free // PROBE_PART_OF_FREE // MIB * MIB)
     return size if size >= PROBE_BYTES_MIN else 0
 
@@ -189,7 +189,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def _allocate(probe: Probe, size: int, limit_s: float, clock_ns: Callable[[], int]) -> int:
-    """Make blocks real, as the log does ahead of need, for as long as there is time. Returns how many bytes."""
+    """Allocate blocks, as the log does ahead of need, within the time limit. Returns the number of bytes."""
     zeros = bytes(WRITE_BYTES)
     end_ns = clock_ns() + int(limit_s * NS_A_SECOND)
     done = 0
@@ -203,7 +203,7 @@ def _allocate(probe: Probe, size: int, limit_s: float, clock_ns: Callable[[], in
 
 
 def _sequential(probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], int]) -> tuple[float, int]:
-    """Bytes a second over whole passes of the file, each ended by a flush; and how many bytes that were."""
+    """Bytes per second over whole passes of the file, each ended by a flush; and the number of bytes written."""
     data = bytes(range(256)) * (WRITE_BYTES // 256)
     began = clock_ns()
     written = 0
@@ -218,7 +218,7 @@ def _sequential(probe: Probe, size: int, effort: Effort, clock_ns: Callable[[], 
 
 
 def _flushes(probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Callable[[], int]) -> tuple[list[float], list[float]]:
-    """Seconds of every flush after one write of `chunk` bytes, and of every write before it."""
+    """Seconds of every flush after one write of `chunk` bytes, and of every write before a flush."""
     data = b"\xa5" * chunk
     end_ns = clock_ns() + int(effort.flush_s * NS_A_SECOND)
     offset = 0
@@ -239,28 +239,28 @@ def _flushes(probe: Probe, size: int, chunk: int, effort: Effort, clock_ns: Call
 
 
 def examine(facts: Facts, measured: Measured | None) -> Verdict:
-    """What the figures mean."""
+    """Evaluate the figures."""
     warnings = [*_about_medium(facts, measured), *_about_space(facts), *_about_limits(facts)]
     return Verdict(facts, measured, None if measured is None else advise(facts, measured), tuple(warnings))
 
 
 def advise(facts: Facts, measured: Measured) -> Advice:
-    """Flush policy and log file size. The policy decides only when an acknowledgement goes out: commit stays durable on a majority."""
+    """Recommend flush policy and log file size. The policy decides only when a send is acknowledged: a commit is durable on a majority."""
     slowest = max(flush.p99_s for flush in measured.flushes)
     if facts.in_memory:
-        policy, why = "durable", "flushes are free here because nothing is kept: for trials only"
+        policy, why = "durable", "flushes are free on a memory file system: only for trials"
     elif slowest <= SYNC_WARN_S:
-        policy, why = "durable", f"99 of 100 flushes end within {slowest * 1000:.1f} ms"
+        policy, why = "durable", f"99 of 100 flushes finish within {slowest * 1000:.1f} ms"
     elif slowest <= SYNC_ALARM_S:
         policy, why = "hybrid", f"flushes of up to {slowest * 1000:.0f} ms: let only messages that need it wait for them"
     else:
-        policy, why = "memory", f"flushes of up to {slowest * 1000:.0f} ms would hold up every acknowledgement; better, use a faster disk"
+        policy, why = "memory", f"flushes of up to {slowest * 1000:.0f} ms would delay every acknowledgement; a faster disk is better"
     return Advice(policy, why, log_file_bytes(facts.total_bytes, measured.rate))
 
 
 def reading(rate: float, log_bytes: int) -> tuple[Reading, list[Warning_]]:
-    """The default rate, more where a pass would take longer than a week, and never more than a twentieth of what the disk does. `rate` in
-    bytes a second; `log_bytes` of all broker groups of the node."""
+    """The default rate; more if a pass would take longer than a week, but never more than a twentieth of the disk's rate. `rate` in bytes
+    per second; `log_bytes` of all broker groups of the node."""
     most = rate * SCRUB_PART_OF_DISK
     wanted = max(SCRUB_BYTES_PER_S, log_bytes / SCRUB_PASS_S)
     chosen = max(1, round(min(wanted, most)))
@@ -270,12 +270,12 @@ def reading(rate: float, log_bytes: int) -> tuple[Reading, list[Warning_]]:
     what = f"at the default of {SCRUB_BYTES_PER_S // MIB} MiB/s reading {log_bytes / GIB:,.0f} GiB of logs again takes longer than a week"
     remedy = f"set scrub.bytes_per_s to {chosen}"
     if found.pass_s > SCRUB_PASS_S:
-        remedy += f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep less, or spread broker groups over more nodes"
+        remedy += f", a twentieth of this disk: {found.pass_s / 86_400:.0f} days; or keep fewer messages, or use more nodes"
     return found, [Warning_(WARN, what, remedy)]
 
 
 def about_files(group: str, differing: Sequence[int]) -> list[Warning_]:
-    """Sealed log files of which this node computed another digest than a majority recorded, by their positions."""
+    """Sealed log files, by position, whose digest on this node differs from the one that a majority recorded."""
     if not differing:
         return []
     names = ", ".join(f"{base:020d}" for base in differing[:FILES_NAMED]) + (" and more" if len(differing) > FILES_NAMED else "")
@@ -290,7 +290,7 @@ def about_access(directory: str) -> Warning_:
 
 
 def log_file_bytes(total_bytes: int, rate: float) -> int:
-    """The largest usual size of which the disk holds enough and which is made quickly enough."""
+    """The largest usual size of which the disk holds enough files, and which is created fast enough."""
     for size in LOG_FILE_SIZES:
         if size * FILES_A_DISK <= total_bytes and size / rate <= FILE_ALLOCATION_S:
             return size
@@ -302,13 +302,13 @@ def _about_medium(facts: Facts, measured: Measured | None) -> list[Warning_]:
         what = f"{facts.file_system} is a memory file system: nothing on it survives a restart of the machine"
         return [Warning_(ALARM, what, "put the data on a disk")]
     if measured is None:
-        return [Warning_(ALARM, f"{facts.free_bytes:,} bytes free are too few to measure the medium", "free space, then ask again")]
+        return [Warning_(ALARM, f"{facts.free_bytes:,} bytes free are too few to measure the medium", "free space, then try again")]
     slow = max(measured.flushes, key=lambda flush: flush.p99_s)
     what = f"a flush of {slow.write_bytes // KIB} KiB takes {slow.p99_s * 1000:.0f} ms (p99), above {{}} ms"
     if slow.p99_s > SYNC_ALARM_S:
         return [Warning_(ALARM, what.format(round(SYNC_ALARM_S * 1000)), "use another disk, or find what else writes to this one")]
     if slow.p99_s > SYNC_WARN_S:
-        return [Warning_(WARN, what.format(round(SYNC_WARN_S * 1000)), "look what else writes to this disk; durable sends wait so long")]
+        return [Warning_(WARN, what.format(round(SYNC_WARN_S * 1000)), "find what else writes to this disk; durable sends wait that long")]
     return []
 
 

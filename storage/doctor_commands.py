@@ -1,4 +1,4 @@
-"""The command `ledgermq doctor`: arguments, the report as text or JSON, exit status. What is measured and what it means: `doctor.py`."""
+"""The command `ledgermq doctor`: arguments, the report as text or JSON, exit status. `doctor.py` measures and evaluates."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from ledgermq.storage.errors import is_no_space
 @click.option("--quick", is_flag=True, help="About three seconds instead of about fifteen.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 def doctor(directory: str, quick: bool, as_object: bool) -> None:
-    """Measure the disk under DIR and say what it is good for.
+    """Measure the disk under DIR and recommend settings for it.
 
-    Sequential writes, flushes of 4 KiB, 64 KiB and 1 MiB, and the limits that matter; in a file without a name, so nothing is left
-    behind. If DIR is a node directory, it also says what stands there; it changes nothing.
-    Exit status: 0 fine, 1 a threshold crossed.
+    Measures sequential writes and flushes of 4 KiB, 64 KiB and 1 MiB, and checks the relevant limits. The measurements use a file without a
+    name, so nothing is left behind. If DIR is a node directory, the report also describes its content. The directory is never changed.
+    Exit status: 0 fine, 1 a threshold is crossed.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def doctor(directory: str, quick: bool, as_object: bool) -> None:
 
 
 def _measured(directory: str, size: int, effort: Effort, progress: ProgressLine) -> Measured | None:
-    """None where there is no room."""
+    """None if there is no room to measure."""
     if size == 0:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Where the doctor's facts come from: the kernel's tables, the limits of this process, a scratch file without a name, a node's small files.
+"""The sources of the doctor's facts: kernel tables, the limits of this process, a scratch file without a name, and a node's small files.
 
-Only reading, but for the scratch file, which no directory ever lists: it is gone with the process, whatever ends it.
+Everything is only read, except the scratch file. It appears in no directory, and disappears with the process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAP_COUNT = "/proc/sys/vm/max_map_count"
 BLOCK_DEVICES = "/sys/dev/block"
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 WITHOUT_NAMELESS = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, errno.EINVAL})
-"""How file systems say that they cannot make a file without a name."""
+"""The error codes with which file systems report that they cannot create a file without a name."""
 BLOCK_BYTES = 512
 """The unit of a file's allocated size."""
 
 
 class ScratchFile:
-    """A probe (see `doctor.Probe`) in a directory that will not show it."""
+    """A probe (see `doctor.Probe`) in a directory that does not list it."""
 
     def __init__(self, directory: str) -> None:
         try:
@@ -58,7 +58,7 @@ class ScratchFile:
 
 @dataclass(frozen=True, slots=True)
 class GroupFound:
-    """One broker group of a node directory. Indexes are −1 for none; `clean`: its last process stopped in good order."""
+    """One broker group of a node directory. An index of −1 means none; `clean`: its last process stopped cleanly."""
 
     group: str
     replica: str
@@ -66,22 +66,22 @@ class GroupFound:
     clean: bool
     log_files: int
     log_bytes: int
-    """Of the log files, as the disk has them allocated."""
+    """Allocated bytes of the log files."""
     synced_index: int
     committed_index: int | None
     sealed_files: int = 0
-    """Log files whose digest a majority recorded, as its snapshot knows."""
+    """Log files whose digest was recorded by a majority, according to the snapshot."""
     differing_files: tuple[int, ...] = ()
-    """Of those the positions of the ones of which this node computed another digest."""
+    """The positions of those files for which this node computed another digest."""
     verified_ms: int | None = None
-    """When the log file that waits longest was read again, or written; None while nobody noted it."""
+    """When the log file with the oldest verification was last read or written; None if not recorded."""
     recovery: str | None = None
-    """What a recovery from a lost majority did to it, for people; None without one."""
+    """A description of the recovery from a lost majority, if there was one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFound:
-    """Whose directory it is and what stands there; `problem` is why the rest could not be read."""
+    """The owner and the content of a node directory; `problem` is why the rest could not be read."""
 
     cluster_id: str
     node: str
@@ -107,13 +107,13 @@ def read_facts(directory: str) -> Facts:
 
 
 def open_to_all(directory: str) -> bool:
-    """Whether every user of the machine can open what lies in a directory. Raises OSError."""
+    """Whether every user of the machine can open files in a directory. Raises OSError."""
     path = Path(os.path.realpath(directory))
     return all(found.stat().st_mode & stat.S_IXOTH for found in (path, *path.parents))
 
 
 def file_system(directory: str) -> str:
-    """The type of the file system that holds `directory`, by the longest mount point above it."""
+    """The type of the file system that holds `directory`, found by the longest mount point above it."""
     path = f"{os.path.realpath(directory)}/"
     best, kind = "", "unknown"
     try:
@@ -129,7 +129,7 @@ def file_system(directory: str) -> str:
 
 
 def rotational(device: int) -> bool | None:
-    """What the kernel says of the block device, or of the disk that a partition is on; None where it says nothing."""
+    """Whether the block device, or the disk of the partition, is rotational according to the kernel; None if unknown."""
     place = f"{BLOCK_DEVICES}/{os.major(device)}:{os.minor(device)}"
     for queue in (f"{place}/queue/rotational", f"{place}/../queue/rotational"):
         found = _number(queue)
@@ -139,7 +139,7 @@ def rotational(device: int) -> bool | None:
 
 
 def look_at_node(directory: str) -> NodeFound | None:
-    """What stands in a node directory, read only; None when it is no node's."""
+    """The content of a node directory, read-only; None if it is not a node directory."""
     disk = RealDisk()
     try:
         node = identity.read_node(disk, directory)
@@ -180,7 +180,7 @@ def _look_at_group(disk: RealDisk, root: str) -> GroupFound:
 
 
 def _sealed(disk: RealDisk, root: str, log_id: str) -> tuple[int, tuple[int, ...]]:
-    """How many files a majority sealed, and those of which this node computed something else (format §9, §11)."""
+    """The number of files sealed by a majority, and those for which this node computed another digest (format §9, §11)."""
     snapshot, noted = _note(disk, f"{root}/state/snapshot", log_id), _note(disk, f"{root}/state/digests", log_id)
     seals = {int(seal["base"]): seal["sha256"] for seal in snapshot.get("retained", {}).get("seals", ())}
     digests = {int(base): sha256 for base, sha256 in noted.get("digests", {}).items()}
@@ -192,7 +192,7 @@ def _verified_ms(disk: RealDisk, root: str, log_id: str) -> int | None:
 
 
 def _note(disk: RealDisk, path: str, log_id: str) -> dict[str, Any]:
-    """A file of `state/`; empty where it is missing, damaged or of another log: whoever opens the group says so."""
+    """A file of `state/`; empty if it is missing, damaged or of another log: opening the group reports such errors."""
     try:
         value = sealed_json.read(disk, path)
     except (FileNotFoundError, Damaged):
@@ -208,11 +208,11 @@ def _recovery(disk: RealDisk, root: str) -> str | None:
     if note["state"] != "done":
         return "a recovery was interrupted: run the same `ledgermq recover` again"
     gone = ", ".join(loss["given_up"]) or "nobody"
-    return f"begun anew behind entry {loss['index']} of log {loss['former_log_id']}, given up: {gone}"
+    return f"restarted behind entry {loss['index']} of log {loss['former_log_id']}; abandoned: {gone}"
 
 
 def _used_bytes(directory: str) -> int:
-    """What all files under a directory take on the disk. Files that vanish meanwhile take nothing."""
+    """The disk space of all files under a directory. Files that vanish during the walk count as zero."""
     used = 0
     for folder, _, names in os.walk(directory):
         for name in names:

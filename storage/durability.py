@@ -1,11 +1,11 @@
-"""What of a log is durable (format §7): the files with unsynced bytes, the one sync under way, the moments at which the synced mark moves.
+"""The durability of a log (format §7): files with unsynced bytes, the sync in progress, and when the synced mark moves.
 
-What lies where is none of its business: it is told of files, and of the end of the log as a mark. What holds here:
+This module does not know where entries lie: callers give it files, and the end of the log as a mark. Its invariants:
   `index` is the last entry covered by a finished sync, moved by `finish` and `cut`.
   `allowed` is the mark that `index` allows; the mark on disk is never above it.
 
 One owner calls everything here, except `SyncJob.run`, which may run on another thread. The first error of a write or a sync fences the
-log for good (invariant I9).
+log permanently (invariant I9).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledgermq.storage.synced_mark import SyncedMarkFile
 
 
 class Fence:
-    """Shut by the first failure: nothing is written or acknowledged afterwards, and nothing is tried again."""
+    """Shut by the first failure: afterwards the log writes and acknowledges nothing, and retries nothing."""
 
     def __init__(self) -> None:
         self.error: LogFenced | None = None
@@ -35,7 +35,7 @@ class Fence:
             raise self.error
 
     def shut(self, reason: str, cause: OSError | None = None, *, status: int = ExitCode.SYNC_FAILED) -> LogFenced:
-        """`cause` is given where no sync is involved: then a limit of the operating system is told from a disk that fails."""
+        """`cause` is given if no sync is involved: it tells a limit of the operating system from a failing disk."""
         if cause is not None and is_exhausted(cause):
             reason, status = f"{reason}; {LIMIT_REMEDY}, then start again", ExitCode.LIMIT
         self.error = LogFenced(reason, status)
@@ -45,7 +45,7 @@ class Fence:
 @dataclass(slots=True)
 class SyncJob:
     """One group commit: everything written before `EntryLog.begin_sync`. `run` blocks, is called once, on any thread, and raises OSError;
-    its outcome goes to `EntryLog.finish_sync`. `term` and `index` name the last entry it covers that is still in the log."""
+    its outcome is passed to `EntryLog.finish_sync`. `term` and `index` name the last entry it covers that is still in the log."""
 
     number: int
     term: int
@@ -58,7 +58,7 @@ class SyncJob:
     _rolled: bool
     _writer: LogWriter
     _taken: int
-    """What the writer had taken when the job began: it has to be in the files before they are synced."""
+    """Bytes that the writer held when the job began: they must be in the files before the sync."""
 
     def run(self) -> None:
         self._writer.drain(self._taken)
@@ -67,17 +67,17 @@ class SyncJob:
 
 
 class Durability:
-    """Of one log. Whoever writes to a file of it enters the file in `dirty` first."""
+    """The durability of one log. A caller that writes to a file must first add the file to `dirty`."""
 
     def __init__(
         self, disk: Disk, files: tuple[MappedFiles, IndexFiles], mark: SyncedMarkFile, writer: LogWriter, fence: Fence, index: int
     ) -> None:
-        """`index`: the last entry that recovery found; the mark follows with `found`, unless it found damage."""
+        """`index`: the last entry that recovery found. `found` sets the mark, unless recovery found damage."""
         self.index = index
         self.allowed = mark.value
         self.dirty: dict[DiskFile, None] = {}
         self.job: SyncJob | None = None
-        """The sync under way."""
+        """The sync in progress."""
         self._disk = disk
         self._data, self._index = files
         self._mark = mark
@@ -89,35 +89,35 @@ class Durability:
         self._rolled = False
 
     def found(self, end: SyncedMark) -> None:
-        """Recovery has made everything up to the end durable. Raises OSError."""
+        """Recovery has made everything up to `end` durable. Raises OSError."""
         self.allowed = end
         if self._mark.value != end:
             self._mark.write_and_sync(end)
 
     @property
     def is_dirty(self) -> bool:
-        """Something was written that no sync was begun for."""
+        """Whether there are bytes written after the last sync began."""
         return bool(self.dirty) or self._data.names_changed
 
     @property
     def marked(self) -> SyncedMark:
-        """The mark as it was written last."""
+        """The last mark written."""
         return self._mark.value
 
     @property
     def mark_pending(self) -> bool:
-        """The mark on disk lags behind what is durable."""
+        """Whether the mark on disk is behind what is durable."""
         return self._mark.value != self.allowed
 
     # Syncs
 
     def file_ended(self) -> None:
-        """The next sync covers the index too, and the mark follows it at once."""
+        """A log file was completed: the next sync also covers the index, and the mark follows that sync immediately."""
         self._rolled = True
 
     def begin(self, end: SyncedMark, *, idle: bool) -> SyncJob | None:
-        """A sync of everything written so far, up to `end`, or None when there is nothing to sync. With `idle` a lagging mark alone is
-        reason enough. Raises LogFenced."""
+        """A sync of everything written so far, up to `end`; None if there is nothing to sync. With `idle` a lagging mark alone is a reason.
+        Raises LogFenced."""
         assert self.job is None, "a sync is already under way"
         wants_mark = self.mark_pending
         if not self.is_dirty and not (wants_mark and (idle or self._mark_due)):
@@ -156,7 +156,7 @@ class Durability:
         return self.job
 
     def finish(self, job: SyncJob, error: OSError | None) -> None:
-        """The outcome of a job. Raises LogFenced after any error: what the disk holds is unknown from then on."""
+        """Record the outcome of a job. Raises LogFenced after any error: the content of the disk is then unknown."""
         assert job is self.job, "this sync is not the one under way"
         self.job = None
         for file in self._retired:
@@ -176,7 +176,7 @@ class Durability:
         self._mark_due = job._rolled
 
     def give_up(self) -> None:
-        """The sync under way, if any, is none any more: nothing it was to cover counts as durable."""
+        """Abandon the sync in progress, if any: nothing that it was to cover counts as durable."""
         self.job = None
 
     def close(self) -> None:
@@ -186,11 +186,11 @@ class Durability:
     # Files that go, and those that must stay open
 
     def is_busy(self, file: DiskFile) -> bool:
-        """Whether the file waits for a sync, or one is under way that covers it."""
+        """Whether the file waits for a sync, or the sync in progress covers it."""
         return file in self.dirty or file in self._index.dirty or (self.job is not None and file in self.job._files)
 
     def retire(self, file: DiskFile) -> None:
-        """The file was removed: no sync covers it any more, and it is closed as soon as none does."""
+        """The file was removed: later syncs do not cover it, and it is closed when no sync in progress uses it."""
         self._index.dirty.pop(file, None)
         self.dirty.pop(file, None)
         if self.job is None:
@@ -201,11 +201,11 @@ class Durability:
     # The mark outside of syncs
 
     def lower(self, mark: SyncedMark) -> None:
-        """Durably, before the first byte goes: else what is cut would be missed as damage after a crash. Raises OSError."""
+        """Lower the mark durably before the first byte is erased; otherwise a crash would make the cut look like damage. Raises OSError."""
         self._mark.lower(mark)
 
     def cut(self, end: SyncedMark) -> None:
-        """The log ends with `end` now: nothing behind it is durable, whatever a sync under way covers."""
+        """The log now ends with `end`: nothing behind it is durable, whatever a sync in progress covers."""
         if self.allowed.index > end.index:
             self.allowed = end
         if self.job is not None and self.job.index > end.index:
@@ -213,8 +213,8 @@ class Durability:
         self.index = min(self.index, end.index)
 
     def raise_mark_to(self, index: int) -> None:
-        """Have a mark on disk that is not below `index`, which is durable. Raises OSError before it is written; a failed sync of it fences
-        the log (LogFenced): a full disk is no excuse for a sync."""
+        """Ensure a mark on disk that is at or above `index`, which is durable. Raises OSError if it could not be written. A failed sync of
+        the mark fences the log (LogFenced), even on a full disk."""
         if self._mark.value.index >= index and not self._mark.unsynced:
             return
         self._mark.write(self.allowed)

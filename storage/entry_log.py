@@ -1,7 +1,7 @@
 """The entry log of one replica (format §2, §3, §5, §7): append, read, truncate, group commit.
 
-Here the log grows, is cut and is trimmed: bytes, index units and term runs go together. Where entries lie is `placing.py`, what of them is
-durable `durability.py`, recovery `log_recovery.py`. Roles, votes and commit are unknown here.
+The log is appended to, cut and trimmed here: bytes, index units and term runs change together. `placing.py` decides where entries lie,
+`durability.py` tracks what is durable, `log_recovery.py` recovers. Roles, votes and commit are not known here.
 
 Counters, and what holds between them:
   begin_index ≤ durable_index + 1 ≤ end_index + 1.
@@ -9,8 +9,8 @@ Counters, and what holds between them:
   `end_index` is the last entry appended (begin_index − 1 for none), moved by `append_…` and `truncate_from`.
   `durable_index` is the last entry covered by a finished sync (`durability.py`).
 
-One owner calls everything here, except `SyncJob.run`, which may run on another thread while the owner goes on appending, truncating and
-reading. After the first error of a write or a sync the log is fenced for good (invariant I9).
+One owner calls everything here, except `SyncJob.run`, which may run on another thread while the owner continues to append, truncate and
+read. After the first error of a write or a sync the log is fenced permanently (invariant I9).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ UNITS_A_READ = 4096
 BEFORE_BODY_BYTES = HEADER_BYTES - CRC_WORDS_AT - 4
 """An entry's header ends with the CRC of its body and the body's size."""
 _INDEX_AT = 8
-"""Of the index in an entry's header."""
+"""The offset of the index in an entry's header."""
 
 
 class EntryLog:
-    """One log. Open it with `EntryLog.open`; `report` tells what recovery did."""
+    """One log. Open it with `EntryLog.open`; `report` describes the recovery."""
 
     recovery_type: type[Recovery] = Recovery
 
@@ -87,11 +87,11 @@ class EntryLog:
         self._writer = writer
         self._reserve = min(RESERVE_BYTES_MAX, data.file_bytes // RESERVE_FRACTION)
         self._known_from = report.known_from
-        """Bytes from here to the end were written or verified by this process: only these are served from maps."""
+        """The bytes from here to the end were written or verified by this process: only these are served from maps."""
 
     @classmethod
     def create(cls, disk: Disk, directory: str, identity: Identity) -> None:
-        """Make an empty log in an existing, empty directory; durable when this returns, but for the directory's own name."""
+        """Create an empty log in an existing, empty directory; durable on return, except for the directory's own name."""
         for name in ("data", "index"):
             disk.mkdirs(f"{directory}/{name}")
         empty = SyncedMark(chain_crc=chain_seed(identity.log_id))
@@ -109,11 +109,11 @@ class EntryLog:
         writer: LogWriter | None = None,
         phases: Phases | None = None,
     ) -> EntryLog:
-        """Recover the log of `directory`. `clean` says that the last owner stopped in good order; `submit` makes files ahead of need;
-        `writer` appends to them (by default with `pwrite`) and belongs to this log from now on.
+        """Recover the log in `directory`. `clean`: the last owner stopped cleanly. `submit` runs the creation of files ahead of need.
+        `writer` appends to them (by default with `pwrite`); the log owns it from now on.
 
-        Damage at or below the synced mark opens the log fenced (exit code 75) with nothing touched. Raises Unusable, Damaged (a damaged
-        mark or begin file), UnknownFormat, OSError.
+        Damage at or below the synced mark opens the log fenced (exit code 75), without changing anything. Raises Unusable, Damaged (a
+        damaged mark or begin file), UnknownFormat, OSError.
         """
         phases, writer = phases or Phases(), writer or LogWriter()
         with phases.phase("log_files"):
@@ -141,7 +141,7 @@ class EntryLog:
 
     @property
     def fenced(self) -> LogFenced | None:
-        """Why the log takes nothing any more, if so."""
+        """Why the log is fenced; None if it is not."""
         return self._fence.error
 
     @property
@@ -151,17 +151,17 @@ class EntryLog:
 
     @property
     def dirty(self) -> bool:
-        """Something was written that no sync was begun for."""
+        """Whether there are bytes written after the last sync began."""
         return self._durability.is_dirty
 
     @property
     def synced_mark(self) -> SyncedMark:
-        """The mark as it was written last."""
+        """The last mark written."""
         return self._durability.marked
 
     @property
     def mark_pending(self) -> bool:
-        """The mark on disk lags behind `durable_index`: at idle, `begin_sync(idle=True)` brings it up."""
+        """Whether the mark on disk is behind `durable_index`; an idle node raises it with `begin_sync(idle=True)`."""
         return self._durability.mark_pending
 
     @property
@@ -171,7 +171,7 @@ class EntryLog:
 
     @property
     def locked_bytes(self) -> int:
-        """Memory that this log keeps from being paged out."""
+        """Memory of this log that is locked against paging."""
         return self._data.locked_bytes + self._writer.locked_bytes
 
     def term_runs(self) -> list[Run]:
@@ -179,14 +179,15 @@ class EntryLog:
         return list(self._runs)
 
     def term_at(self, index: int) -> int:
-        """The term of an entry; for the one before the first, what the begin says (−1 in a whole log)."""
+        """The term of an entry; before the first entry, the term in the begin file (−1 in a log that was never trimmed)."""
         if index == self.begin_index - 1:
             return self.begin_term
         self._require_entry(index)
         return self._runs[bisect_right(self._runs, index, key=lambda run: run[0]) - 1][1]
 
     def chain_at(self, index: int) -> int:
-        """The stored chain CRC of an entry; before the first, what the begin says (the seed in a whole log)."""
+        """The stored chain CRC of an entry; before the first entry, the one in the begin file (the seed in a log that was never
+        trimmed)."""
         if index == self.end_index:
             return self.end_chain
         if index == self.begin_index - 1:
@@ -205,7 +206,7 @@ class EntryLog:
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         """Entries from `first_index` on: at least one, then up to `max_bytes`, never across a term run or a file. Bytes of the hot tail are
-        a view of the map and change if the entries are truncated; others are a copy. Raises OSError, Damaged."""
+        a view of the map and change if the entries are truncated; others are copied. Raises OSError, Damaged."""
         self._require_entry(first_index)
         run = bisect_right(self._runs, first_index, key=lambda run: run[0])
         last = self._runs[run][0] - 1 if run < len(self._runs) else self.end_index
@@ -236,12 +237,12 @@ class EntryLog:
         )
 
     def record_at(self, physical_offset: int, size: int) -> memoryview:
-        """Bytes at the place a consume queue names. Raises OSError."""
+        """The bytes at the position in a consume queue unit. Raises OSError."""
         return self._bytes(physical_offset, size)
 
     def whole_record_at(self, physical_offset: int, size: int) -> memoryview:
-        """The message record at the place a consume queue names. One that this process neither wrote nor verified is held against the CRC
-        in front of it. Raises OSError, LogDamaged."""
+        """The message record at the position in a consume queue unit. A record that this process neither wrote nor verified is checked
+        against the CRC in front of it. Raises OSError, LogDamaged."""
         if self.is_verified(physical_offset):
             return self._bytes(physical_offset, size)
         data = self._bytes(physical_offset - BEFORE_BODY_BYTES, size + BEFORE_BODY_BYTES)
@@ -250,16 +251,16 @@ class EntryLog:
         return data[BEFORE_BODY_BYTES:]
 
     def index_at(self, physical_offset: int) -> int:
-        """The index of the entry whose message record lies at the place a consume queue names. Raises OSError, LogDamaged."""
+        """The index of the entry whose message record lies at the position in a consume queue unit. Raises OSError, LogDamaged."""
         pos = physical_offset - HEADER_BYTES
         index = int.from_bytes(self._bytes(pos + _INDEX_AT, 8), "big")
-        # Rot in the header of an entry that was not read in this life must not name another one.
+        # A damaged header of an entry that this process has not read must not lead to another entry.
         if not self.begin_index <= index <= self.end_index or self.pos_of(index) != pos:
             raise LogDamaged(f"the header of the entry at {pos} is not what was stored there")
         return index
 
     def is_verified(self, pos: int) -> bool:
-        """Whether what lies at `pos` was written or verified by this process."""
+        """Whether the bytes at `pos` were written or verified by this process."""
         return pos >= self._known_from
 
     # Appending
@@ -301,8 +302,8 @@ class EntryLog:
         return ranges
 
     def append_range(self, entries: Range) -> Range:
-        """Append a range that was verified (`verify_range`), verbatim. It must continue the log in index, term, chain and position: raises
-        BadRange otherwise, NoSpace (nothing was appended), LogFenced."""
+        """Append a verified range (`verify_range`) unchanged. It must continue the log in index, term, chain and position; raises BadRange
+        otherwise, NoSpace (nothing was appended), LogFenced."""
         self._fence.require_open()
         if (entries.first_index, entries.prev_chain) != (self.end_index + 1, self.end_chain) or entries.term < self.end_term:
             raise BadRange(f"range {entries.first_index} of term {entries.term} does not continue {self.end_index} of {self.end_term}")
@@ -321,8 +322,8 @@ class EntryLog:
     # Truncating
 
     def truncate_from(self, index: int) -> None:
-        """Remove the entry `index` and everything behind it, and the blank before it if it begins a file: the log then ends with
-        `index` − 1. The mark is lowered durably before the first byte is erased."""
+        """Remove the entry `index` and everything behind it, and the blank before it if it starts a file: the log then ends with `index` −
+        1. The mark is lowered durably before the first byte is erased."""
         self._fence.require_open()
         self._require_entry(index)
         assert index > self.begin_index or index == 0, f"entry {index} is the first of a trimmed log: it is committed"
@@ -336,7 +337,7 @@ class EntryLog:
             if self._durability.marked.index > last:
                 self._lower_mark(mark)
             self._durability.cut(mark)
-            # Nothing may be copied into the files behind the end any more.
+            # The writer must not copy bytes behind the new end any more.
             self._writer.drain()
             self._erase(end, index)
         except OSError as error:
@@ -350,7 +351,7 @@ class EntryLog:
         self._durability.lower(mark)
 
     def _erase(self, end: int, index: int) -> None:
-        """Zero the bytes from `end` to the present end; whole files behind the next one go away."""
+        """Zero the bytes from `end` to the current end; files behind the next one are removed."""
         spare = self._data.base_of(end) + 2 * self._data.file_bytes
         for file in self._data.drop_from(spare):
             self._durability.retire(file)
@@ -366,10 +367,10 @@ class EntryLog:
     # Trimming
 
     def trim(self, begin_index: int) -> list[str]:
-        """Let the log begin with `begin_index`, the first entry of a file and durable: the files before it go, and the index files that
-        describe nothing else. Returns the paths removed. Raises NoSpace (nothing was changed), LogFenced.
+        """Make the log begin with `begin_index`, the first entry of a file, which is durable. Removes the files before it, and index files
+        that describe only removed entries. Returns the removed paths. Raises NoSpace (nothing was changed), LogFenced.
 
-        The begin is on stable storage before the first file goes; the names go at once and durably with the next sync."""
+        The begin file is durable before the first file is removed; removed names become durable with the next sync."""
         self._fence.require_open()
         self._require_entry(begin_index)
         pos = self.pos_of(begin_index)
@@ -378,7 +379,7 @@ class EntryLog:
             return []
         begin = Begin(begin_index, pos, self.term_at(begin_index - 1), self.chain_at(begin_index - 1))
         try:
-            # Whoever finds the begin shall find a mark that is not older.
+            # A process that finds the new begin must not find an older mark.
             self._durability.raise_mark_to(begin_index)
             write_begin(self._disk, self._directory, self._log_id, begin)
         except OSError as error:
@@ -405,21 +406,21 @@ class EntryLog:
     # Durability
 
     def begin_sync(self, *, idle: bool = False) -> SyncJob | None:
-        """A group commit of everything written so far, or None when there is nothing to sync. At most one is under way. With `idle` a
-        lagging mark alone is reason enough."""
+        """Start a group commit of everything written so far; None if there is nothing to sync. At most one is in progress. With `idle` a
+        lagging mark alone is a reason."""
         self._fence.require_open()
         if self.dirty or idle:
             self._adopt()
         return self._durability.begin(self._mark_of_end(), idle=idle)
 
     def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
-        """The outcome of a job. Raises LogFenced after any error: what the disk holds is unknown from then on."""
+        """Record the outcome of a job. Raises LogFenced after any error: the content of the disk is then unknown."""
         self._durability.finish(job, error)
         self._data.sweep(self.end_pos, self._durability.is_busy)
         self._index.files.close_idle(self._durability.is_busy)
 
     def flush_mark(self) -> None:
-        """Sync everything here and now, the mark last: for a stop in good order, with no job under way. Raises LogFenced."""
+        """Sync everything now, the mark last: for a clean stop, without a job in progress. Raises LogFenced."""
         self._fence.require_open()
         self._durability.file_ended()
         self._data.stop_preparing()
@@ -436,15 +437,15 @@ class EntryLog:
             raise self._fence.shut(f"a sync of the index failed: {failure}") from failure
 
     def give_up(self) -> None:
-        """The sync under way, if any, is none any more: nothing it was to cover counts as durable. Only for an owner that abandons the log,
+        """Abandon the sync in progress, if any: nothing that it was to cover counts as durable. Only for an owner that abandons the log,
         when no thread works on the job."""
         self._durability.give_up()
 
     def close(self) -> None:
-        """Let go of all files. A job under way must have finished."""
+        """Close all files. A job in progress must have finished."""
         assert self._durability.job is None, "a sync is still under way"
         if self.fenced is None:
-            # Whoever needs these bytes to be safe syncs first, and hears of the failure there.
+            # A caller that needs these bytes to be safe has synced before, and has seen that error.
             with suppress(OSError):
                 self._writer.drain()
         self._writer.close()
@@ -455,7 +456,7 @@ class EntryLog:
     # Writing
 
     def _make_room(self, end: int, count: int, *, control: bool) -> None:
-        """Have files and index blocks for everything up to `end`; unless `control`, a reserve behind it too. Raises NoSpace."""
+        """Ensure files and index blocks for everything up to `end` and, unless `control`, a reserve behind it. Raises NoSpace."""
         wanted = end if control else end + self._reserve
         try:
             self._adopt_next()
@@ -463,7 +464,7 @@ class EntryLog:
                 self._data.extend()
             self._index.reserve(self.end_index + 1 + count, control=control)
             for base in range(self._data.base_of(self.end_pos), end, self._data.file_bytes):
-                # Opened before anything is written, so that a process at its limit of descriptors refuses instead of stopping half-way.
+                # Opened before anything is written, so that a process at its limit of descriptors refuses instead of failing halfway.
                 self._writer.ready(self._data.at(base))
         except OSError as error:
             if is_exhausted(error):
@@ -471,24 +472,25 @@ class EntryLog:
             raise self._fence.shut(f"making room for the log failed: {error}", error) from error
 
     def _adopt(self) -> None:
-        """Give a file that was made ahead its name, so that the sync at hand makes the name durable."""
+        """Give a file that was created ahead its name, so that the next sync makes the name durable."""
         try:
             self._adopt_next()
         except OSError as error:
             raise self._fence.shut(f"making room for the log failed: {error}", error) from error
 
     def _adopt_next(self) -> None:
-        """Never a second file ahead of the one being written, although one may be ready: after a truncation."""
+        """Adopt the next file, but never a second one ahead of the file being written; after a truncation one may be ready."""
         if self._data.end <= self._data.base_of(self.end_pos) + self._data.file_bytes:
             self._data.adopt_if_ready()
 
     def _prepare(self) -> None:
-        """Have the next file made once a quarter of the last one is used."""
+        """Start creating the next file when a quarter of the last one is used."""
         if self._data.end - self.end_pos < self._data.file_bytes - self._data.file_bytes // 4:
             self._data.prepare()
 
     def _write(self, entries: Range) -> None:
-        """Bytes and units of one range whose place and room are settled. Any failure fences: what was written is unknown."""
+        """Write bytes and units of one range whose position and room are settled. Any failure fences the log: what was written is
+        unknown."""
         try:
             if entries.pos != self.end_pos:
                 self._put(self.end_pos, make_blank(entries.pos - self.end_pos))
@@ -513,7 +515,7 @@ class EntryLog:
         file = self._data.at(pos)
         inside = pos % self._data.file_bytes
         if pos + length > self._known_from:
-            # Also of a range that began before this start, the newest part may not be in the file yet.
+            # The newest part may not be in the file yet, also of a range that began before this process started.
             held = self._writer.held(file, inside, length)
             if held is not None:
                 return memoryview(held)

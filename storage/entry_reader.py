@@ -1,9 +1,9 @@
-"""Entries at given places of the log, whole, for readers beside its owner: as few reads and copies as their places allow.
+"""Reading whole entries at given positions of the log, for readers beside its owner, with as few reads and copies as possible.
 
-Places come from a consume queue, ascending. Where entries lie one behind the other they are one read and stay one piece. Where entries of
-others lie between them, the log is read in blocks, which the next queue finds again: so many queues that were written together are read
-together. Everything goes through `LogReader`: `pread` only, never above its limits (a file that lost its backing is an error here, not a
-signal). Heads of entries are compared with what was asked for; their checksums are for whoever uses the bytes.
+Positions come from a consume queue, ascending. Adjacent entries are one read and stay one piece. If entries of other queues lie between
+them, the log is read in blocks that the next queue can reuse: queues that were written together are then read together. All reads go
+through `LogReader`: `pread` only, within its limits (a file that lost its blocks gives an error, not a signal). The headers of entries are
+compared with the request; the consumer of the bytes verifies their checksums.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from ledgermq.storage.log_reader import LogReader
 BLOCK_BYTES = 1 << 20
 BLOCKS_MAX = 16
 OVER_BYTES = 64 << 10
-"""A block is read so much longer, for entries that begin in it and end behind it; longer ones are read by themselves."""
+"""A block read is extended by this much, for entries that begin in the block and end behind it; longer ones are read by themselves."""
 LONG_RUN_BYTES = 64 << 10
-"""Runs that are so long, on average, are read one by one."""
+"""Runs at least this long on average are read one by one."""
 SPAN_BYTES = 8 << 20
-"""One call reads no further than so much of the log, however little of it was asked for."""
+"""One call reads at most this much of the log, however little of it was requested."""
 _ALIKE_MAX = 4096
 _FEW = 16
 _HEAD = np.dtype(PREFIX.descr[: [name for name, *_ in PREFIX.descr].index("physical_offset") + 1])
-"""The head of an entry as far as it says which one it is."""
+"""The part of an entry's header that identifies the entry."""
 _HEAD_BYTES = np.dtype(f"V{_HEAD.itemsize}")
 
 Piece = bytes | memoryview
 
 
 def gather(data: Piece, starts: I64, sizes: I32) -> list[Piece]:
-    """The entries at `starts` of `data`, in order, as pieces to be joined: one where they lie together or have one length."""
+    """The entries at `starts` of `data`, in order, as pieces to join: a single piece if they are adjacent or have equal length."""
     view = memoryview(data)
     first, size = int(starts[0]), int(sizes[0])
     if bool((starts[1:] == starts[:-1] + sizes[:-1]).all()):
@@ -53,7 +53,7 @@ def gather(data: Piece, starts: I64, sizes: I32) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for."""
+    """The requested entries."""
 
     positions: I64
     sizes: I32
@@ -61,7 +61,7 @@ class Wanted:
     first_offset: int
 
     def compare(self, data: Piece, pos: int, low: int, high: int) -> None:
-        """That `data`, which lies at `pos`, has the heads of the entries low … high−1 at their places. Raises LogDamaged."""
+        """Check that `data`, read at `pos`, has the headers of the entries low … high−1 at their positions. Raises LogDamaged."""
         positions = self.positions[low:high]
         heads = windows(data, _HEAD_BYTES)[positions - pos].view(_HEAD)
         good = (heads["magic"] == ENTRY_MAGIC) & (heads["size"] == self.sizes[low:high]) & (heads["pos"] == positions)
@@ -73,7 +73,7 @@ class Wanted:
 
 
 class EntryReader:
-    """Reads entries of one broker group's log. Any thread; bounded by `BLOCKS_MAX` blocks."""
+    """Reads entries of one broker group's log. Any thread; memory is bounded by `BLOCKS_MAX` blocks."""
 
     def __init__(self, reader: LogReader, file_bytes: int) -> None:
         self.reader = reader
@@ -82,14 +82,14 @@ class EntryReader:
         self._lock = threading.Lock()
 
     def fits(self, positions: I64, sizes: I32, max_bytes: int) -> int:
-        """How many of these entries are one answer: at least one, within `max_bytes` and within what one call reads."""
+        """How many of these entries fit one answer: at least one, within `max_bytes` and the limit of one call."""
         count = int(np.searchsorted(np.cumsum(sizes, dtype=np.int64), max_bytes, side="right"))
         reach = int(np.searchsorted(positions + sizes, int(positions[0]) + max(SPAN_BYTES, max_bytes), side="right"))
         return max(1, min(count, reach))
 
     def read(self, positions: I64, sizes: I32, queue: int, first_offset: int) -> list[Piece] | None:
-        """The entries at these positions, ascending, which are those of a queue from an offset on, as pieces to be joined. None when
-        retention took some of them. Raises OSError, LogDamaged."""
+        """The entries at these ascending positions, which belong to one queue from `first_offset` on, as pieces to join. None if retention
+        removed some of them. Raises OSError, LogDamaged."""
         wanted = Wanted(positions, sizes, queue, first_offset)
         breaks = np.flatnonzero(positions[1:] != positions[:-1] + sizes[:-1]) + 1
         runs = len(breaks) + 1
@@ -117,7 +117,7 @@ class EntryReader:
             base = int(blocks[low])
             starts, lengths = positions[low:high] - base, sizes[low:high]
             ends = starts + lengths
-            # Positions rise, so only the last entry that begins in a block can end far behind it.
+            # Positions ascend, so only the last entry that begins in a block can end far behind it.
             long = int(ends[-1]) > BLOCK_BYTES + OVER_BYTES
             last = len(starts) - 1 if long else len(starts)
             if last:

@@ -1,7 +1,7 @@
-"""The digest of a log file by which replicas compare it: SHA-256 over the SHA-256 digests of its chunks of 1 MiB (format §11).
+"""The digest of a log file, by which replicas compare it: SHA-256 over the SHA-256 digests of its chunks of 1 MiB (format §11).
 
-Reads with `pread` through a handle of its own, so that it may run on any thread; how fast is the caller's business, who is told after every
-chunk. Whether the file is complete and committed is the caller's business, too.
+Reads with `pread` through its own handle, so any thread may compute it. The caller paces the work, being called after every chunk, and
+decides whether the file is complete and committed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ CHUNK_BYTES = 1 << 20
 
 
 def read_chunks(disk: Disk, path: str, *, from_medium: bool = False) -> Iterator[bytes]:
-    """The chunks of a whole file, through a handle of its own; `from_medium`: not from what the system keeps in memory, as far as that can
-    be asked for. Raises OSError."""
+    """The chunks of a whole file, read through its own handle. `from_medium`: bypass the page cache as far as the system allows. Raises
+    OSError."""
     file = disk.open(path)
     try:
         for offset in range(0, file.size, CHUNK_BYTES):
@@ -33,7 +33,8 @@ def read_chunks(disk: Disk, path: str, *, from_medium: bool = False) -> Iterator
 
 
 def file_digest(disk: Disk, path: str, step: Callable[[int], None]) -> str:
-    """The digest, hexadecimal. `step` is called with the length of every chunk read; what it raises ends the work. Raises OSError."""
+    """The digest in hexadecimal. `step` is called with the length of every chunk read; an exception from it ends the work. Raises
+    OSError."""
     whole = hashlib.sha256()
     for chunk in read_chunks(disk, path):
         whole.update(hashlib.sha256(chunk).digest())

@@ -1,4 +1,4 @@
-"""Hard state (format §8): the term and the vote of a replica, durable before anything that depends on them leaves the node.
+"""Hard state (format §8): the term and vote of a replica, durable before any message that depends on them is sent.
 
 A thin layer over `slots.py`.
 """
@@ -36,7 +36,7 @@ class HardStateFile:
         return cls(SlotFile.open(disk, path, MAGIC, _PAYLOAD.size))
 
     def save(self, value: HardState) -> None:
-        """Make `value` durable; returns when it is. Terms never fall, and a vote is never taken back within its term."""
+        """Save `value` durably. Terms never decrease, and a vote never changes within its term."""
         old = self.value
         forward = value.term > old.term or (value.term == old.term and old.vote in (None, value.vote))
         assert forward, f"hard state {old} must not become {value}"
@@ -51,8 +51,8 @@ class HardStateFile:
 
 
 def raise_term(disk: Disk, path: str, term: int) -> None:
-    """A replica's term is never below that of its log, also of one that was given to it while it was not open. Takes back no vote: in a
-    higher term there is none. Raises Damaged, OSError."""
+    """Ensure that a replica's term is at or above that of its log, also for a log that was installed while the replica was closed. Takes
+    back no vote: in a higher term there is none. Raises Damaged, OSError."""
     file = HardStateFile.open(disk, path)
     try:
         if file.value.term < term:

@@ -1,8 +1,7 @@
-"""`heard` in a replica's `state/`: what an observer last heard of its leader, and when. For the day on which nobody else can be asked.
+"""`heard` in a replica's `state/`: the last report an observer received from its leader, and when; used when no other replica is left.
 
-Written about once a second while the leader is heard (`node/replica/hosting/running.py`), read by `new_cluster.py` when the observer
-is to go on alone:
-what the leader had by then and this log lacks is lost for certain; what came later is not known to anybody here.
+`node/replica/hosting/running.py` writes it about once per second while the leader is heard. `new_cluster.py` reads it when the observer is
+to continue alone: entries that the leader had by then and this log lacks are lost; later ones are unknown here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LastHeard:
-    """Of the leader of `term`: its log's last entry and its commit index, as of `heard_ms` on this node's clock."""
+    """The report of the leader of `term`: the last entry of its log and its commit index, as of `heard_ms` on this node's clock."""
 
     leader: str
     term: int
@@ -31,12 +30,12 @@ class LastHeard:
 
 
 def heard_value(log_id: str, heard: LastHeard) -> Mapping[str, Any]:
-    """As it stands in the file."""
+    """The content of the file."""
     return {"v": VERSION, "log_id": log_id, **asdict(heard)}
 
 
 def read_heard(disk: Disk, root: str, log_id: str) -> LastHeard | None:
-    """None when nothing was noted of this log, or the note is damaged: then nothing is known. Raises OSError."""
+    """None if no report about this log was recorded, or the record is damaged. Raises OSError."""
     path = f"{root}/state/{HEARD_FILE}"
     if not disk.exists(path):
         return None

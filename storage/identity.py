@@ -1,7 +1,7 @@
-"""Who a directory belongs to (format §9): minting, writing, reading and comparing identities.
+"""The owner of a directory (format §9): creating, writing, reading and comparing identities.
 
-A directory is opened only after its identity was compared; the messages of this module are what an operator sees who pointed a node at the
-wrong place. Random and clock values are passed in.
+A directory is opened only after its identity was compared. An operator who configured a wrong directory sees the messages of this module.
+Random and clock values are passed in.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, Unusable
 
 FORMAT_VERSION = 1
-"""Directories are made in this version."""
+"""The format version of new directories."""
 FORMAT_MAX = 1
-"""The highest version this program reads; it reads the one before as well, and leaves a directory in the version it has."""
+"""The highest version that this program reads. It also reads the version before, and keeps the version of an existing directory."""
 IDENTITY_FILE = "identity.json"
 NODE_FILE = "node.json"
 PEERS_FILE = "peers.json"
@@ -37,7 +37,7 @@ INDEX_FILE_BYTES = 167_772_160
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Whose node directory this is (`node.json`)."""
+    """The owner of a node directory (`node.json`)."""
 
     cluster_id: str
     node: str
@@ -46,7 +46,7 @@ class NodeIdentity:
 
 
 def mint_log_id(cluster_id: str, group: str) -> str:
-    """The one log id of a broker group: every replica computes the same at bootstrap."""
+    """The log id of a broker group: every replica computes the same one at bootstrap."""
     return str(uuid.uuid5(uuid.UUID(cluster_id), group))
 
 
@@ -90,7 +90,7 @@ def write_identity(disk: Disk, root: str, identity: Identity) -> None:
 
 
 def read_identity(disk: Disk, root: str) -> Identity | None:
-    """None when the directory has no identity. Raises Damaged, UnknownFormat."""
+    """None if the directory has no identity. Raises Damaged, UnknownFormat."""
     value = _read(disk, f"{root}/{IDENTITY_FILE}")
     return None if value is None else Identity(**_exactly(f"{root}/{IDENTITY_FILE}", value, Identity.__dataclass_fields__))
 
@@ -100,18 +100,18 @@ def write_node(disk: Disk, directory: str, node: NodeIdentity) -> None:
 
 
 def workers_in(disk: Disk, directory: str) -> list[str]:
-    """The directories inside of a node directory that belong to further workers of the node, each a node directory of its own."""
+    """The subdirectories of a node directory that belong to further workers of the node; each is a node directory of its own."""
     return [name for name in sorted(disk.listdir(directory)) if WORKER_NAME(name) and disk.exists(f"{directory}/{name}/{NODE_FILE}")]
 
 
 def read_node(disk: Disk, directory: str) -> NodeIdentity | None:
-    """None when the directory has no identity. Raises Damaged, UnknownFormat."""
+    """None if the directory has no identity. Raises Damaged, UnknownFormat."""
     value = _read(disk, f"{directory}/{NODE_FILE}")
     return None if value is None else NodeIdentity(**_exactly(f"{directory}/{NODE_FILE}", value, NodeIdentity.__dataclass_fields__))
 
 
 def compare_node(directory: str, found: NodeIdentity, cluster_id: str, node: str) -> None:
-    """Raises Unusable when a node directory belongs to somebody else."""
+    """Raises Unusable if a node directory belongs to another cluster or node."""
     if found.cluster_id != cluster_id:
         raise Unusable(
             f"{directory} belongs to cluster {found.cluster_id}, this node to {cluster_id}: set the data directory of this node to its own"
@@ -121,7 +121,7 @@ def compare_node(directory: str, found: NodeIdentity, cluster_id: str, node: str
 
 
 def compare(root: str, found: Identity, wanted: Identity) -> None:
-    """Raises Unusable when a group directory belongs to somebody else. File sizes and incarnation are the directory's own affair."""
+    """Raises Unusable if a group directory belongs to another replica. File sizes and incarnation are not compared."""
     for what, has, needs in (
         ("cluster", found.cluster_id, wanted.cluster_id),
         ("broker group", found.group, wanted.group),
@@ -133,7 +133,7 @@ def compare(root: str, found: Identity, wanted: Identity) -> None:
 
 
 def read_peers(disk: Disk, state_directory: str) -> dict[str, str]:
-    """Incarnations of the peers met so far; empty when none was recorded."""
+    """Incarnations of the peers met so far; empty if none is recorded."""
     path = f"{state_directory}/{PEERS_FILE}"
     if not disk.exists(path):
         return {}
@@ -144,7 +144,7 @@ def read_peers(disk: Disk, state_directory: str) -> dict[str, str]:
 
 
 def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
-    """The peers that have recorded this directory's incarnation; empty when none did yet."""
+    """The peers that have recorded this directory's incarnation; empty if none has yet."""
     path = f"{state_directory}/{PEERS_FILE}"
     met_by = sealed_json.read(disk, path).get("met_by", []) if disk.exists(path) else []
     if not isinstance(met_by, list):
@@ -153,8 +153,8 @@ def read_met_by(disk: Disk, state_directory: str) -> frozenset[str]:
 
 
 def read_vouched(disk: Disk, state_directory: str) -> bool:
-    """Whether this directory was found to be one of those that began the group
-    (node/replica/peers/formation_check.py); never taken back."""
+    """Whether the peers confirmed that this directory took part in the formation of the group (node/replica/peers/formation_check.py);
+    never revoked."""
     path = f"{state_directory}/{PEERS_FILE}"
     vouched = sealed_json.read(disk, path).get("vouched", False) if disk.exists(path) else False
     if not isinstance(vouched, bool):
@@ -163,7 +163,7 @@ def read_vouched(disk: Disk, state_directory: str) -> bool:
 
 
 def read_peer_boots(disk: Disk, state_directory: str) -> dict[str, tuple[str, int, str]]:
-    """Node → (incarnation, generation, word) of the last start that each peer told of; empty when none did."""
+    """Node → (incarnation, generation, boot id prefix) of the last start that each peer reported; empty if none is recorded."""
     path = f"{state_directory}/{PEERS_FILE}"
     boots = sealed_json.read(disk, path).get("boots", {}) if disk.exists(path) else {}
     if not isinstance(boots, dict):
@@ -190,18 +190,18 @@ def write_peers(
 
 @dataclass(frozen=True, slots=True)
 class Boots:
-    """The starts of a process on one directory: how many, and the first characters of the boot ids of the last of them, the newest last."""
+    """The starts of processes on one directory: their number, and prefixes of the last boot ids, newest last."""
 
     generation: int = 0
     words: tuple[str, ...] = ()
 
     def begun(self, boot_id: str) -> Boots:
-        """With one more start."""
+        """This record with one more start."""
         return Boots(self.generation + 1, (*self.words, boot_id[:BOOT_WORD_CHARS])[-BOOTS_LISTED:])
 
 
 def note_boot(disk: Disk, state_directory: str, boot_id: str) -> Boots:
-    """Record a start durably, before the process says anything to anybody. Raises Damaged."""
+    """Record a start durably, before the process sends any message. Raises Damaged."""
     path = f"{state_directory}/{BOOTS_FILE}"
     former = Boots()
     if disk.exists(path):
@@ -226,5 +226,5 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
 
 def _exactly(path: str, value: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     if value.keys() != fields.keys():
-        raise Damaged(f"{path} has the keys {sorted(value)}, expected {sorted(fields)}: it was edited by hand")
+        raise Damaged(f"{path} has the keys {sorted(value)}, expected {sorted(fields)}: was it edited by hand?")
     return value

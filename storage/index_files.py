@@ -1,8 +1,8 @@
 """The index files of an entry log (format §5): 32 bytes per entry, at index × 32.
 
-Derived from the log and rebuilt from it where they disagree; nothing here decides what is true. Written with `pwrite`. The files are
-sparse, except for a stretch of blocks in front of the end that is made real ahead of need: so a full disk is noticed before anything of
-a batch was written, and control records still find room (the reserve).
+Derived from the log, and rebuilt from it where they differ; this file decides nothing. Written with `pwrite`. The files are sparse, except
+that the blocks in front of the end are allocated ahead of need: a full disk is noticed before any byte of a batch is written, and control
+records still find room (the reserve).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UNIT_MAGIC = 1
 Units = NDArray[np.void]
 
 REAL_UNITS = 8192
-"""Blocks are made real in steps of this many units (one file's at most); the same number is the reserve of the control records."""
+"""Blocks are allocated in steps of this many units (at most one file's); the same number is the reserve for control records."""
 READ_BYTES = 1 << 20
 _ZEROS = bytes(READ_BYTES)
 
@@ -46,24 +46,24 @@ class IndexFiles:
         self.dirty: dict[DiskFile, None] = {}
         self._step = min(REAL_UNITS, files.file_bytes // UNIT_BYTES)
         self._real_end = 0
-        """Units below this have blocks, as far as this process knows."""
+        """Units below this index have blocks, as far as this process knows."""
 
     def reserve(self, end: int, *, control: bool) -> None:
-        """Make sure that units below `end` can be written, and that the reserve lies behind them unless `control`. Raises NoSpace."""
+        """Ensure that units below `end` can be written, and that the reserve lies behind them unless `control`. Raises NoSpace."""
         wanted = end if control else end + self._step
         while self._real_end < wanted:
             self._make_real(self._real_end, wanted)
 
     def start(self, end: int) -> None:
-        """The log ends before index `end`: behind it, blocks are real only as far as `reserve` makes them."""
+        """The log ends before index `end`: behind it, only `reserve` allocates blocks."""
         self._real_end = end
 
     def put(self, first_index: int, units: Units) -> None:
-        """Write the units of entries first_index …; they must be reserved or lie in a file that exists."""
+        """Write the units of entries first_index …; they must be reserved or lie in an existing file."""
         self._write(first_index * UNIT_BYTES, units.tobytes())
 
     def get(self, first_index: int, count: int) -> Units:
-        """Up to `count` units, as they are stored; fewer where the files end."""
+        """Up to `count` units, as stored; fewer at the end of the files."""
         data = self.files.read(first_index * UNIT_BYTES, count * UNIT_BYTES)
         return np.frombuffer(data, INDEX_UNIT, len(data) // UNIT_BYTES)
 
@@ -78,7 +78,7 @@ class IndexFiles:
             offset += len(data)
 
     def rewrite(self, first_index: int, units: Units) -> None:
-        """Put units where files may be missing (a rebuild): makes the files it needs."""
+        """Write units where files may be missing (a rebuild); creates missing files."""
         while len(units) and self.files.end < (first_index + len(units)) * UNIT_BYTES:
             self.files.extend()
         self.put(first_index, units)

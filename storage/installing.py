@@ -1,9 +1,9 @@
-"""Putting a log from peers in the place of the one that is here (format §16): new files are staged beside the old ones under names that
-nothing reads, a durable record says that they are complete, and then they take their names.
+"""Replacing a replica's log with one fetched from peers (format §16): new files are staged beside the old ones under names that no other
+code reads, a durable record says that they are complete, and then they get their final names.
 
-Before the record is durable the old log counts, from then on the new one: `carry_out` finishes whatever a crash left of the exchange, and
-every open begins with it. Identity, incarnation, vote and the table of peers are not touched; the term of the hard state never stays below
-that of the log. What is fetched, from whom and what proves it is decided by `node/replica/shipping/installation.py`.
+The old log counts until the record is durable, then the new one: `carry_out` finishes an exchange that a crash interrupted, and every open
+calls it first. Identity, incarnation, vote and the table of peers are not changed; the term of the hard state never stays below that of the
+log. `node/replica/shipping/installation.py` decides what is fetched, from which peer, and what proves it.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from ledgermq.storage.snapshot import PREVIOUS_FILE, SNAPSHOT_FILE, discard_snap
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
 RECORD_FILE = "install"
-"""In the log's directory: the staged files are complete and durable, and are to take their names."""
+"""In the log's directory: the staged files are complete and durable, and are about to get their names."""
 VERSION = 1
 REBUILDING_FILE = "rebuilding"
-"""In `state/`: consume queues are being made again below the snapshot."""
+"""In `state/`: consume queues are being rebuilt below the snapshot."""
 ZERO_BYTES = 1 << 20
 SYNC_BYTES = 64 << 20
 COPIES = 4
-"""Of a snapshot there are so many while it takes the place of both generations: the old ones go when the new ones have their names."""
+"""Copies of a snapshot while it replaces both generations: the old files are removed when the new ones have their names."""
 OUTDATED = ("keyindex", "digests", "scrub")
-"""Files of `state/` that speak of files which are other ones now."""
+"""Files of `state/` that describe replaced files."""
 
 
 class StagedFiles:
-    """The staged files of one kind, made as they are needed; sparse until they are written."""
+    """The staged files of one kind, created as needed; sparse until they are written."""
 
     def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
         self.directory = directory
@@ -53,7 +53,7 @@ class StagedFiles:
         self._unsynced = 0
 
     def load(self, origin: int) -> None:
-        """Find what an earlier attempt left from `origin` on; the rest goes."""
+        """Find the files that an earlier attempt left from `origin` on; remove the others."""
         for name in self._disk.listdir(self.directory):
             base = parse_name(name.removesuffix(STAGED)) if name.endswith(STAGED) else None
             if name.endswith(STAGED):
@@ -71,7 +71,7 @@ class StagedFiles:
         file = self._open.get(base)
         if file is None:
             for other in [other for other in self._open if other + self.file_bytes < base]:
-                # Written from the front to the back: what lies behind is done.
+                # Files are written front to back, so this one is complete.
                 done = self._open.pop(other)
                 if done in self._dirty:
                     del self._dirty[done]
@@ -86,7 +86,7 @@ class StagedFiles:
         return file
 
     def write(self, pos: int, data: bytes | memoryview) -> None:
-        """Bytes at a position, over as many files as they need. Raises NoSpace, OSError."""
+        """Write bytes at a position, across files if needed. Raises NoSpace, OSError."""
         view = memoryview(data)
         while view:
             file, inside = self.at(pos), pos % self.file_bytes
@@ -96,7 +96,7 @@ class StagedFiles:
             self._dirty[file] = None
             self._unsynced += length
             if self._unsynced >= SYNC_BYTES:
-                # Little by little: one sync of a whole file in the end would take seconds.
+                # Sync in small steps: syncing a whole file at the end would take seconds.
                 self._unsynced = 0
                 file.sync()
             pos, view = pos + length, view[length:]
@@ -114,11 +114,11 @@ class StagedFiles:
 
 
 class Staging:
-    """The log that is being fetched, beside the one that is here."""
+    """The log that is being fetched, beside the current one."""
 
     def __init__(self, disk: Disk, root: str, identity: Identity) -> None:
         self.watched: tuple[int, int] | None = None
-        """Term and chain CRC of the entry `watch`, once it was seen."""
+        """Term and chain CRC of the entry `watch`, once it was read."""
         self._disk, self._root, self._identity = disk, root, identity
         self._directory = f"{root}/dledger-{identity.replica}"
         self._data = StagedFiles(disk, f"{self._directory}/data", identity.data_file_bytes)
@@ -127,8 +127,8 @@ class Staging:
         self._watch = -1
 
     def begin(self, begin: Point, watch: int) -> Point:
-        """Stage a log that begins there; what an earlier attempt left of it is kept, to be verified by `resume`. `watch` is an index whose
-        entry's term and chain CRC are wanted."""
+        """Stage a log that begins at this point. Files of an earlier attempt are kept, to be verified by `resume`. `watch` is the index of
+        an entry whose term and chain CRC are wanted."""
         self._begin, self._watch = begin, watch
         self.watched = (begin.term, begin.chain) if watch == begin.index - 1 else None
         self._data.load(begin.pos)
@@ -137,8 +137,8 @@ class Staging:
         return begin
 
     def resume(self, point: Point, stop: int) -> Iterator[Point]:
-        """Verify what is staged already from `point` on: the point behind each piece. It may be in the page cache only, so it is written
-        again (docs/architecture.md, Durability)."""
+        """Verify staged entries from `point` on; yields the point behind each piece. They may be in the page cache only, so they are
+        written again (docs/architecture.md, Durability)."""
         walker = Walker(self._data, point, verify=True)  # type: ignore[arg-type]
         for piece in walker.pieces(stop):
             if piece.blank_at is not None:
@@ -168,16 +168,16 @@ class Staging:
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
     def fits(self, point: Point, entries: Range) -> bool:
-        """Whether entries that continue `point` may be put where they say they lie."""
+        """Whether entries that continue `point` may be written at their stated position."""
         return is_place(point, entries, self._data.file_bytes)
 
     def complete(self, end: Point, snapshot: bytes | None) -> None:
-        """Everything is staged, verified and committed up to `end`: make it durable, note it, and exchange the files. Raises
-        NoSpace, OSError."""
+        """Everything up to `end` is staged, verified and committed: make it durable, record it, and exchange the files. Raises NoSpace,
+        OSError."""
         size = self._data.file_bytes
         last = max(self._begin.pos, end.pos - 1)
         base = last - last % size
-        # What was staged for a longer log by an earlier attempt is not part of this one; blocks behind the end become real.
+        # Files that an earlier attempt staged for a longer log are not part of this one; blocks behind the end are allocated.
         at = end.pos if end.pos > base else base
         while at < base + size:
             length = min(ZERO_BYTES, base + size - at)
@@ -191,7 +191,7 @@ class Staging:
         if snapshot is not None:
             path = f"{self._root}/state/{SNAPSHOT_FILE}{STAGED}"
             if self._disk.free_bytes(self._root) < COPIES * len(snapshot):
-                raise NoSpace(f"no space for {path}: free disk space; it goes on by itself")
+                raise NoSpace(f"no space for {path}: free disk space; the installation resumes by itself")
             if self._disk.exists(path):
                 self._disk.unlink(path)
             self._disk.replace_file(path, snapshot)
@@ -214,8 +214,8 @@ class Staging:
 
 
 def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
-    """Exchange the files of an installation that is noted as complete; False when none is. May be repeated at any point of it. Raises
-    OSError, Damaged (the record itself)."""
+    """Exchange the files of an installation that is recorded as complete; False if none is. May be repeated after an interruption at any
+    point. Raises OSError, Damaged (the record itself)."""
     directory = f"{root}/dledger-{identity.replica}"
     path = f"{directory}/{RECORD_FILE}"
     if not disk.exists(path):
@@ -235,7 +235,7 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
     checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(mark.index, mark.index))
     _exchange_state(disk, root, record)
     if disk.exists(f"{directory}/{MARKER}"):
-        # What a repair had begun to mend is gone.
+        # The files of an unfinished repair are replaced.
         disk.unlink(f"{directory}/{MARKER}")
     disk.unlink(path)
     disk.sync_dir(directory)
@@ -243,7 +243,7 @@ def carry_out(disk: Disk, root: str, identity: Identity) -> bool:
 
 
 def _exchange(disk: Disk, directory: str, bases: frozenset[int]) -> None:
-    """Old files go, staged ones get their names; files that have them already stay."""
+    """Remove old files and give staged ones their names; files that have their names already stay."""
     names = disk.listdir(directory)
     for name in names:
         if parse_name(name) is not None and int(name) not in bases:
@@ -266,7 +266,7 @@ def _set_mark(disk: Disk, directory: str, log_id: str, mark: SyncedMark) -> None
 
 
 def _exchange_state(disk: Disk, root: str, record: Mapping[str, Any]) -> None:
-    """The snapshot in both generations. Consume queues hold what the old log had: until they are made again, nobody believes them."""
+    """Write the snapshot to both generations. The consume queues describe the old log: they are not used until they are rebuilt."""
     state = f"{root}/state"
     if record["snapshot"]:
         disk.replace_file(f"{state}/{REBUILDING_FILE}", b"consumequeue\n")

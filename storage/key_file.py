@@ -1,11 +1,11 @@
 """One key index file in RocketMQ's format (format §14.1): header, hash slots, units, and the chains through them.
 
-Here live the bytes: how a batch of keys becomes units and slots in vectors, how a chain is walked, how the slot table is made again from
-the units. Which file a key belongs to, what is durable and what a key means is `key_index.py`'s.
+The bytes are handled here: how a batch of keys becomes units and slots with vector operations, how a chain is walked, how the slot table is
+rebuilt from the units. `key_index.py` decides which file a key belongs to, what is durable, and what a key means.
 
-The slot table of the file being written is in memory (4 bytes a slot); units are written at once, slots and header when the file is synced
-or full: units, slots, header, in this order. On the disk slots and header may so be older than the units, or newer than what a power cut
-left of them: the table is a function of the units, and is made from the durable ones at every start.
+The slot table of the file being written is in memory (4 bytes per slot). Units are written at once; slots and header when the file is
+synced or full, in the order units, slots, header. On disk, slots and header may therefore be older than the units, or newer than the units
+that survived a power cut: the table is a function of the units, and is rebuilt from the durable ones at every start.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ UNITS = np.dtype([("hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("pr
 assert HEADER_BYTES == 40 and UNIT_BYTES == UNITS.itemsize == 20
 SECONDS_MAX = (1 << 31) - 1
 SLOTS_A_GROUP = 1024
-"""Slots are written in groups of so many: a page."""
+"""Slots are written in groups of this many: one page."""
 LOAD_UNITS = 1 << 15
 WRITE_GROUPS = 256
 FILTER_KEYS_MIN = 1 << 16
-"""The filter of the file being written begins with this capacity and doubles."""
+"""The filter of the file being written starts with this capacity, and doubles."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyNote:
-    """What is known of a file without opening it. `first_index` and `first_rows`: the file begins behind the first `first_rows` keys of the
-    log from entry `first_index` on. `count` is RocketMQ's indexCount: the number of the next unit, 1 in an empty file."""
+    """What is known about a file without opening it. `first_index` and `first_rows`: the file begins behind the first `first_rows` keys of
+    the log from entry `first_index` on. `count` is RocketMQ's indexCount: the number of the next unit, 1 in an empty file."""
 
     name: str
     slots: int
@@ -62,7 +62,7 @@ class KeyNote:
 
     @property
     def room(self) -> int:
-        """Units that can still be put: unit 0 is never used."""
+        """Free units; unit 0 is never used."""
         return self.units - self.count
 
     def unit_at(self, number: int) -> int:
@@ -73,7 +73,7 @@ class KeyNote:
 
 
 def walk(file: DiskFile, note: KeyNote, number: int, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-    """Physical offsets in a chain, newest first, whose message may have been stored in begin … end (units know seconds only)."""
+    """Physical offsets in a chain, newest first, whose message may have been stored in begin … end (units have a resolution of seconds)."""
     timed = note.begin_ms > 0
     while 0 < number < note.count:
         data = file.pread(note.unit_at(number), UNIT_BYTES)
@@ -87,7 +87,7 @@ def walk(file: DiskFile, note: KeyNote, number: int, hash_: int, begin_ms: int, 
 
 
 def slot_of(file: DiskFile, note: KeyNote, hash_: int) -> int:
-    """The newest unit of the slot that a hash belongs to, from a finished file."""
+    """The newest unit in the slot of a hash, read from a finished file."""
     return int.from_bytes(file.pread(HEADER_BYTES + hash_ % note.slots * SLOT_BYTES, SLOT_BYTES), "big", signed=True)
 
 
@@ -99,7 +99,7 @@ def read_units(file: DiskFile, note: KeyNote, first: int, count: int) -> NDArray
 
 
 def build_filter(file: DiskFile, note: KeyNote, capacity: int, keep_going: Iterable[None]) -> Bloom | None:
-    """The filter over a file's units, a piece for each turn of `keep_going`; None when that ends first."""
+    """The filter over a file's units, one piece per step of `keep_going`; None if that ends first."""
     made, first = Bloom(capacity), 1
     for _ in keep_going:
         if first >= note.count:
@@ -111,7 +111,7 @@ def build_filter(file: DiskFile, note: KeyNote, capacity: int, keep_going: Itera
 
 
 class KeyFileWriter:
-    """The file being written. One thread appends; `newest` may be called by any other beside it."""
+    """The file being written. One thread appends; `newest` may be called by other threads."""
 
     def __init__(self, disk: Disk, directory: str, note: KeyNote, *, new: bool) -> None:
         self.note = note
@@ -130,7 +130,7 @@ class KeyFileWriter:
             return self.note, int(self._table[hash_ % self.note.slots]) if self.filter.may_have(hash_) else 0
 
     def append(self, hashes: I32, positions: I64, store_ms: I64) -> None:
-        """Put one unit a key; there is room for them. Nothing is changed when the write fails."""
+        """Write one unit per key; the caller has checked that there is room. If the write fails, nothing is changed."""
         note, count = self.note, len(hashes)
         assert 0 < count <= note.room
         if note.count == 1:
@@ -151,7 +151,7 @@ class KeyFileWriter:
         self._dirty[slots // SLOTS_A_GROUP] = True
 
     def _chain(self, first: int, hashes: I32) -> tuple[I32, I64, I32]:
-        """For units first … : the unit before each in its slot; then each slot concerned and its newest unit."""
+        """For the units from `first` on: the previous unit in the slot of each; then every affected slot and its newest unit."""
         slots = (hashes % self.note.slots).astype(np.int64)
         order = np.argsort(slots, kind="stable")
         slots, numbers = slots[order], (first + order).astype(np.int32)
@@ -177,8 +177,8 @@ class KeyFileWriter:
             self.filter = made
 
     def load(self, keep_going: Iterable[None]) -> bool:
-        """Make slot table and filter from the units. Raises DerivedLost when the units are not those of a file; False when `keep_going`
-        ends first."""
+        """Build slot table and filter from the units. Raises DerivedLost if the units are not valid; returns False if `keep_going` ends
+        first."""
         note, first, position = self.note, 1, 0
         capacity = self.filter.capacity
         while capacity < note.count:
@@ -192,7 +192,7 @@ class KeyFileWriter:
             units = read_units(self._file, note, first, min(LOAD_UNITS, note.count - first))
             hashes, positions = units["hash"].astype(np.int32), units["position"].astype(np.int64)
             if int(hashes.min()) < 0 or int(positions[0]) < position or bool((np.diff(positions) < 0).any()):
-                raise DerivedLost(f"{self.path} holds something else than units from {first} on")
+                raise DerivedLost(f"{self.path} does not hold units from {first} on")
             previous, slots, last = self._chain(first, hashes)
             if not np.array_equal(units["previous"], previous):
                 raise DerivedLost(f"{self.path} has broken chains from unit {first} on")
@@ -202,7 +202,7 @@ class KeyFileWriter:
         return False
 
     def _mark_used(self) -> None:
-        """Every slot that is or was in use is written again with the next flush: what the cache shows of a former life may not be on the
+        """Write every slot that is or was in use with the next flush: the page cache may show slots of a former process that are not on the
         medium."""
         step = WRITE_GROUPS * SLOTS_A_GROUP
         for first in range(0, self.note.slots, step):
@@ -211,8 +211,8 @@ class KeyFileWriter:
             self._dirty[(first + np.flatnonzero((mine != 0) | (stored != 0))) // SLOTS_A_GROUP] = True
 
     def erase_rest(self) -> bool:
-        """Blank what a former life put above the units that count, and had no position for; whether there was anything. Where the group's
-        next entries come, the same units come again; where none do, a stop in good order would leave them in the file."""
+        """Blank units of a former process above the recorded position; returns whether there were any. If the group gets further entries,
+        the same units are written again; if not, a clean stop would leave these in the file."""
         at, found = self.note.unit_at(self.note.count), False
         while at < self.note.file_bytes:
             rest = self._file.pread(at, min(LOAD_UNITS * UNIT_BYTES, self.note.file_bytes - at))

@@ -1,14 +1,14 @@
-"""The key index of one broker group (format §14): from the hash of `topic#key` to the places of messages, newest first.
+"""The key index of one broker group (format §14): from the hash of `topic#key` to the positions of messages, newest first.
 
-Derived from the committed log, message by message and in order, so that the files of two replicas are equal. Here live the sequence of
-files, the position up to which everything is durable, and which files a question has to touch; the bytes of a file are `key_file.py`'s,
-what a key really is `lookup.py`'s. When in doubt files are discarded from one on, and their part is derived again.
+Derived from the committed log, message by message and in order, so that the files of two replicas are equal. This module holds the sequence
+of files, the position up to which everything is durable, and the choice of files for a lookup; `key_file.py` handles the bytes of a file,
+`lookup.py` compares actual keys. In doubt, files are discarded from one on, and their part is derived again.
 
-Recovery. `state/keyindex` names the files and what of each counts; it is replaced only after everything it speaks of was synced. What a
-file holds above it is not believed: units there are blanked (the same keys get the same numbers), slots are made from the units below it,
-files it does not name are removed.
+Recovery. `state/keyindex` names the files and how much of each counts; it is replaced only after everything it names was synced. Content
+above that is not trusted: units there are blanked (the same keys get the same numbers again), slots are rebuilt from the units below it,
+and files that it does not name are removed.
 
-One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any thread may use beside it.
+One thread, the indexer's, calls everything here, except `find` and the plain attributes, which any thread may use concurrently.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ UNITS = 20_000_000
 POSITION_FILE = "keyindex"
 VERSION = 1
 PUT_UNITS = 1 << 15
-"""Units put at once: bounds the memory and the time of one write."""
+"""Units written at once: bounds the memory and the time of one write."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS_MAX = 253_402_300_799_999
 
 
 def name_of(ms: int) -> str:
-    """The name of a file whose first message was stored then: yyyyMMddHHmmssSSS, UTC."""
+    """The name of a file, from the store time of its first message: yyyyMMddHHmmssSSS, UTC."""
     moment = _EPOCH + timedelta(milliseconds=min(max(ms, 0), _MS_MAX))
     return moment.strftime("%Y%m%d%H%M%S").rjust(14, "0") + f"{moment.microsecond // 1000:03d}"
 
@@ -50,7 +50,7 @@ def _ms_of(name: str) -> int:
 
 
 class KeyIndex:
-    """The index of the group in `root`. `start` once, then `append` and `sync`."""
+    """The index of the group in `root`. Call `start` once, then `append` and `sync`."""
 
     def __init__(self, disk: Disk, root: str, log_id: str, *, slots: int = SLOTS, units: int = UNITS) -> None:
         self.directory = f"{root}/index"
@@ -59,10 +59,10 @@ class KeyIndex:
         self.store_ms = 0
         """Store time of the last entry in the index; 0 for none."""
         self.durable_store_ms = 0
-        """The same for what a power cut leaves."""
+        """The same for what a power cut would leave."""
         self.setbacks = 0
-        """How often keys were taken out to be derived again. It rises after `next_index` fell and before they are gone: who finds both as
-        before has asked all of the index."""
+        """How often keys were removed to be derived again. It increases after `next_index` decreased and before the keys are gone: a reader
+        that finds both unchanged has searched the whole index."""
         self._disk = disk
         self._root = root
         self._log_id = log_id
@@ -70,14 +70,14 @@ class KeyIndex:
         self._filters = f"{root}/state/bloom"
         self._position_path = f"{root}/state/{POSITION_FILE}"
         self._rows = 0
-        """Keys of the entries from `next_index` on that are in the index already: a full disk may have stopped us in between."""
+        """Keys of the entries from `next_index` on that are in the index already: a full disk may have interrupted an append."""
         self._chain: int | None = None
-        """Chain CRC of the entry before `next_index`, where known."""
+        """Chain CRC of the entry before `next_index`, if known."""
         self._lock = threading.Lock()
         self._sealed: tuple[KeyNote, ...] = ()
         self._active: KeyFileWriter | None = None
         self._filter_of: dict[str, StoredBloom] = {}
-        """Filters that were read and found sound, by file."""
+        """Filters that were read and found intact, by file."""
         self._unsynced: list[str] = []
         self._names_changed = False
         self._durable: dict[str, Any] = {}
@@ -88,15 +88,15 @@ class KeyIndex:
     # Starting
 
     def start(self, begin_index: int, end_index: int, chain_at: Callable[[int], int]) -> None:
-        """Find out what there is: quick, nothing of a file but its header is read, nothing is written. `chain_at` tells chain CRCs of the
-        log's entries."""
+        """Find the existing files. Fast: reads only the header of each file, and writes nothing. `chain_at` returns chain CRCs of the log's
+        entries."""
         position = self._read_position()
         if position is not None:
             before = position["next"] - 1
             known = begin_index <= before <= end_index and position["chain"] is not None
             if before > end_index or (known and chain_at(before) != position["chain"]):
                 position = None
-        # A former life may have made names and died before it synced them.
+        # A former process may have created names and stopped before syncing them.
         self._names_changed = True
         self._take_over(position)
         self.skip_to(begin_index)
@@ -128,14 +128,14 @@ class KeyIndex:
         self._loaded = last is None
 
     def _resume_at(self, lost: KeyNote | None, kept: list[KeyNote]) -> None:
-        """Go on where the first lost file began."""
+        """Continue where the first lost file began."""
         self.next_index, self._rows = (0, 0) if lost is None else (lost.first_index, lost.first_rows)
         self._chain = None
         self.store_ms = self.durable_store_ms = kept[-1].end_ms if kept else 0
         self._dirty = True
 
     def _is_sound(self, note: KeyNote) -> bool:
-        """Whether the file is there; a full one must also have the header it had when it was synced."""
+        """Whether the file exists; a full one must also have the header it had when it was synced."""
         path = f"{self.directory}/{note.name}"
         if not self._disk.exists(path) or self._disk.file_size(path) != note.file_bytes:
             return False
@@ -155,8 +155,8 @@ class KeyIndex:
                     self._disk.unlink(f"{directory}/{name}")
 
     def load(self, keep_going: Iterable[None]) -> bool:
-        """Make slots and filter of the file being written from its units, a piece for each turn of `keep_going`. Needed once before
-        anything is appended or found; False when it was broken off."""
+        """Build slots and filter of the file being written from its units, one piece per step of `keep_going`. Needed once before anything
+        is appended or found; False if it was interrupted."""
         with self._load_lock:
             if self._loaded:
                 return True
@@ -164,7 +164,7 @@ class KeyIndex:
             try:
                 loaded = self._active.load(keep_going)
                 if loaded and self._active.erase_rest():
-                    # Slots and header may be ahead as well: the next sync writes them.
+                    # Slots and header may be ahead of the units as well: the next sync writes them.
                     self._dirty = True
                 self._loaded = loaded
             except DerivedLost:
@@ -172,7 +172,7 @@ class KeyIndex:
             return self._loaded
 
     def _drop_active(self) -> None:
-        """The file being written is not what it should be: its part of the log is derived again."""
+        """Drop the file being written, which is invalid: its part of the log is derived again."""
         assert self._active is not None
         lost = self._active
         self._resume_at(lost.note, list(self._sealed))
@@ -181,14 +181,14 @@ class KeyIndex:
             self._active = None
         lost.close()
         self._loaded = True
-        # The position still names it: should this life end now, the next one misses it and comes to the same end.
+        # The position still names it: if the process ends now, the next one misses the file and drops it as well.
         self._disk.unlink(lost.path)
 
     # Appending
 
     def append(self, entries: Entries) -> None:
-        """Add the keys of committed entries; what is there already is passed over, a gap is a broken invariant. Raises NoSpace: the same
-        entries may be given again."""
+        """Add the keys of committed entries; keys already present are skipped, a gap violates an invariant. Raises NoSpace: the same
+        entries may be passed again."""
         assert self._loaded, "the key index is not loaded yet"
         first, last = entries.first_index, entries.last_index
         assert first <= self.next_index, f"entry {first} does not follow {self.next_index - 1} in the key index"
@@ -211,7 +211,7 @@ class KeyIndex:
         self.next_index, self._rows, self._dirty = last + 1, 0, True
 
     def _put(self, columns: KeyColumns, row: int) -> int:
-        """As many keys as the file takes at once; a full file makes way for a new one first."""
+        """Write as many keys as the file takes at once; a full file is first replaced by a new one."""
         active = self._active
         if active is not None and not active.note.room:
             self._seal(active)
@@ -225,7 +225,7 @@ class KeyIndex:
         return count
 
     def _begin(self, store_ms: int) -> KeyFileWriter:
-        """A new file. Until its first unit it shows the end of the one before."""
+        """A new file. Until its first unit it has the end of the file before."""
         before = self._sealed[-1] if self._sealed else None
         name = name_of(store_ms)
         if before is not None and name <= before.name:
@@ -236,7 +236,7 @@ class KeyIndex:
         self._disk.mkdirs(self.directory)
         path = f"{self.directory}/{name}"
         if self._disk.exists(path):
-            # Left behind by an attempt that failed half-way.
+            # Left by an attempt that failed halfway.
             self._disk.unlink(path)
         active = KeyFileWriter(self._disk, self.directory, note, new=True)
         self._names_changed = True
@@ -245,10 +245,10 @@ class KeyIndex:
         return active
 
     def _seal(self, active: KeyFileWriter) -> None:
-        """The file is full: its slots and its filter are written."""
+        """Finish a full file: write its slots and its filter."""
         active.flush()
         self._unsynced.append(active.path)
-        # A filter that finds no room is made later; until then its file is read.
+        # A filter for which there is no room is built later; until then lookups read the file.
         with contextlib.suppress(NoSpace):
             self._write_filter(active.note, active.filter.encode(active.note.count))
         with self._lock:
@@ -261,11 +261,11 @@ class KeyIndex:
             self._disk.replace_file(f"{self._filters}/{note.name}", content)
         except OSError as error:
             if is_no_space(error):
-                raise NoSpace(f"no space for a filter in {self._filters}: free disk space; it is made by itself then") from error
+                raise NoSpace(f"no space for a filter in {self._filters}: free disk space; it is then built by itself") from error
             raise
 
     def tend(self, keep_going: Iterable[None]) -> bool:
-        """In idle moments: verify or make the filter of one full file. False when there is nothing to do. Raises NoSpace, OSError."""
+        """Called when idle: verify or build the filter of one full file. False if there is nothing to do. Raises NoSpace, OSError."""
         note = next((note for note in reversed(self._sealed) if note.name not in self._filter_of), None)
         if note is None:
             return False
@@ -288,12 +288,12 @@ class KeyIndex:
 
     @property
     def dirty(self) -> bool:
-        """Something is not covered by the position on the disk."""
+        """Whether anything is not covered by the position on disk."""
         return self._dirty
 
     def sync(self) -> None:
-        """Make everything durable, then the position that says so. Raises NoSpace when the sync itself found none, after having gone back
-        to what is durable, and OSError: the disk may be full then, too, and the same call be repeated."""
+        """Make everything durable, then the position that covers it. Raises NoSpace if the sync itself found no space, after going back to
+        the durable state; and OSError: the disk may be full then too, and the call may be repeated."""
         if self._active is not None and self._loaded:
             self._active.flush()
         try:
@@ -334,9 +334,9 @@ class KeyIndex:
         self._dirty = False
 
     def _go_back(self) -> None:
-        """A sync found no room, and nobody knows what of the pages is on the medium: begin again where everything was."""
+        """A sync found no space, so it is unknown which pages are on the medium: restart from the last durable position."""
         with self._load_lock:
-            # Where it begins again is not known yet; until it is, nobody shall take the index for complete.
+            # The new position is not known yet; until then no reader may take the index as complete.
             self.next_index = 0
             self.setbacks += 1
             with self._lock:
@@ -350,12 +350,12 @@ class KeyIndex:
     # Trimming
 
     def skip_to(self, begin_index: int) -> None:
-        """The log begins here now: keys of earlier entries are not needed any more."""
+        """The log begins here now: keys of earlier entries are no longer needed."""
         if self.next_index < begin_index:
             self.next_index, self._rows, self._chain, self._dirty = begin_index, 0, None, True
 
     def trim(self, begin_pos: int) -> list[str]:
-        """Remove the files whose messages all lie below `begin_pos`, never the last one. Returns the paths removed."""
+        """Remove the files whose messages all lie below `begin_pos`, but never the last one. Returns the removed paths."""
         named = {fields[0] for fields in self._durable.get("files", ())}
         notes = self._notes()
         gone = []
@@ -380,7 +380,7 @@ class KeyIndex:
         return removed
 
     def discard(self) -> None:
-        """Forget everything: the index is derived again from the log's beginning."""
+        """Drop everything: the index is derived again from the begin of the log."""
         if self._active is not None:
             self._active.close()
         with self._lock:
@@ -399,8 +399,9 @@ class KeyIndex:
     # Finding
 
     def find(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Physical offsets of messages that may have a key with this hash and a store time in begin … end, newest first. Seconds decide,
-        and other keys share the hash: the caller looks at the records. A file removed meanwhile has no answer. Raises OSError."""
+        """Physical offsets of messages that may have a key with this hash and a store time in begin … end, newest first. Times are compared
+        in seconds, and other keys may share the hash: the caller checks the records. A file that was removed yields nothing. Raises
+        OSError."""
         self.load(_for_ever())
         with self._lock:
             sealed, active = self._sealed, self._active

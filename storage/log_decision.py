@@ -1,7 +1,7 @@
-"""What recovery does with an entry log: the labelled decision table of docs/architecture.md, Durability, and nothing else.
+"""The decisions of an entry log's recovery: the labelled decision table of docs/architecture.md, Durability.
 
-The table is total: every combination of facts has exactly one row, and a test enumerates them all. Finding the facts and carrying out
-the act belongs to `log_recovery.py`.
+The table is total: every combination of facts has exactly one row, and a test enumerates all combinations. `log_recovery.py` finds the
+facts and carries out the action.
 """
 
 from __future__ import annotations
@@ -11,45 +11,45 @@ from enum import Enum
 
 
 class Below(Enum):
-    """The log at or below the synced mark."""
+    """The state of the log at or below the synced mark."""
 
     NOTHING = "nothing"
-    """The mark says that nothing was ever synced."""
+    """According to the mark nothing was ever synced."""
     INTACT = "intact"
     DAMAGED = "damaged"
 
 
 class Above(Enum):
-    """The bytes behind the synced mark."""
+    """The state of the bytes behind the synced mark."""
 
     NOTHING = "nothing"
     """Only zeros."""
     BLANK = "blank"
-    """A correct blank with only zeros behind it."""
+    """A valid blank with only zeros behind it."""
     GARBAGE = "garbage"
     """No valid entry, but bytes that are neither zero nor a lone blank."""
     ENTRIES = "entries"
     """Valid entries, then only zeros."""
     TORN = "torn"
-    """Valid entries, then bytes that are not zero (a trailing blank among them)."""
+    """Valid entries, then bytes that are not zero (including a trailing blank)."""
 
 
 class Act(Enum):
-    """What happens to the bytes."""
+    """The action on the bytes."""
 
     KEEP = "keep"
     """No entry is written."""
     REWRITE = "rewrite"
     """Valid bytes above the mark are written again in place and synced before anything is returned."""
     CUT = "cut"
-    """As REWRITE; what follows them is erased."""
+    """As REWRITE, and the bytes behind them are erased."""
     REFUSE = "refuse"
-    """Nothing is touched; the log opens fenced (invariant I10)."""
+    """Nothing is changed; the log opens fenced (invariant I10)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of the table. A fact that is not in the sets does not match."""
+    """One row of the table. It matches only facts that are in its sets."""
 
     label: str
     clean: frozenset[bool]
@@ -74,7 +74,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def decide(clean: bool, below: Below, above: Above) -> Row:
-    """The one row that matches."""
+    """The only row that matches."""
     rows = [row for row in ROWS if clean in row.clean and below in row.below and above in row.above]
     assert len(rows) == 1, f"{len(rows)} rows match clean={clean} below={below.value} above={above.value}"
     return rows[0]

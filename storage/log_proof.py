@@ -1,7 +1,7 @@
-"""Proof that a copied log is right: every entry up to a given one read again, both its CRCs and the chain computed (format §2, §3).
+"""Verification of a copied log: every entry up to a given one is read again, and both its CRCs and the chain are computed (format §2, §3).
 
-For logs that nobody writes: backups and what is restored from them. Recovery answers another question (what may be kept) in
-`log_recovery.py`. Nothing here writes.
+For logs that are not being written: backups and restored directories. `log_recovery.py` answers another question, namely what may be kept.
+Nothing here writes.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ledgermq.storage.log_scan import Piece, Point, Walker
 from ledgermq.storage.mapped_files import MappedFiles, file_name
 
 STORE_TIME_AT = 104
-"""Where an entry keeps its store time (format §4)."""
+"""The offset of the store time in an entry (format §4)."""
 _STORE_TIME = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """The end of the proved part: `point` lies behind its last entry, whose store time is `store_ms`; `watched` are the term and the chain
-    CRC of the entry that was asked for."""
+    """The end of the verified part: `point` lies behind its last entry, whose store time is `store_ms`; `watched` are the term and chain
+    CRC of the requested entry."""
 
     point: Point
     store_ms: int
@@ -33,8 +33,8 @@ class Proved:
 def prove(
     files: MappedFiles, begin: Point, last_index: int, stop: int, *, watch: int, each: Callable[[Piece], None], step: Step, remedy: str
 ) -> Proved:
-    """Read the entries from `begin` to `last_index`, none of which ends behind the position `stop`. `each` gets them piece by piece. Raises
-    BadCopy, which names the file and the entry that is wrong and says `remedy`; OSError."""
+    """Read the entries from `begin` to `last_index`, none of which ends behind the position `stop`, and pass them to `each` piece by piece.
+    Raises BadCopy, which names the damaged file and entry and contains `remedy`; OSError."""
     walker = Walker(files, begin, verify=True)
     watched = (begin.term, begin.chain) if watch == begin.index - 1 else None
     for whole in walker.pieces(stop):

@@ -1,7 +1,7 @@
-"""Committed entries read beside the thread that owns the log: own handles, `pread` only, and never above a position it was told.
+"""Reading committed entries from threads other than the log's owner: own handles, `pread` only, and only below a given position.
 
-What lies below that position is committed and on this disk, and never changes again; a file that retention removed is simply gone. Any
-thread may read, the owner moves the limits.
+Everything below that position is committed and on this disk, and never changes again; a file removed by retention is reported as gone. Any
+thread may read; the owner moves the limits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ UNITS_A_READ = 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may be read: entries begin_index … end_index − 1, which lie at `begin_pos` … `end_pos`."""
+    """The readable part: entries begin_index … end_index − 1, at the positions `begin_pos` … `end_pos`."""
 
     begin_index: int = 0
     end_index: int = 0
@@ -32,7 +32,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Entries first_index … last_index, one behind the other, of one log file."""
+    """Consecutive entries first_index … last_index of one log file."""
 
     first_index: int
     last_index: int
@@ -43,7 +43,7 @@ class Piece:
 
 
 class LogReader:
-    """Reads the log in `directory` (`<group>/dledger-<node>`). `limits` is replaced by the log's owner, as a whole."""
+    """Reads the log in `directory` (`<group>/dledger-<node>`). The log's owner replaces `limits` as a whole."""
 
     def __init__(self, disk: Disk, directory: str, data_file_bytes: int, index_file_bytes: int) -> None:
         self.limits = Limits()
@@ -53,7 +53,7 @@ class LogReader:
         self._index_file_bytes = index_file_bytes
 
     def read(self, first_index: int, max_bytes: int) -> Piece | None:
-        """Entries from `first_index` on: at least one, then up to `max_bytes`, of one log file. None when it is gone. Raises OSError,
+        """Entries from `first_index` on: at least one, then up to `max_bytes`, of one log file. None if the file is gone. Raises OSError,
         Damaged."""
         limits = self.limits
         assert first_index < limits.end_index, f"entry {first_index} is not to be read: the limit is {limits.end_index}"
@@ -80,7 +80,7 @@ class LogReader:
         return Piece(first_index, first_index + count - 1, pos, memoryview(found), positions[:count] - pos, sizes[:count])
 
     def record_bytes(self, pos: int, length: int) -> bytes | None:
-        """Bytes of the log at a position, as far as they may be read and lie in one file; None when the file is gone."""
+        """Bytes of the log at a position, as far as they may be read and lie in one file; None if the file is gone."""
         length = min(length, self.limits.end_pos - pos, self._data_file_bytes - pos % self._data_file_bytes)
         return self._bytes_at("data", self._data_file_bytes, pos, length) if length > 0 else b""
 

@@ -1,13 +1,14 @@
-"""Recovery of an entry log: finds the facts, asks the table of `log_decision.py`, and carries out what it says.
+"""Recovery of an entry log: finds the facts, decides with the table of `log_decision.py`, and carries out the decision.
 
-Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing is touched and the log opens fenced.
-What lies above it and is not a valid continuation is *torn*: it is erased. Valid bytes above the mark may exist in the page
-cache only, so they are written again in place and synced before the core learns of them. Index units are rebuilt from the log where they
-disagree with it. A log begins where its `begin` file says: files before that are what an
-interrupted trim left, and go; a file that is missing from there on is damage.
+Rules (docs/architecture.md, Durability). Damage at or below the synced mark is *corrupt*: nothing is changed and the log opens fenced.
+Bytes above the mark that are not a valid continuation are *torn*: they are erased. Valid bytes above the mark may exist in the page cache
+only, so they are written again in place and synced before any other code sees them. Index units that differ from the log are rebuilt from
+it. A log begins where its `begin` file says: earlier files remain from an interrupted trim and are removed; a missing file behind the begin
+is damage.
 
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
-every byte above the mark and all of the space behind the end. Bodies below the mark are the audit's affair, except in files whose units
+every byte above the mark, and all of the space behind the end. Bodies below the mark are left to the audit, except in files whose units
+differ from the entries: those are verified with both CRCs before any unit is rebuilt from them.
 disagree with the entries: those are verified with both CRCs before any unit is made from them.
 """
 
@@ -40,21 +41,21 @@ from ledgermq.storage.phases import Phases
 from ledgermq.storage.placing import BLANK, BLANK_BYTES, make_blank
 
 STRUCTURE_BYTES = 1 << 30
-"""At least this much of the log's end (whole files) is checked entry by entry below the mark."""
+"""At least this much of the log's end (in whole files) is checked entry by entry below the mark."""
 ZERO_AGAIN_BYTES = 16 << 20
-"""After an unclean stop this much behind the end is written as zeros again: more than a leader ever has under way."""
+"""After an unclean stop this much space behind the end is zeroed again: more than a leader ever has in flight."""
 CLEAN_WINDOW_BYTES = 64 << 10
-"""After a clean stop only this much behind the end is asserted to be zero."""
+"""After a clean stop only this much space behind the end is checked to be zero."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery found and did, for the log and for tests. `row` is the label of the decision."""
+    """What recovery found and did, for logging and tests. `row` is the label of the decision."""
 
     row: str
     reason: str = ""
     known_from: int = 0
-    """Bytes of the log from this position on were verified."""
+    """The bytes of the log from this position on were verified."""
     end: Point = field(default_factory=lambda: Point(0, 0, -1, 0))
     rewritten_bytes: int = 0
     erased_bytes: int = 0
@@ -65,7 +66,7 @@ class RecoveryReport:
 
 @dataclass(slots=True)
 class Recovered:
-    """The state of the log after recovery. `fenced` is the reason why it must not be used, if any."""
+    """The state of the log after recovery. `fenced` is the reason why it must not be used, or None."""
 
     report: RecoveryReport
     end: Point
@@ -74,18 +75,18 @@ class Recovered:
 
 
 class _Damage(Exception):
-    """Something at or below the mark is not as it was."""
+    """Bytes at or below the mark have changed."""
 
 
 @dataclass(slots=True)
 class _Rebuild:
-    """Units of one file that have to be written again: entries from `point` up to the position `stop`."""
+    """Units of one file that must be rewritten: for the entries from `point` up to the position `stop`."""
 
     point: Point
     stop: int
     last_index: int
     chain: int
-    """Of the last of the entries."""
+    """The index of the last of these entries."""
 
 
 class Recovery:
@@ -104,7 +105,7 @@ class Recovery:
         phases: Phases | None = None,
     ) -> None:
         if mark.index < begin.index:
-            # Whatever lies before the begin was synced, whatever older mark a damaged slot brought back.
+            # Everything before the begin was synced, even if a damaged slot brought back an older mark.
             mark = SyncedMark(begin.term, begin.index - 1, begin.pos, begin.chain)
         self._disk = disk
         self._phases = phases or Phases()
@@ -114,14 +115,14 @@ class Recovery:
         self._begin = begin
         self._clean = clean
         self._thorough = thorough
-        """Check every file, not only the last ones: index files were missing."""
+        """Check every file, not only the last ones, because index files were missing."""
         self._runs: list[Run] = []
         self._rebuilds: list[_Rebuild] = []
         self._dirty: dict[DiskFile, None] = {}
         self._report = RecoveryReport("", known_from=mark.end_pos)
 
     def run(self) -> Recovered:
-        """Raises OSError; everything else becomes a row of the table. After it returned, all bytes of the log are durable."""
+        """Raises OSError; every other failure becomes a row of the table. On return all bytes of the log are durable."""
         with self._phases.phase("below_mark"):
             below = self._look_below()
         with self._phases.phase("above_mark"):
@@ -143,7 +144,7 @@ class Recovery:
             if not self._clean:
                 self._zero_again(end.pos)
         for files in (self._files, self._index.files):
-            # Only now, when the rest has proved to be the log that the begin file speaks of.
+            # Only now, when the rest has proved to be the log that the begin file describes.
             self._report.removed_files += len(files.drop_below(files.origin)[0])
         with self._phases.phase("index"):
             self._rebuild_units()
@@ -172,8 +173,8 @@ class Recovery:
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
-            # Nothing was written or synced so far: the disk does not give back what it took, as with any other damage.
-            return self._damaged(f"the disk does not give it back ({error})")
+            # Nothing was written or synced so far: an unreadable page counts as damage.
+            return self._damaged(f"the disk cannot read it ({error})")
         return Below.INTACT
 
     def _damaged(self, what: str) -> Below:
@@ -192,7 +193,7 @@ class Recovery:
             raise _Damage(f"the log files end at {reach}, the synced part at {end_pos}")
 
     def _read_firsts(self, end_pos: int) -> list[Point]:
-        """The first entry of every file below the mark: the skeleton everything else hangs on."""
+        """The first entry of every file below the mark; all other checks start from these."""
         firsts: list[Point] = []
         for base in self._files.bases:
             if base >= end_pos:
@@ -208,7 +209,7 @@ class Recovery:
         return firsts
 
     def _header(self, pos: int) -> Point | None:
-        """The entry whose header lies at `pos` (its index, term and stored chain CRC), if one does."""
+        """The entry whose header lies at `pos` (its index, term and stored chain CRC), or None."""
         raw = self._files.read(pos, HEADER_BYTES)
         if len(raw) < HEADER_BYTES:
             return None
@@ -216,14 +217,14 @@ class Recovery:
         return Point(pos, index, term, chain) if magic == ENTRY_MAGIC and its_pos == pos and size == body_size + HEADER_BYTES else None
 
     def _check_files(self, firsts: list[Point]) -> None:
-        """Entry by entry in the last files, by bisection for the terms of the older ones."""
+        """Check the last files entry by entry; find the terms of older files by bisection."""
         checked_from = 0 if self._thorough else len(firsts) - max(1, -(-STRUCTURE_BYTES // self._files.file_bytes))
         for at, first in enumerate(firsts):
             after = firsts[at + 1] if at + 1 < len(firsts) else None
             last_index = self._mark.index if after is None else after.index - 1
             if at >= checked_from or not self._bisect_terms(first, last_index):
                 self._check_file(first, last_index, after)
-            # Nothing is written yet. A log of many files must not need as many descriptors.
+            # Nothing is written yet. Close files, because a log of many files must not need as many descriptors.
             for files in (self._files, self._index.files):
                 files.close_idle(lambda file: False)
 
@@ -243,7 +244,7 @@ class Recovery:
         self._runs = runs
 
     def _end_of(self, last_index: int, after: Point) -> int | None:
-        """Where the last entry of a file with a successor ends, by its unit."""
+        """The end of the last entry of a file that has a successor, according to its unit."""
         units = self._index.get(last_index, 1)
         if len(units) != 1 or int(units["index"][0]) != last_index:
             return None
@@ -257,8 +258,8 @@ class Recovery:
             raise _Damage(f"the blank at {end_pos} is not zero")
 
     def _walk_file(self, first: Point, last_index: int, after: Point | None, why: str) -> None:
-        """The units of this file cannot be believed: its entries decide, and the units will be written again. With one witness less, the
-        entries have to prove themselves by their CRCs: an older entry that came back in a place is one that no unit contradicts."""
+        """Check a file whose units cannot be trusted: its entries decide, and the units are rewritten. Without the units as a second
+        witness, the entries must match their CRCs: otherwise an older entry that reappeared at a position would not be noticed."""
         stop = self._mark.end_pos if after is None else after.pos
         walker = Walker(self._files, replace(first, chain=self._chain_before(first)), verify=True)
         for piece in walker.pieces(stop):
@@ -272,7 +273,7 @@ class Recovery:
         self._rebuilds.append(_Rebuild(first, walker.point.pos, last_index, walker.point.chain))
 
     def _chain_before(self, first: Point) -> int:
-        """The chain CRC in front of the first entry of a file: that of the last entry of the file before, which was checked already."""
+        """The chain CRC in front of the first entry of a file: that of the last entry of the previous file, which was checked before."""
         if first.index == self._begin.index:
             return self._begin.chain
         if self._rebuilds and self._rebuilds[-1].last_index == first.index - 1:
@@ -284,7 +285,7 @@ class Recovery:
         return head.chain
 
     def _bisect_terms(self, first: Point, last_index: int) -> bool:
-        """Add the term runs of a whole file by looking at few units. False when a unit is wrong: the file has to be checked in full."""
+        """Add the term runs of a whole file by reading few units. False if a unit is wrong; the file must then be checked in full."""
         found: list[Run] = []
         index, term = first.index, first.term
         last = self._probe(last_index)
@@ -310,7 +311,7 @@ class Recovery:
         return True
 
     def _probe(self, index: int) -> int | None:
-        """The term of an entry if its unit and its header agree."""
+        """The term of an entry, if its unit and its header agree."""
         units = self._index.get(index, 1)
         if len(units) != 1 or int(units["index"][0]) != index or int(units["pos"][0]) < 0:
             return None
@@ -318,7 +319,7 @@ class Recovery:
         return head.term if head is not None and head.index == index and head.term == int(units["term"][0]) else None
 
     def _check_mark(self) -> None:
-        """The last synced entry is the one the mark names."""
+        """Check that the last synced entry is the one in the mark."""
         mark = self._mark
         pos = None
         if self._rebuilds and self._rebuilds[-1].stop == mark.end_pos:
@@ -358,7 +359,7 @@ class Recovery:
     # Carrying it out
 
     def _drop(self, offset: int) -> None:
-        """Remove files behind a gap: it is above the mark, so an interrupted truncation left it, or a power cut that took a name which was
+        """Remove files behind a gap. The gap is above the mark, so an interrupted truncation left it, or a power cut lost a name that was
         not synced yet."""
         dropped = [base for base in self._files.bases if base >= offset]
         for file in self._files.drop_from(offset):
@@ -374,11 +375,11 @@ class Recovery:
             self._put_units(piece)
             self._report.rewritten_bytes += len(piece.data)
         if walker.point != end:
-            # The bytes changed between two reads: the disk gives back something else than the page cache did.
+            # The bytes differ between two reads: the medium returned other bytes than the page cache.
             raise OSError(5, f"the log reads differently a second time, from entry {walker.point.index} on")
 
     def _erase(self, start: int) -> None:
-        """Zero what is not zero behind the end, and remove all but one of the files that hold nothing."""
+        """Zero the nonzero bytes behind the end, and remove all empty files but one."""
         spare = self._files.base_of(start) + 2 * self._files.file_bytes
         if self._files.end > spare:
             self._drop(spare)

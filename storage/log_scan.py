@@ -1,7 +1,7 @@
-"""Reading an entry log that nobody vouches for: walking entries, comparing headers with index units, looking for bytes that are not zero.
+"""Reading an entry log that is not trusted: walking entries, comparing headers with index units, searching for nonzero bytes.
 
-Here live the observations recovery is made of. Nothing here writes, decides, or trusts a stored length further than its file reaches.
-All reads are positional (`pread`), never through a map: bytes that the disk lacks must be an `OSError`, not a signal.
+These are the observations on which recovery decides. Nothing here writes, decides, or trusts a stored length beyond the end of its file.
+All reads are positional (`pread`), never through a map: bytes that the disk cannot read must be an `OSError`, not a signal.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Run = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place between two entries: where the next one would lie, its index, and the term and chain CRC of the one before."""
+    """A place between two entries: the position and index of the next entry, and the term and chain CRC of the previous one."""
 
     pos: int
     index: int
@@ -54,7 +54,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some entries as they lie in one file; `blank_at` is the position of the blank that belongs to the first of them."""
+    """Some entries, as stored in one file; `blank_at` is the position of the blank in front of the first of them."""
 
     blank_at: int | None
     pos: int
@@ -66,8 +66,8 @@ class Piece:
 
 
 class Walker:
-    """Goes from entry to entry as long as they are right. After `pieces` is exhausted, `point` is where it stopped, `blank_at` a correct
-    blank there that no right entry follows, `problem` what is wrong with the bytes at `point` (empty: there are only zeros, or the end)."""
+    """Walks from entry to entry as long as they are valid. After `pieces` is exhausted, `point` is where it stopped, `blank_at` a valid
+    blank there that no valid entry follows, `problem` what is wrong with the bytes at `point` (empty: only zeros, or the end)."""
 
     def __init__(self, files: MappedFiles, point: Point, *, verify: bool) -> None:
         self.point = point
@@ -101,7 +101,8 @@ class Walker:
         return self._files.file_bytes - pos % self._files.file_bytes
 
     def _parse(self, start: int, data: bytes, room: int, stop: int) -> tuple[Piece | None, int]:
-        """The right entries at the beginning of `data`. With none, the number of bytes needed to judge the first, or 0: it is wrong."""
+        """The valid entries at the start of `data`. If there is none: the number of bytes needed to check the first, or 0 if it is
+        invalid."""
         point = self.point
         index, term = point.index, point.term
         starts: list[int] = []
@@ -143,7 +144,7 @@ class Walker:
         return Piece(self.blank_at, start, point.index, data[:at], *columns), 0
 
     def _verified(self, start: int, data: memoryview, starts: I64, sizes: I32, terms: I64) -> tuple[int, int, int]:
-        """How many of the entries have the CRCs they claim and a right record, where those end, and the chain CRC there."""
+        """The number of entries with matching CRCs and a valid record, their end position, and the chain CRC there."""
         chain = self.point.chain
         bounds = [0, *(np.flatnonzero(np.diff(terms)) + 1).tolist(), len(terms)]
         for low, high in pairwise(bounds):
@@ -161,7 +162,7 @@ class Walker:
         return len(terms), int(starts[-1]) + int(sizes[-1]), chain
 
     def _should_have_fitted(self, size: int) -> bool:
-        """Whether an entry of this size at a file's beginning contradicts the blank before it."""
+        """Whether an entry of this size at the start of a file contradicts the blank before it."""
         return self.blank_at is not None and size + BLANK_BYTES <= self._rest(self.blank_at)
 
     def _short(self, data: bytes, at: int, room: int) -> tuple[int, str]:
@@ -186,21 +187,21 @@ def _name_problem(data: bytes, at: int, magic: int) -> str:
         return "blank with a wrong length or with bytes behind it"
     if not any(data[at : at + HEADER_BYTES]):
         return ""
-    return "bytes that are no entry"
+    return "bytes that are not an entry"
 
 
 def next_chain(header: bytes, chain: int) -> int:
-    """The chain CRC of the entry with this header (and the body CRC in it) behind one whose chain CRC is `chain`."""
+    """The chain CRC of the entry with this header (and the body CRC in it), which follows an entry with the chain CRC `chain`."""
     return int(crc32c.crc32c(header[:CHAINED_BYTES] + header[CRC_WORDS_AT + 4 : CRC_WORDS_AT + 8], chain))
 
 
 def is_place(point: Point, entries: Range, file_bytes: int) -> bool:
-    """Whether a range may continue `point`: it lies where format §2 puts it, and its term does not fall."""
+    """Whether a range may continue `point`: its position follows format §2, and its term is not lower."""
     return entries.term >= point.term and is_placed(entries, point.pos, file_bytes)
 
 
 def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
-    """The beginning of the first page or chunk in [start, stop) that is not all zero, None if everything is."""
+    """The start of the first page or chunk in [start, stop) that is not all zero; None if everything is zero."""
     while start < stop and files.has(start):
         data = files.at(start).pread(start % files.file_bytes, min(CHUNK_BYTES, stop - start))
         if not data:
@@ -212,7 +213,7 @@ def first_nonzero(files: MappedFiles, start: int, stop: int) -> int | None:
 
 
 def add_runs(runs: list[Run], first_index: int, terms: I64) -> None:
-    """Append the term runs of a column of terms that begins at `first_index`."""
+    """Append the term runs of a column of terms that starts at `first_index`."""
     if not len(terms):
         return
     changes = np.flatnonzero(np.diff(terms)) + 1
@@ -223,14 +224,14 @@ def add_runs(runs: list[Run], first_index: int, terms: I64) -> None:
 
 
 class Disagreement(Exception):
-    """Index units do not describe the log: the index or the log is wrong."""
+    """Index units do not describe the log: either of them is wrong."""
 
 
 def check_units(
     files: MappedFiles, index: IndexFiles, point: Point, last_index: int, end_pos: int, runs: list[Run], *, headers: bool
 ) -> None:
     """Compare the units of the entries from `point` to `last_index`, all in one file, with each other and, with `headers`, with the headers
-    of the log. Adds their term runs. Raises Disagreement."""
+    in the log. Adds their term runs. Raises Disagreement."""
     pos, first, term = point.pos, point.index, point.term
     while first <= last_index:
         units = index.get(first, min(UNITS_AT_ONCE, last_index - first + 1))

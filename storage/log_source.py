@@ -1,8 +1,8 @@
-"""A log as others may have it: read from the files alone, entry by entry verified, and honest about what does not verify.
+"""A log as a source for other replicas: read from the files alone, every entry verified, and damage reported.
 
-For shipping to replicas that lack bytes. Works beside the owner of the log, and also when the log has no owner because it is damaged: what
-is whole is served, what is not is named. Bounded below by the begin of the log and above by the synced mark. Own handles, `pread` only,
-nothing is written or believed that was not computed here, except for stored chain words where somebody merely asks for them.
+For shipping to replicas that lack entries. Works beside the owner of the log, and also if the log has no owner because it is damaged:
+intact entries are served, damage is reported by name. Limited by the begin of the log and the synced mark. Own handles, `pread` only; it
+writes nothing, and trusts only what it computes, except for stored chain CRCs when a peer only asks for them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ledgermq.storage.snapshot import GENERATIONS
 from ledgermq.storage.synced_mark import read_mark
 
 _SIZE_INDEX_TERM = struct.Struct(">iqq")
-"""Of an entry, from its byte 4 on."""
+"""The part of an entry's header from byte 4 on."""
 
 
 class Why(Enum):
-    """Why something is not served (`FetchRefused.Reason` in proto/raft.proto, by name)."""
+    """Why entries are not served (`FetchRefused.Reason` in proto/raft.proto, by name)."""
 
     UNKNOWN = "unknown"
     DAMAGED = "damaged"
@@ -46,7 +46,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What cannot be served, where (entry and position), and a sentence for people."""
+    """Which entry cannot be served (index and position), why, and a sentence for people."""
 
     why: Why
     index: int
@@ -56,9 +56,9 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none noted) lies before `synced`, and the
-    entry ends at `committed_pos` (−1: not found) and has `committed_term` (0: not found). `points` lie behind the entries that were asked
-    for, as far as they are here."""
+    """What a log has. `begin` and `synced` are the points at its ends; `committed_index` (−1: none noted) lies before `synced`, and that
+    entry ends at `committed_pos` (−1: not found) and has the term `committed_term` (0: not found). `points` lie behind the requested
+    entries, as far as they are here."""
 
     data_file_bytes: int
     index_file_bytes: int
@@ -73,7 +73,7 @@ class Facts:
 
 
 class LogSource:
-    """The log of the group directory `root`. One caller owns it."""
+    """The log of the group directory `root`. For one caller."""
 
     def __init__(self, disk: Disk, root: str) -> None:
         self._disk = disk
@@ -82,17 +82,17 @@ class LogSource:
         self._begin = self._synced = Point(0, 0, -1, 0)
         self._open: tuple[str, DiskFile] | None = None
         self._applied: dict[tuple[str, int, int], int | None] = {}
-        """What the snapshots say that were seen last, by path, length and CRC."""
+        """The content of the snapshots that were read last, by path, length and CRC."""
 
     def identity(self) -> Identity | None:
-        """Whose files these are; None where there is no replica. Raises Damaged, UnknownFormat, OSError."""
+        """The identity of these files; None if there is no replica. Raises Damaged, UnknownFormat, OSError."""
         if self._identity is None:
             self._identity = identity.read_identity(self._disk, self._root)
         return self._identity
 
     @property
     def log_id(self) -> str:
-        """"" without a replica."""
+        """The log id; "" without a replica."""
         return "" if self._identity is None else self._identity.log_id
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class LogSource:
             self._open = None
 
     def facts(self, places: tuple[tuple[int, int], ...] = ()) -> Facts:
-        """What is here now. `places`: (index, position or −1) of entries that are asked about. Raises Damaged, Unusable, OSError."""
+        """What is here now. `places`: (index, position or −1) of requested entries. Raises Damaged, Unusable, OSError."""
         self._look()
         known = self._known()
         noted = checkpoints.read_log_checkpoint(self._disk, self._directory)
@@ -123,7 +123,7 @@ class LogSource:
         )
 
     def snapshot(self) -> tuple[int, bytes] | None:
-        """Applied index and bytes of the newest snapshot that is whole and of this log."""
+        """Applied index and bytes of the newest intact snapshot of this log."""
         for name in GENERATIONS:
             path = f"{self._root}/state/{name}"
             try:
@@ -136,8 +136,8 @@ class LogSource:
         return None
 
     def _applied_index(self, path: str, data: bytes) -> int | None:
-        """Of a snapshot that is whole and of this log. Facts are asked for twice a second, and taking a large snapshot apart holds up the
-        interpreter, and so every group's heartbeats: it is done once."""
+        """The applied index of a snapshot that is intact and of this log, cached. Facts are requested twice per second, and decoding a
+        large snapshot holds the interpreter, and thereby every group's heartbeats."""
         key = path, len(data), crc32c.crc32c(data)
         if key not in self._applied:
             try:
@@ -150,8 +150,8 @@ class LogSource:
         return self._applied[key]
 
     def entries(self, point: Point, end_pos: int, max_bytes: int) -> Range | Missing:
-        """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, every one verified as the continuation
-        of `point`. Raises OSError, Damaged."""
+        """Whole entries of one term in one file from `point` on, up to `max_bytes` but at least one, each verified as the continuation of
+        `point`. Raises OSError, Damaged."""
         if not self._begin.pos <= point.pos < self._synced.pos:
             self._look()
         if point.pos < self._begin.pos:
@@ -161,7 +161,7 @@ class LogSource:
         size = self._known().data_file_bytes
         pos, data = point.pos, self._read(point.pos, max_bytes)
         if data is not None and not _begins_entry(data, point.index, pos) and pos % size:
-            # Only a blank may lie here; the one that asks makes its own.
+            # Only a blank may lie here; the requester writes its own.
             after = pos + size - pos % size
             head = self._bytes("data", size, after, HEADER_BYTES) if after < self._synced.pos else None
             if head is not None and _begins_entry(head, point.index, after):
@@ -173,7 +173,7 @@ class LogSource:
         return self._verified(point, pos, data, end_pos)
 
     def point_behind(self, index: int) -> Point | None:
-        """The point behind an entry, by its index unit and its stored header; None where it cannot be found. Raises OSError, Damaged."""
+        """The point behind an entry, by its index unit and stored header; None if it cannot be found. Raises OSError, Damaged."""
         self._look()
         return self._point_behind(index, -1)
 
@@ -189,7 +189,7 @@ class LogSource:
         return f"{self._root}/dledger-{self._known().replica}"
 
     def _look(self) -> None:
-        """Read the two ends again."""
+        """Read begin and synced mark again."""
         log_id = self._known().log_id
         begin = read_begin(self._disk, self._directory, log_id)
         mark = read_mark(self._disk, f"{self._directory}/syncedmark", log_id)
@@ -200,8 +200,8 @@ class LogSource:
             self._synced = Point(mark.end_pos, mark.index + 1, mark.term, mark.chain_crc)
 
     def _point_behind(self, index: int, pos: int) -> Point | None:
-        """The point behind an entry, by its stored header; None if it is not here or cannot be found, also in a page that the disk refuses
-        to give (EIO)."""
+        """The point behind an entry, by its stored header; None if the entry is not here or cannot be found, also if the disk cannot read
+        its page (EIO)."""
         if index == self._begin.index - 1:
             return self._begin
         try:
@@ -232,8 +232,8 @@ class LogSource:
         return Point(pos + size, index + 1, term, chain)
 
     def _read(self, pos: int, max_bytes: int) -> memoryview | None:
-        """Bytes at a position, as many as are wanted and as lie before the synced end and in the same file; at least one whole entry, where
-        its header says how long it is. None when the file is not there."""
+        """Bytes at a position: as many as wanted, limited by the synced end and the file; at least one whole entry, if its header gives a
+        size. None if the file does not exist."""
         size = self._known().data_file_bytes
         room = min(size - pos % size, self._synced.pos - pos)
         data = self._bytes("data", size, pos, min(max_bytes, room))
@@ -247,7 +247,7 @@ class LogSource:
     def _verified(self, point: Point, pos: int, data: memoryview, end_pos: int) -> Range | Missing:
         length, term = _whole(data, end_pos - pos)
         if not length:
-            return self._complaint(point, pos, "bytes that are no entry")
+            return self._complaint(point, pos, "bytes that are not an entry")
         try:
             return verify_range(data[:length], point.index, term, pos, point.chain)
         except BadEntry as bad:
@@ -256,8 +256,8 @@ class LogSource:
             return self._complaint(point, pos, bad.reason)
 
     def _complaint(self, point: Point, pos: int, reason: str) -> Missing:
-        """What lies at `pos` is not the continuation of `point`: is it damaged, or is this another history? It is, if the entries that end
-        here before it are fewer, or if an own entry of that index continues another one than `point`, wherever it lies."""
+        """The bytes at `pos` do not continue `point`: report whether they are damaged or of another history. It is another history if fewer
+        entries end here before it, or if this log's entry of that index continues another one than `point`, at whatever position."""
         if point.index >= self._synced.index:
             return Missing(Why.DIFFERS, point.index, pos, f"entry {self._synced.index - 1} ends behind it here")
         before = self._point_behind(point.index - 1, -1)
@@ -271,7 +271,7 @@ class LogSource:
         return Missing(Why.DAMAGED, point.index, pos, f"entry {point.index} is damaged here too ({where}: {reason})")
 
     def _gone(self, point: Point, pos: int) -> Missing:
-        """A file is not there: trimmed meanwhile, or lost."""
+        """Report a missing file: trimmed in the meantime, or lost."""
         self._look()
         if pos < self._begin.pos:
             return Missing(Why.TRIMMED, point.index, point.pos, f"the log begins here with entry {self._begin.index}")
@@ -286,7 +286,7 @@ class LogSource:
                 return None
             self._open = path, self._disk.open(path)
         elif not self._disk.exists(path):
-            # Trimmed, or made anew by a repair, while it was held open.
+            # Trimmed, or recreated by a repair, while it was held open.
             self.close()
             return None
         return self._open[1].pread(inside, length)
@@ -300,8 +300,8 @@ def _begins_entry(data: bytes | memoryview, index: int, pos: int) -> bool:
 
 
 def _whole(data: memoryview, limit: int) -> tuple[int, int]:
-    """How many bytes of `data` are whole entries of one term, by their size fields, of which none begins at or behind `limit`; and that
-    term."""
+    """How many bytes of `data` are whole entries of one term, according to their size fields, none of which begins at or behind `limit`;
+    and that term."""
     unpack, end = _SIZE_INDEX_TERM.unpack_from, len(data)
     at, term = 0, -1
     while at < limit and at + ENTRY_MIN_BYTES <= end:

@@ -1,12 +1,12 @@
-"""How appended bytes reach the log's files: three ways behind one interface (docs/decisions/2026-11-21-append-modes.md).
+"""How appended bytes reach the log's files: three modes behind one interface (docs/decisions/2026-11-21-append-modes.md).
 
-`LogWriter` writes with `pwrite`, `MapWriter` stores through the map, `PoolWriter` puts bytes into buffers of memory, from which a commit
-runner copies them into the files. Where bytes belong, what is dirty and when it is synced is decided by `entry_log.py`; its promises do not
-depend on the way: what `write` took is seen by every reader of the log at once, and once `drain` has returned it is in the files, where a
-sync of them makes it durable. Erasing and index units always use `pwrite`.
+`LogWriter` writes with `pwrite`, `MapWriter` stores through the map, `PoolWriter` puts bytes into memory buffers, from which a commit
+runner copies them into the files. `entry_log.py` decides where bytes belong, what is dirty and when it is synced; its promises do not
+depend on the mode: bytes accepted by `write` are visible to every reader of the log at once, and when `drain` has returned they are in the
+files, where a sync makes them durable. Erasing and index units always use `pwrite`.
 
-A failure is an `OSError` of `write` or `drain`, whichever comes first, and of every call after it: what the files hold is unknown from then
-on, the log is fenced, and nothing is tried again (invariant I9).
+A failure is an `OSError` of `write` or `drain`, whichever comes first, and of every later call: the content of the files is then unknown,
+the log is fenced, and nothing is retried (invariant I9).
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ MODES = ("pwrite", "map", "pool")
 POOL_BUFFERS = 5
 POOL_BUFFER_BYTES = 8 << 20
 COPY_LEAST_BYTES = 4 * 4096
-"""The commit runner is called once so many bytes wait; fewer wait for the next sync."""
+"""The commit runner is called when this many bytes wait; fewer wait for the next sync."""
 
 
 Together = Callable[[Sequence[Callable[[], object]]], None]
-"""Runs all of several syncs that do not depend on each other and returns when the last has ended; raises the error of one that failed."""
+"""Runs several independent syncs and returns when all have ended; raises the error of one that failed."""
 
 
 Work = SimpleQueue[tuple[Callable[[], object], SimpleQueue[BaseException | None]] | None]
 
 
 def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
-    """One after the other, in the calling thread; none after one that failed."""
+    """Run them one after the other in the calling thread; stop at the first failure."""
     for sync in syncs:
         sync()
 
 
 class AtOnce:
-    """All at the same time, one of them in the calling thread. A group commit syncs the log file and the synced mark: in turn it would take
-    twice as long as the disk needs. A bare queue, because an executor's future costs as much as a fast disk's sync."""
+    """Run them all at the same time, one of them in the calling thread. A group commit syncs the log file and the synced mark: in sequence
+    it would take twice as long as the disk needs. A bare queue, because an executor's future costs as much as a sync on a fast disk."""
 
     def __init__(self, threads: int, name: str) -> None:
         self._work: Work = SimpleQueue()
@@ -69,12 +69,12 @@ class AtOnce:
 
 
 def _serve(work: Work) -> None:
-    """One thread of AtOnce, until it gets nothing to do."""
+    """One thread of AtOnce; ends when it receives no work."""
     while (item := work.get()) is not None:
         sync, outcomes = item
         try:
             sync()
-        except BaseException as error:  # whatever it was, whoever waits must hear of it
+        except BaseException as error:  # any error must reach the waiting caller
             outcomes.put(error)
         else:
             outcomes.put(None)
@@ -86,27 +86,28 @@ class LogWriter:
     mode = "pwrite"
 
     def __init__(self, *, lock_memory: bool = False, refused: Callable[[str], None] = ignore, together: Together = in_turn) -> None:
-        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` hears if that is not allowed.
+        """`lock_memory`: pages of the files being written, and buffers, stay in memory; `refused` is called if that is not allowed.
         `together` runs the syncs of one group commit."""
         self.together = together
         self.warmth = Warmth(populate=True, stores=self.mode == "map", lock=lock_memory, refused=refused)
 
     def ready(self, file: DiskFile) -> None:
-        """Have what `write` needs for this file, so that a limit of the operating system is met before the first byte. Raises OSError."""
+        """Prepare what `write` needs for this file, so that a limit of the operating system is met before the first byte. Raises
+        OSError."""
 
     def write(self, file: DiskFile, offset: int, data: Buffer) -> None:
-        """Append bytes at their place. Raises OSError."""
+        """Append bytes at an offset. Raises OSError."""
         file.pwrite(offset, data)
 
     def taken(self) -> int:
-        """A mark of everything written so far, for `drain`."""
+        """A mark behind everything written so far, for `drain`."""
         return 0
 
     def drain(self, mark: int | None = None) -> None:
-        """Block until what was written before `mark` (or at all) is in the files. Any thread. Raises OSError."""
+        """Block until everything written before `mark` (by default everything) is in the files. Any thread. Raises OSError."""
 
     def held(self, file: DiskFile, offset: int, length: int) -> bytes | None:
-        """These bytes of a file if some of them are not in it yet, else None: then the file has them."""
+        """These bytes of a file, if some of them are not in the file yet; otherwise None."""
         return None
 
     @property
@@ -115,11 +116,11 @@ class LogWriter:
         return 0
 
     def close(self) -> None:
-        """Give memory back. What was not drained is lost, as in a crash."""
+        """Free the memory. Bytes that were not drained are lost, as in a crash."""
 
 
 class MapWriter(LogWriter):
-    """`map`: stores into the pages themselves. No call of the kernel in the best case, but a fault waits with the interpreter lock held."""
+    """`map`: stores into the pages directly. At best this needs no system call, but a page fault blocks with the interpreter lock held."""
 
     mode = "map"
 
@@ -132,7 +133,7 @@ class MapWriter(LogWriter):
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """Bytes of one file in one buffer, without a gap: `used` of them, of which the first `copied` are in the file."""
+    """Consecutive bytes of one file in one buffer: `used` of them, of which the first `copied` are in the file."""
 
     file: DiskFile
     offset: int
@@ -140,11 +141,11 @@ class _Run:
     used: int = 0
     copied: int = 0
     sealed: bool = False
-    """Nothing is added any more: the buffer is free once all of it is copied."""
+    """Nothing is added any more; the buffer becomes free when all of it is copied."""
 
 
 class PoolWriter(LogWriter):
-    """`pool`: writers and files meet in `buffers` buffers of `buffer_bytes` each.
+    """`pool`: appended bytes wait in `buffers` buffers of `buffer_bytes` each.
 
     Invariants, under `_lock`: every buffer is free or in exactly one run; only the last run is unsealed; runs are copied in the order in
     which they were written, by one thread at a time (`_copying`); `_copied` ≤ `_taken`, and both count bytes since the start. Only the
@@ -163,7 +164,7 @@ class PoolWriter(LogWriter):
         refused: Callable[[str], None] = ignore,
         together: Together = in_turn,
     ) -> None:
-        """Raises OSError when there is no memory for the buffers."""
+        """Raises OSError if there is no memory for the buffers."""
         super().__init__(lock_memory=lock_memory, refused=refused, together=together)
         assert buffers > 0 and buffer_bytes > 0
         self._submit = submit
@@ -184,7 +185,7 @@ class PoolWriter(LogWriter):
         while left:
             run = self._run_for(file, offset)
             length = min(len(left), self._buffer_bytes - run.used)
-            # Nobody looks behind `used`, so the copy itself needs no lock.
+            # Other threads read only below `used`, so the copy itself needs no lock.
             run.area[run.used : run.used + length] = left[:length]
             with self._lock:
                 run.used += length
@@ -236,7 +237,7 @@ class PoolWriter(LogWriter):
     # Inside
 
     def _run_for(self, file: DiskFile, offset: int) -> _Run:
-        """The run that ends at this place, or a new one. Without a free buffer everything is copied here and now. Raises OSError."""
+        """The run that ends at this offset, or a new one. Without a free buffer everything is copied now. Raises OSError."""
         self._require_sound()
         with self._lock:
             last = self._runs[-1] if self._runs else None
@@ -254,14 +255,14 @@ class PoolWriter(LogWriter):
             return run
 
     def _copy_waiting(self) -> None:
-        """For the commit runner: copy what waits. An error is kept for the owner and the next sync, whose next call meets it."""
+        """For the commit runner: copy waiting bytes. An error is kept, and raised by the next call of the owner or of a sync."""
         with self._lock:
             self._submitted = False
         with suppress(OSError):
             self.drain()
 
     def _copy_first(self) -> None:
-        """Copy what the first run has. Called with `_copying`, when something waits."""
+        """Copy the bytes of the first run. Called with `_copying` held, when something waits."""
         with self._lock:
             run = self._runs[0]
             start, stop = run.copied, run.used
@@ -279,7 +280,7 @@ class PoolWriter(LogWriter):
             self._release_copied()
 
     def _release_copied(self) -> None:
-        """Free the buffers of runs that are over. Called with `_lock`."""
+        """Free the buffers of finished runs. Called with `_lock` held."""
         while self._runs and self._runs[0].sealed and self._runs[0].copied == self._runs[0].used:
             self._free.append(self._runs.popleft().area)
 
@@ -307,7 +308,7 @@ def make_writer(
     buffer_bytes: int = POOL_BUFFER_BYTES,
     submit: Submit = run_now,
 ) -> LogWriter:
-    """The writer of a configured mode; the last three are the pool's. Raises OSError when there is no memory for a pool."""
+    """The writer of a configured mode; the last three arguments are for the pool. Raises OSError if there is no memory for a pool."""
     if mode == "pool":
         return PoolWriter(buffers, buffer_bytes, submit, lock_memory=lock_memory, refused=refused, together=together)
     assert mode in MODES, mode

@@ -1,9 +1,9 @@
-"""Messages by key and by physical offset, beside the thread that owns the group: any thread may ask.
+"""Finding messages by key and by physical offset, from threads other than the group's owner: any thread may call.
 
-The index only proposes places. Here the record itself is read, checked, and its real key and store time compared, so that neither a hash
-collision nor the index's resolution of a second ever leaves. A key with spaces is found through one of its pieces, which are what the
-index holds; the id of a native message through that of its stretch, from whose message on it is counted off. What retention removed
-meanwhile is no error: it is not found.
+The index only proposes positions. This module reads and checks the record itself and compares its actual key and store time, so that
+neither a hash collision nor the index's resolution of one second reaches the caller. A key with spaces is found through one of its words,
+which are what the index holds. The id of a native message is found through the id of its frame's first message, from which it is counted.
+A message that retention removed in the meantime is not an error: it is not found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ledgermq.storage.key_index import KeyIndex
 from ledgermq.storage.log_reader import LogReader
 
 FIRST_READ_BYTES = 4096
-"""Most records come with one read of so much."""
+"""Most records are read with one read of this size."""
 TIME_MAX = 1 << 62
 _HEADER = struct.Struct(">iiqqqiIIi")
 assert _HEADER.size == HEADER_BYTES
@@ -34,7 +34,7 @@ assert _HEADER.size == HEADER_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One message: index of its entry, place and size of its record (TOTALSIZE), and the record."""
+    """One message: index of its entry, position and size of its record (TOTALSIZE), and the record."""
 
     index: int
     physical_offset: int
@@ -43,23 +43,23 @@ class Found:
 
 
 class Lookup:
-    """Questions about one broker group's committed messages. What they see ends with the reader's limits."""
+    """Lookups of one broker group's committed messages, up to the reader's limits."""
 
     def __init__(self, reader: LogReader, index: KeyIndex) -> None:
         self._reader = reader
         self._index = index
 
     def by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX, limit: int = 64) -> list[Found]:
-        """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only what is indexed already. Raises
-        OSError, Damaged."""
+        """Messages of a topic with this key, or this message id, stored in begin … end, newest first. Only indexed messages are found.
+        Raises OSError, Damaged."""
         return list(islice(self.each_by_key(stored_topic, key, begin_ms, end_ms), max(0, limit)))
 
     def each_by_key(self, stored_topic: str, key: str, begin_ms: int = 0, end_ms: int = TIME_MAX) -> Iterator[Found]:
-        """The same one by one, for who does not know beforehand how many are wanted: only the one at hand is in memory."""
+        """The same one by one, for callers that do not know how many they want: only the current message is in memory."""
         names = pieces(key)
         if not names:
             return
-        # Of the pieces the longest is the rarest, as a rule.
+        # Search for the longest word, which is usually the rarest.
         hash_ = key_hash(stored_topic, max(names, key=len))
         found = (one for one in self._proposed(hash_, begin_ms, end_ms) if _matches(one, stored_topic, key, begin_ms, end_ms))
         native = read_native_id(key)
@@ -75,14 +75,14 @@ class Lookup:
             before = one.physical_offset
 
     def _proposed(self, hash_: int, begin_ms: int, end_ms: int) -> Iterator[Found]:
-        """What the index has under this hash and is still there."""
+        """The messages that the index has under this hash and that still exist."""
         seen = -1
         for physical_offset in self._index.find(hash_, begin_ms, end_ms):
-            # Two equal keys of one message are neighbours: places never rise along the search.
+            # Two equal keys of one message are neighbours, because positions never increase along the search.
             if physical_offset == seen:
                 continue
             if physical_offset < self._reader.limits.begin_pos:
-                # The index keeps units of trimmed messages until all of a file goes, and everything behind this one is older.
+                # The index keeps units of trimmed messages until a whole file is removed; everything behind this one is older.
                 return
             seen = physical_offset
             one = self.at(physical_offset)
@@ -90,7 +90,7 @@ class Lookup:
                 yield one
 
     def _counted_off(self, wanted: NativeId, stored_topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[Found]:
-        """The native message with this id, from messages of its stretch that the index has: those of one frame are neighbours."""
+        """The native message with this id, counted from indexed messages of its stretch: the messages of one frame are consecutive."""
         for one in chain(self._proposed(key_hash(stored_topic, stretch_id(key)), 0, end_ms), self._first()):
             record = decode_record(one.record)
             first = read_native_id(decode_properties(record.properties).message_id or "") if _flag(one) else None
@@ -102,7 +102,7 @@ class Lookup:
                 yield found
 
     def _first(self) -> Iterator[Found]:
-        """The message that the log begins with now: of its frame what the index has may be trimmed."""
+        """The first message of the log: the indexed messages of its frame may have been trimmed."""
         if self._reader.limits.begin_index:
             found = self._entry(self._reader.limits.begin_index)
             if found is not None:
@@ -116,8 +116,8 @@ class Lookup:
         return None if piece is None else self.at(piece.pos + HEADER_BYTES)
 
     def at(self, physical_offset: int, size: int = 0) -> Found | None:
-        """The message whose record lies at `physical_offset`; None when it is gone, not there yet, or none begins there. A `size` that is
-        not the record's means the same. Raises OSError, and Damaged when the record is not what was written."""
+        """The message whose record lies at `physical_offset`; None if it is gone, does not exist yet, or no record starts there, or if
+        `size` is not the record's. Raises OSError, and Damaged if the record does not match its checksum."""
         pos = physical_offset - HEADER_BYTES
         if pos < 0:
             return None

@@ -1,15 +1,15 @@
 """A sequence of files of one fixed length, named by the absolute offset of their first byte (format §1).
 
-Here live naming, contiguity, lookup by offset, opening on demand with a bound, the maps of the files, and making the next file: at most one
-ahead of need, prepared by an injected background runner as `next.alloc`, synced there, and renamed by the owner. What the bytes mean and
-when a directory or a file is synced is the owner's affair; `names_changed` tells it that the directory needs one.
+This module does naming, contiguity, lookup by offset, opening on demand with a bound, the maps of the files, and creating the next file. At
+most one file is created ahead of need: an injected background runner prepares it as `next.alloc` and syncs it, and the owner renames it.
+The owner knows what the bytes mean, and when a directory or a file is synced; `names_changed` tells it that the directory needs a sync.
 
-The next file comes with its blocks, its map populated and, if wanted, its pages locked: all of that is the background's work, and an owner
-who cannot wait makes the file without its map. Maps that were not used for a while are given back, counted in sweeps (the owner calls
-`sweep` after each group commit), because the store has no clock; a map that a reader's view pins stays.
+The next file gets its blocks, its map populated and, if wanted, its pages locked, all by the background runner; an owner that cannot wait
+creates the file without its map. Maps that were not used for a while are unmapped. This is counted in sweeps (the owner calls `sweep` after
+each group commit), because the store has no clock. A map that a reader's view pins stays.
 
-Not thread-safe, except for what the runner executes: it fills a file that nobody else knows, and calls those methods of a `DiskFile` that
-any thread may call.
+Not thread-safe, except for the functions that the runner executes: they fill a file that no other code uses yet, and call only methods of
+`DiskFile` that any thread may call.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from ledgermq.storage.errors import LIMIT_REMEDY, Damaged, Exhausted, LogDamaged
 from ledgermq.storage.memory import LOCK_REMEDY
 
 Submit = Callable[[Callable[[], object]], None]
-"""Runs a function later, maybe on another thread; `run_now` is the synchronous one."""
+"""Runs a function later, possibly on another thread; `run_now` runs it synchronously."""
 
 NAME_DIGITS = 20
 OPEN_FILES_MAX = 64
 HEADROOM_FRACTION = 8
-"""Making a file leaves this part of its length free, for everything that is not allocated ahead."""
+"""Creating a file leaves this part of its length free, for everything that is not allocated ahead."""
 UNFINISHED = (".alloc", ".tmp")
 STAGED = ".staged"
-"""Files of a log that is being installed: nothing reads them, nothing removes them but the installation (`installing.py`)."""
+"""Files of a log that is being installed: only the installation (`installing.py`) reads and removes them."""
 MAPS_MAX = 4
-"""So many maps of files before the one being written are kept, those used last …"""
+"""At most this many maps of files before the one being written are kept, those used last …"""
 COLD_SWEEPS = 256
 """… and none that was not used for this many sweeps."""
 SWEEP_EVERY = 16
-"""A look at the maps is taken at every so many sweeps: with many open files it costs as much as a small append."""
+"""Maps are checked at every n-th sweep: with many open files a check costs as much as a small append."""
 
 
 def run_now(function: Callable[[], object]) -> None:
-    """The runner without a background."""
+    """The runner without a background thread."""
     function()
 
 
@@ -54,18 +54,18 @@ def file_name(base: int) -> str:
 
 
 def parse_name(name: str) -> int | None:
-    """The absolute offset a file is named by, or None for any other name."""
+    """The absolute offset in a file's name; None for any other name."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
 def ignore(_: str) -> None:
-    """The listener who is not interested."""
+    """A listener that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """How the memory of a file is treated that is about to be written: `stores` = its map will be written through; `refused` hears, once,
-    that locking or populating is not possible here, and what to do about it."""
+    """How the memory of the next file is prepared: `stores` = its map will be written through; `refused` is called once if locking or
+    populating is not possible, with the remedy."""
 
     populate: bool = False
     stores: bool = False
@@ -77,7 +77,7 @@ COLD = Warmth()
 
 
 class _Warmer:
-    """Warms files on whatever thread; a refusal is reported once and changes nothing else."""
+    """Warms files on any thread; a failure is reported once and has no other effect."""
 
     def __init__(self, warmth: Warmth) -> None:
         self.warmth = warmth
@@ -92,7 +92,7 @@ class _Warmer:
         if not self.warmth.lock:
             return
         if self.warmth.stores:
-            # The map that will be written through, not one that it would replace.
+            # Lock the map that will be written through; the read-only map would be replaced by it.
             self._attempt("mapped", "it is mapped when it is written", lambda: file.store(0, b""), file)
         self._attempt("locked in memory", LOCK_REMEDY, file.lock, file)
 
@@ -100,23 +100,23 @@ class _Warmer:
         try:
             act()
         except OSError as error:
-            # A file that was closed meanwhile is no refusal.
+            # A file that was closed in the meantime is not a failure.
             if not self._reported and error.errno != errno.EBADF:
                 self._reported = True
                 self.warmth.refused(f"{file.path} cannot be {what} ({error.strerror}): {remedy}")
 
 
 class _Preparation:
-    """One file being made. Whoever claims it first makes it: the background, or the owner who cannot wait for it."""
+    """One file being created, by the first thread that claims it: the background runner, or the owner that cannot wait."""
 
     def __init__(self, disk: Disk, path: str, size: int, allocate: bool, free_bytes: int, warmer: _Warmer) -> None:
         self.path = path
         self.free_bytes = free_bytes
-        """What the file system had to offer before the attempt."""
+        """Free space of the file system before the attempt."""
         self.error: OSError | None = None
         self.cancelled = False
         self.file: DiskFile | None = None
-        """The file, open; none for a kind whose files are not warmed."""
+        """The open file; None for a kind of files that is not warmed."""
         self._disk = disk
         self._size = size
         self._allocate = allocate
@@ -126,7 +126,7 @@ class _Preparation:
         self._settled = threading.Event()
 
     def run(self) -> None:
-        """For the background: make the file, unless somebody else does, and warm it in either case."""
+        """For the background: create the file, unless another thread does, and warm it in either case."""
         self._make()
         self._made.wait()
         if self.file is not None and not self.cancelled:
@@ -135,16 +135,16 @@ class _Preparation:
 
     @property
     def ready(self) -> bool:
-        """The background has done what it was asked for."""
+        """Whether the background has finished its work."""
         return self._settled.is_set()
 
     def finish(self) -> None:
-        """Make the file here, or wait for the thread that is making it; its map is left to the background."""
+        """Create the file now, or wait for the thread that is creating it; its map is left to the background."""
         self._make()
         self._made.wait()
 
     def cancel(self) -> None:
-        """Nobody will begin to make the file any more; one being made is waited for."""
+        """Prevent the creation of the file from starting; wait for one that has started."""
         if self._claim.acquire(blocking=False):
             self.cancelled = True
             self._made.set()
@@ -174,7 +174,7 @@ class _Preparation:
 
 
 class MappedFiles:
-    """The files of one directory. `bases` are the offsets of the existing files, ascending and without a gap."""
+    """The files of one directory. `bases` are the offsets of the existing files, ascending and without gaps."""
 
     def __init__(
         self, disk: Disk, directory: str, file_bytes: int, submit: Submit = run_now, *, allocate: bool, warmth: Warmth = COLD
@@ -183,29 +183,29 @@ class MappedFiles:
         self.file_bytes = file_bytes
         self.bases: list[int] = []
         self.names_changed = False
-        """A name was added or removed since the owner last reset this; the directory needs a sync."""
+        """Whether a name was added or removed since the owner last reset this; the directory then needs a sync."""
         self.origin = 0
-        """Where the first file begins, or would: the owner moves it when files at the front are not wanted any more."""
+        """Where the first file begins, or would begin; the owner moves it when files at the front are no longer needed."""
         self.left_over: list[int] = []
-        """Files before the origin that are still there: an interrupted removal left them."""
+        """Files before the origin that still exist after an interrupted removal."""
         self._disk = disk
         self._submit = submit
         self._allocate = allocate
         self._warmer = _Warmer(warmth)
         self._open: OrderedDict[int, DiskFile] = OrderedDict()
         self._used: dict[int, int] = {}
-        """base of an open file -> the sweep in which it was last asked for"""
+        """base of an open file -> the sweep of its last use"""
         self._sweeps = 0
         self._lingering: list[DiskFile] = []
-        """Files closed while a view may still hold their map."""
+        """Closed files whose map a view may still hold."""
         self._next: _Preparation | None = None
         self._room_wanted = 0
         self._refusal: OSError | None = None
-        """Why the last attempt to make a file failed."""
+        """Why the last attempt to create a file failed."""
 
     def load(self) -> None:
-        """Find the files, removing unfinished ones. Raises LogDamaged for a wrong length, Damaged for a name that is none; gaps are
-        `gap_after`'s. Files before the origin become `left_over`."""
+        """Find the files, and remove unfinished ones. Raises LogDamaged for a wrong length, Damaged for an invalid name; `gap_after`
+        reports gaps. Files before the origin become `left_over`."""
         bases = []
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
@@ -216,24 +216,24 @@ class MappedFiles:
                 continue
             base = parse_name(name)
             if base is None or base % self.file_bytes:
-                raise Damaged(f"{path} is no file of this store (its files have {self.file_bytes} bytes): move it away")
+                raise Damaged(f"{path} is not a file of this store (its files have {self.file_bytes} bytes): move it away")
             size = self._disk.file_size(path)
             if size != self.file_bytes:
                 raise LogDamaged(f"{path} has {size} bytes instead of {self.file_bytes}: restore this replica from its peers")
             bases.append(base)
         self.bases = [base for base in bases if base >= self.origin]
         self.left_over = [base for base in bases if base < self.origin]
-        # The owner's last life may have ended between making a name and syncing it: what we find may be in the cache only.
+        # The former process may have stopped between creating a name and syncing it: the names may be in the cache only.
         if self._disk.exists(self.directory):
             self._disk.sync_dir(self.directory)
         self.names_changed = False
 
     def repair(self) -> bool:
-        """As `load`, for derived files: wrong names and lengths are removed, every missing file from the origin on is made empty again.
-        True if any was."""
+        """As `load`, for derived files: files of wrong name or length are removed, and missing files from the origin on are created empty.
+        True if there were any."""
         found: list[int] = []
         suspect = False
-        # As in `load`: a name that is found may be in the cache only. The owner's first sync of names covers it.
+        # As in `load`, a name may be in the cache only. The owner's first sync of names covers it.
         self.names_changed = self._disk.exists(self.directory)
         for name in self._disk.listdir(self.directory):
             path = f"{self.directory}/{name}"
@@ -277,8 +277,8 @@ class MappedFiles:
         return self.begin <= offset < self.end
 
     def at(self, offset: int) -> DiskFile:
-        """The file that holds the byte at `offset`. Open files beyond the bound are closed, oldest use first, except where a view or
-        a sync still needs them: both keep their own hold of the content."""
+        """The file that holds the byte at `offset`. Open files beyond the bound are closed, least recently used first; views and syncs hold
+        the content independently."""
         base = self.base_of(offset)
         file = self._open.get(base)
         if file is None:
@@ -290,7 +290,7 @@ class MappedFiles:
         return file
 
     def close_idle(self, keep: Callable[[DiskFile], bool]) -> None:
-        """Close files beyond the bound that `keep` does not need."""
+        """Close files beyond the bound, except those for which `keep` is true."""
         if len(self._open) > OPEN_FILES_MAX:
             for base, file in list(self._open.items())[: len(self._open) - OPEN_FILES_MAX]:
                 if not keep(file):
@@ -299,8 +299,8 @@ class MappedFiles:
                     file.close()
 
     def sweep(self, end: int, keep: Callable[[DiskFile], bool]) -> None:
-        """After each group commit, with the offset that will be written next: files before its own are unlocked, cold maps given back,
-        files beyond the bound closed that `keep` does not need."""
+        """Called after each group commit, with the offset to be written next: unlocks files before that one, unmaps unused maps, and closes
+        files beyond the bound for which `keep` is false."""
         self.close_idle(keep)
         self._sweeps += 1
         if self._sweeps % SWEEP_EVERY:
@@ -318,14 +318,14 @@ class MappedFiles:
                 self._submit(file.swap_out)
 
     def lock_tail(self, end: int) -> None:
-        """Have files locked that exist already: the one that holds `end` and the one ahead of it."""
+        """Lock existing files: the one that holds `end` and the next one."""
         for base in self.bases[-2:]:
             if base >= self.base_of(end) and self._warmer.warmth.lock:
                 self._submit(partial(self._warmer.lock, self.at(base)))
 
     @property
     def mapped_bytes(self) -> int:
-        """Address space of all maps of these files, pinned ones of closed files included."""
+        """Address space of all maps of these files, including pinned ones of closed files."""
         return sum(file.mapped_bytes for file in self._files())
 
     @property
@@ -333,7 +333,7 @@ class MappedFiles:
         return sum(file.locked_bytes for file in self._files())
 
     def prepare(self) -> None:
-        """Have the next file made in the background, unless it is on the way or the disk is known to be too full."""
+        """Start creating the next file in the background, unless that was started or the disk is known to be too full."""
         if self._next is not None and self._next.ready and self._next.cancelled:
             self._next = None
         if self._next is None and self._has_room():
@@ -342,7 +342,7 @@ class MappedFiles:
             self._submit(self._next.run)
 
     def adopt_if_ready(self) -> bool:
-        """Give the prepared file its final name if it is there. The owner must sync the directory before it relies on the name."""
+        """Give the prepared file its final name, if it is ready. The owner must sync the directory before it relies on the name."""
         return self._next is not None and self._next.ready and self._take()
 
     def _take(self) -> bool:
@@ -370,7 +370,7 @@ class MappedFiles:
         return True
 
     def extend(self) -> None:
-        """Make sure that one more file exists behind the present last one, waiting for it. Raises NoSpace, OSError."""
+        """Ensure that one more file exists behind the last one, waiting for its creation. Raises NoSpace, OSError."""
         self.prepare()
         if self._next is not None:
             self._next.finish()
@@ -380,7 +380,7 @@ class MappedFiles:
             raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
 
     def stop_preparing(self) -> None:
-        """No file is being made any more when this returns. One that is ready can still be adopted."""
+        """Stop preparing; on return no file is being created. A file that is ready can still be adopted."""
         if self._next is not None:
             self._next.cancel()
 
@@ -398,8 +398,8 @@ class MappedFiles:
         return dropped
 
     def drop_below(self, offset: int) -> tuple[list[str], list[DiskFile]]:
-        """Remove the files that end at or before `offset`, first one first, the last file never. Returns their paths, and those files that
-        were open, for the owner to close: views of them stay valid."""
+        """Remove the files that end at or before `offset`, first one first, but never the last file. Returns their paths, and the open ones
+        for the owner to close: views of them stay valid."""
         while len(self.bases) > 1 and self.bases[0] + self.file_bytes <= offset:
             self.left_over.append(self.bases.pop(0))
         self.origin = self.begin
@@ -446,7 +446,7 @@ class MappedFiles:
         return f"{self.directory}/next.alloc"
 
     def _has_room(self) -> bool:
-        """Whether it is worth trying. A failed attempt is not repeated before space was given back: every one writes until it fails."""
+        """Whether an attempt may succeed. A failed attempt is repeated only after space was freed, because it writes until it fails."""
         if not self._allocate:
             return True
         free = self._disk.free_bytes(self.directory)

@@ -1,8 +1,8 @@
-"""What the store asks of the kernel about memory: maps of files, anonymous buffers, pages faulted in ahead of need, pages locked.
+"""The store's system calls about memory: maps of files, anonymous buffers, populating and locking pages.
 
-Only calls live here, no policy: who maps what, when and for how long is decided by `real_disk.py`, `mapped_files.py` and `log_writer.py`.
-Populating and locking go through the C library, because these calls take milliseconds for a large file and must not hold the interpreter
-lock. Both report a page without backing as an `OSError`, where touching it would be a SIGBUS.
+Only calls live here: `real_disk.py`, `mapped_files.py` and `log_writer.py` decide what is mapped, when and for how long. Populating and
+locking go through the C library, because these calls take milliseconds for a large file and must not hold the interpreter lock. Both report
+a page without backing as an `OSError`, where an access would be a SIGBUS.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 
 MADV_WILLNEED = 3
 MADV_POPULATE_READ = 22
-"""Since Linux 5.14. The page tables are filled; pages stay clean, so that populating a file never makes it dirty again."""
+"""Since Linux 5.14. Fills the page tables; pages stay clean, so populating a file never makes it dirty."""
 
 LOCK_REMEDY = (
     "raise the limit on locked memory (ulimit -l; LimitMEMLOCK= of a systemd unit; --ulimit memlock of a container) or give the process "
-    "CAP_IPC_LOCK, or set storage.lock_memory to false; the node goes on without"
+    "CAP_IPC_LOCK, or set storage.lock_memory to false; the node continues without it"
 )
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,7 +29,7 @@ for _name, _arguments in (("madvise", (ctypes.c_int,)), ("mlock", ()), ("munlock
 
 
 def map_file(fd: int, size: int, path: str, *, writable: bool) -> mmap.mmap:
-    """A shared map of a whole file. Raises OSError, also for a file that is closed or shorter than it was made."""
+    """A shared map of a whole file. Raises OSError, also for a closed file or one shorter than `size`."""
     if fd < 0:
         raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
     prot = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
@@ -40,12 +40,12 @@ def map_file(fd: int, size: int, path: str, *, writable: bool) -> mmap.mmap:
 
 
 def anonymous(size: int) -> mmap.mmap:
-    """A buffer of zeros that belongs to no file. Raises OSError."""
+    """A zeroed buffer without a file. Raises OSError."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def populate(area: mmap.mmap) -> None:
-    """Fault in all of a map. Raises OSError. A kernel that cannot do it is asked to read the pages ahead instead."""
+    """Fault in all of a map. Raises OSError. On a kernel without this call, the pages are only read ahead."""
     try:
         _call("madvise", area, MADV_POPULATE_READ)
     except OSError as error:
@@ -55,17 +55,17 @@ def populate(area: mmap.mmap) -> None:
 
 
 def lock(area: mmap.mmap) -> None:
-    """Keep all of a map in memory until it is unlocked or unmapped. Raises OSError: EPERM, ENOMEM or EAGAIN where it is not allowed."""
+    """Lock all of a map in memory until it is unlocked or unmapped. Raises OSError: EPERM, ENOMEM or EAGAIN if it is not allowed."""
     _call("mlock", area)
 
 
 def unlock(area: mmap.mmap) -> None:
-    """Raises OSError."""
+    """Unlock a map. Raises OSError."""
     _call("munlock", area)
 
 
 def _call(name: str, area: mmap.mmap, *arguments: int) -> None:
-    # The array keeps the map from being closed while the kernel works on it.
+    # The array prevents the map from being closed during the call.
     pages = np.frombuffer(area, np.uint8)
     if getattr(_libc, name)(pages.ctypes.data, pages.nbytes, *arguments) != 0:
         number = ctypes.get_errno()

@@ -1,9 +1,8 @@
-"""The files of a log under repair (format §2, §5): finding what is right, putting back what is not, in place.
+"""The files of a log under repair (format §2, §5): finding intact entries, and writing replacements in place.
 
-Here live the observations and the writes; whose bytes are put back, and what proves them, is decided by
-`node/replica/shipping/repair.py`. The log is
-not open meanwhile. A file of a wrong length or a missing one is made whole first, with zeros where nothing is known: damage then looks the
-same whatever it was. Bytes that the disk refuses to give (EIO) count as zeros. Nothing above the synced mark is touched.
+`node/replica/shipping/repair.py` decides which bytes are written, and what proves them. The log is not open during a repair. Missing files
+and files of a wrong length are first restored to full length, with zeros where the content is unknown, so that all damage looks the same.
+Bytes that the disk cannot read (EIO) count as zeros. Nothing above the synced mark is changed.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from ledgermq.storage.placing import BLANK_BYTES, make_blank
 
 COPY_BYTES = 1 << 20
 UNITS_TRIED = 4096
-"""So many index units behind a damaged entry are tried as places of the next good one; then the beginnings of the next files."""
+"""The positions of this many index units behind a damaged entry are tried for the next intact entry; then the starts of the next files."""
 MARKER = "repair"
-"""In the log's directory, from before the first write until everything is durable: an open must not believe what is in the cache only."""
+"""In the log's directory from before the first write until everything is durable: an open must not trust bytes in the page cache only."""
 MARK = b"repair\n"
-"""What it says while bytes are put back in place."""
+"""The marker's content while bytes are written in place."""
 UNDER_REPAIR = "repair.alloc"
-"""The file that is made anew, until it has its name: unfinished work is removed at every start."""
+"""The temporary name of a recreated file: unfinished files are removed at every start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """An entry that is right in itself: header, body and body CRC agree. Whether it continues the log is another question."""
+    """An entry that is valid by itself: header, body and body CRC agree. Whether it continues the log is another question."""
 
     index: int
     pos: int
@@ -46,12 +45,12 @@ class Good:
     header: bytes
 
     def continues(self, point: Point) -> bool:
-        """Whether it is the continuation of `point`: index, chain, and a place directly behind it or at the beginning of the next file."""
+        """Whether it continues `point`: by index, chain, and a position directly behind it or at the start of the next file."""
         return self.index == point.index and self.pos >= point.pos and next_chain(self.header, point.chain) == self.chain
 
 
 class _Tolerant:
-    """A file of which unreadable pages read as zeros."""
+    """A file whose unreadable pages read as zeros."""
 
     def __init__(self, file: DiskFile) -> None:
         self._file = file
@@ -76,7 +75,7 @@ class _Tolerant:
 
 
 class _TolerantFiles(MappedFiles):
-    """The log's files as a `Walker` reads them."""
+    """The log's files, as a `Walker` reads them."""
 
     def at(self, offset: int) -> DiskFile:
         return _Tolerant(super().at(offset))  # type: ignore[return-value]
@@ -86,14 +85,14 @@ class _TolerantFiles(MappedFiles):
 
 
 class Mending:
-    """The files of one log, from its begin to its synced mark. `mend_files` comes first."""
+    """The files of one log, from its begin to its synced mark. Call `mend_files` first."""
 
     def __init__(self, disk: Disk, directory: str, identity: Identity, begin: Begin, mark: SyncedMark) -> None:
         self.start = Point(begin.pos, begin.index, begin.term, begin.chain)
         self.mark = mark
         self.written_bytes = 0
         self.again = disk.exists(f"{directory}/{MARKER}")
-        """An earlier repair was interrupted: what verifies may be in the page cache only, so all of it is written again
+        """An earlier repair was interrupted: valid bytes may be in the page cache only, so all of them are written again
         (docs/architecture.md, Durability)."""
         self._disk = disk
         self._directory = directory
@@ -103,11 +102,12 @@ class Mending:
         self._dirty: dict[DiskFile, None] = {}
         self._marked = self.again
         self._noted = self.again and disk.read_file(f"{directory}/{MARKER}") == MARK
-        """The marker may be the fence of an exchange of files, below which everything is durable."""
+        """Whether the marker says that bytes are written in place. Otherwise it may be the fence of an exchange of files, below which
+        everything is durable."""
 
     def mend_files(self) -> list[str]:
-        """Let every file of the log up to the mark exist and have its length. Returns the paths of those made anew. Raises OSError, Damaged
-        for a file that is none of the store."""
+        """Ensure that every file of the log up to the mark exists and has its full length. Returns the paths of recreated files. Raises
+        OSError, and Damaged for a file that does not belong to the store."""
         directory, size = f"{self._directory}/data", self._identity.data_file_bytes
         lengths = {}
         for name in self._disk.listdir(directory):
@@ -117,7 +117,7 @@ class Mending:
         first = self.start.pos - self.start.pos % size
         needed = set(range(first, self.mark.end_pos, size))
         for base in [base for base, length in lengths.items() if base < first and length != size]:
-            # What an interrupted trim left goes anyway.
+            # Files of an interrupted trim are removed anyway.
             self._disk.unlink(f"{directory}/{file_name(base)}")
             del lengths[base]
         made = [base for base in sorted(needed | lengths.keys()) if base >= first and lengths.get(base) != size]
@@ -132,7 +132,7 @@ class Mending:
         return [f"{directory}/{file_name(base)}" for base in made]
 
     def _make(self, path: str, found: int) -> None:
-        """A file of the right length with what is there of it; it takes the old one's name only when it is durable."""
+        """Create a file of the right length with the existing content; it replaces the old one only when it is durable."""
         unfinished = f"{self._directory}/data/{UNDER_REPAIR}"
         if self._disk.exists(unfinished):
             self._disk.unlink(unfinished)
@@ -158,8 +158,8 @@ class Mending:
         self._disk.rename(unfinished, path)
 
     def walk(self, point: Point) -> Iterator[Point]:
-        """Go on from `point` over entries that continue each other, all CRCs computed, as far as they are right and begin before the mark's
-        end: the point behind each piece (up to 4 MiB)."""
+        """Walk from `point` over entries that continue each other, computing all CRCs, as far as they are valid and begin before the mark's
+        end; yields the point behind each piece (up to 4 MiB)."""
         walker = Walker(self._files, point, verify=True)
         for piece in walker.pieces(self.mark.end_pos):
             if self.again:
@@ -170,14 +170,14 @@ class Mending:
             yield walker.point
 
     def next_good(self, point: Point) -> Good | None:
-        """The nearest entry behind `point` that is right in itself, by the index units or at the beginning of a later file; None: there is
-        none before the mark."""
+        """The nearest entry behind `point` that is valid by itself, found by the index units or at the start of a later file; None if there
+        is none before the mark."""
         units = self._index.get(point.index, min(UNITS_TRIED, self.mark.index - point.index + 1))
         right = (units["magic"] == UNIT_MAGIC) & (units["index"] == np.arange(point.index, point.index + len(units)))
         for at in np.flatnonzero(right).tolist():
             pos = int(units["pos"][at])
             found = self._good(point.index + at, pos) if point.pos <= pos < self.mark.end_pos else None
-            # The very next one is the damaged one, unless only the blank before it is.
+            # The very next entry is the damaged one, unless only the blank before it is damaged.
             if found is not None and (at > 0 or found.continues(point)):
                 return found
         base = self._files.base_of(point.pos) + self._files.file_bytes
@@ -189,7 +189,7 @@ class Mending:
         return None
 
     def _good(self, index: int | None, pos: int) -> Good | None:
-        """The entry of this index (or any) at `pos`, if it is right in itself."""
+        """The entry of this index (or any) at `pos`, if it is valid by itself."""
         room = self._files.file_bytes - pos % self._files.file_bytes
         header = self._files.read(pos, min(HEADER_BYTES, room)) if self._files.has(pos) else b""
         if len(header) < HEADER_BYTES:
@@ -202,7 +202,7 @@ class Mending:
         return Good(its_index, pos, chain, header)
 
     def close_gap(self, point: Point, good: Good) -> bool:
-        """Write the blank between `point` and the entry with which the next file begins, if that is all that is missing."""
+        """Write the blank between `point` and the first entry of the next file, if only the blank is missing."""
         length = self._files.file_bytes - point.pos % self._files.file_bytes
         if not good.continues(point) or good.pos != point.pos + length or length < BLANK_BYTES or not point.pos % self._files.file_bytes:
             return False
@@ -210,15 +210,15 @@ class Mending:
         return True
 
     def put(self, point: Point, entries: Range) -> Point:
-        """Write verified entries that continue `point` to their place. Returns the point behind them."""
+        """Write verified entries that continue `point` at their position. Returns the point behind them."""
         if entries.pos != point.pos:
             self._write(point.pos, make_blank(entries.pos - point.pos))
         self._write(entries.pos, entries.data)
         return Point(entries.end_pos, entries.last_index + 1, entries.term, entries.last_chain)
 
     def fits(self, point: Point, entries: Range, *, further: bool) -> bool:
-        """Whether entries that continue `point` may be put where they say they lie; `further`: also behind the mark, where a file is made
-        for them. Raises NoSpace, OSError."""
+        """Whether entries that continue `point` may be written at their stated position; `further`: also behind the mark, where a file is
+        created for them. Raises NoSpace, OSError."""
         if not is_place(point, entries, self._files.file_bytes):
             return False
         if further:
@@ -226,14 +226,14 @@ class Mending:
         return self._files.has(entries.pos)
 
     def name(self, pos: int) -> str:
-        """File and byte, for people."""
+        """File and byte of a position, for messages."""
         return f"{self._directory}/data/{file_name(self._files.base_of(pos))}, byte {pos % self._files.file_bytes}"
 
     def base_of(self, pos: int) -> int:
         return self._files.base_of(pos)
 
     def used_end(self) -> int:
-        """The position behind the last byte of the files that is not zero: nothing this replica ever acknowledged lies behind it."""
+        """The position behind the last byte of the files that is not zero: everything this replica ever acknowledged lies before it."""
         pos = self._files.end
         while pos > self._files.begin:
             start = max(self._files.base_of(pos - 1), pos - COPY_BYTES)
@@ -244,8 +244,8 @@ class Mending:
         return self._files.begin
 
     def _reach(self, end_pos: int) -> None:
-        """Have files up to a position behind the mark: for entries that are here, never for what a peer merely says it has.
-        What lies behind a gap there is nothing that counts. Raises NoSpace, OSError."""
+        """Ensure files up to a position behind the mark. Only for entries that were received, not for what a peer merely claims to have.
+        Bytes behind a gap there do not count. Raises NoSpace, OSError."""
         gap = self._files.gap_after()
         for file in () if gap is None else self._files.drop_from(gap):
             file.close()
@@ -253,7 +253,7 @@ class Mending:
             self._files.extend()
 
     def drop_unreadable_units(self) -> list[str]:
-        """Remove index files that the disk does not give back: the next open makes them again from the log. Returns their paths."""
+        """Remove index files that the disk cannot read; the next open rebuilds them from the log. Returns their paths."""
         directory, removed = f"{self._directory}/index", []
         for name in self._disk.listdir(directory):
             path = f"{directory}/{name}"
@@ -274,7 +274,7 @@ class Mending:
         return removed
 
     def sync(self) -> None:
-        """Make everything written durable, and then say so. The first failure is final (I9): the marker stays."""
+        """Make everything written durable, then remove the marker. The first failure is final (I9): the marker stays."""
         for file in self._dirty:
             file.sync()
         self._dirty.clear()

@@ -1,9 +1,10 @@
-"""A broker group begun anew from one survivor, a voter or an observer, after its majority was lost (format §17): offline, and for good.
+"""Restarting a broker group from one surviving replica, a voter or an observer, after its majority was lost (format §17): offline, and
+irreversible.
 
-The survivor's log goes on under a new log id, with a membership entry that names the survivor alone; replicas that are given up keep the
-old id and are refused by it ever after. Whatever they alone held is lost, and that is written down: in the entry, and in the file
-`recovery.json`, which also says which log ids led here. Until that file says `done`, nothing opens the directory; the same command finishes
-what a crash interrupted. What members may do, and how others join again, is not decided here.
+The survivor's log continues under a new log id, with a membership entry that names only the survivor. Abandoned replicas keep the old id
+and are refused from then on. Entries that only they held are lost, and the loss is recorded: in the entry, and in the file `recovery.json`,
+which also lists the former log ids. Until that file says `done`, the directory cannot be opened; the same command finishes an interrupted
+recovery. What members may do, and how others join again, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is known of one group when it is begun anew: the survivor's last entry, what of it was noted as committed, who is given up."""
+    """What is known about one group at its recovery: the survivor's last entry, its noted commit index, the abandoned replicas."""
 
     group: str
     node: str
@@ -50,50 +51,50 @@ class Loss:
     chain_crc: int
     committed_index: int
     next_term: int
-    """Behind every term that this replica has heard of."""
+    """A term above every term that this replica has seen."""
     given_up: tuple[str, ...]
     observer: bool = False
-    """The survivor was an observer: a learner that never voted."""
+    """Whether the survivor was an observer: a learner that never voted."""
     last_store_ms: int | None = None
-    """When its last entry was stored, by the clock of the leader that took it."""
+    """The store time of its last entry, by the clock of the leader that accepted it."""
     heard: Mapping[str, Any] | None = None
-    """Of an observer: what it last heard of its leader (`heard.py`); None: nothing is known of that."""
+    """For an observer: the last report from its leader (`heard.py`); None: unknown."""
 
     @property
     def lost_entries(self) -> int | None:
-        """So many the leader had when it was heard last, which are not here; None: not known."""
+        """The number of entries that the leader had at its last report and that are not here; None: unknown."""
         return None if self.heard is None else max(0, int(self.heard["end_index"]) - self.index)
 
     @property
     def lost_committed(self) -> int | None:
-        """So many of them were committed by then."""
+        """The number of them that were committed by then."""
         return None if self.heard is None else max(0, int(self.heard["commit_index"]) - self.index)
 
     @property
     def lost_ms(self) -> int | None:
-        """The time from the last entry that is here to that word of the leader, if anything between is lost."""
+        """The time from the last entry here to that report of the leader, if entries in between are lost."""
         if self.heard is None or self.last_store_ms is None:
             return None
         return max(0, int(self.heard["heard_ms"]) - self.last_store_ms) if self.lost_entries else 0
 
     def as_json(self) -> dict[str, Any]:
-        """As in `recovery.json`."""
+        """The form in `recovery.json`."""
         told = {**asdict(self), "given_up": list(self.given_up), "heard": None if self.heard is None else dict(self.heard)}
         return {**told, "lost": {"entries": self.lost_entries, "committed": self.lost_committed, "ms": self.lost_ms}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Loss:
-        """Also one that was written before there were observers."""
+        """Also reads records written before observers existed."""
         known = {name: found for name, found in value.items() if name in cls.__dataclass_fields__}
         return cls(**{**known, "given_up": tuple(value["given_up"])})
 
 
 def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str | None]:
-    """What a recovery of this directory would go on from, and the new log id of one that was interrupted. Opens the log as a node would,
-    and stops it in good order. `observer`: the directory must be an observer's. Raises Refused, StorageError, OSError."""
+    """What a recovery of this directory would continue from, and the new log id of an interrupted one. Opens the log as a node would, and
+    closes it cleanly. `observer`: the directory must be an observer's. Raises Refused, StorageError, OSError."""
     found = identities.read_identity(disk, root)
     if found is None:
-        raise Refused(f"{root} holds no replica", "name the node directory of the survivor")
+        raise Refused(f"{root} holds no replica", "give the node directory of the survivor")
     begun = read_recovery(disk, root)
     if begun is not None and begun["state"] != "done":
         return Loss.from_json(begun["loss"]), begun["log_id"]
@@ -101,14 +102,14 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
     log = store.log
     if log.end_index < 0:
         store.close()
-        raise Refused(f"{root} has an empty log: it is no survivor", "name the node directory of a replica that has the messages")
+        raise Refused(f"{root} has an empty log and cannot be the survivor", "give the node directory of a replica that has the messages")
     noted = store.read_checkpoint()
     snapshot = store.read_snapshot()
     members, observers = _members(store, snapshot)
     if observer and found.replica not in observers:
         store.close()
-        what = f"{found.replica} is no observer of broker group {found.group}: its log does not name it one"
-        raise Refused(what, "begin anew from a replica that votes with: ledgermq recover --force-new-cluster")
+        what = f"{found.replica} is not an observer of broker group {found.group} according to its log"
+        raise Refused(what, "recover from a voting replica with: ledgermq recover --force-new-cluster")
     heard = read_heard(disk, root, found.log_id) if observer else None
     committed = max(-1 if noted is None else noted.committed_index, -1 if snapshot is None else snapshot["applied_index"])
     loss = Loss(
@@ -126,14 +127,15 @@ def survey(disk: Disk, root: str, *, observer: bool = False) -> tuple[Loss, str 
         last_store_ms=_last_store_ms(store),
         heard=None if heard is None else asdict(heard),
     )
-    # Only here: after a failure nothing may be called a good stop, and the process ends anyway.
+    # Not in a `finally`: after a failure the stop must not count as clean, and the process ends anyway.
     store.close()
     return loss, None
 
 
 def begin_anew(disk: Disk, root: str, loss: Loss, *, log_id: str, now_ms: int) -> dict[str, Any]:
-    """Carry it out, or finish it; returns what `recovery.json` says in the end. `log_id` is a new random UUID, or that of the interrupted
-    attempt. Durable step by step: the intent, the entry, the new id in every file, the identity, the word `done`."""
+    """Carry out a recovery, or finish an interrupted one; returns the final content of `recovery.json`. `log_id` is a new random UUID, or
+    that of the interrupted attempt. Each step is durable: the intent, the entry, the new id in every file, the identity, the state
+    `done`."""
     found = identities.read_identity(disk, root)
     assert found is not None, f"{root} lost its identity"
     note = read_recovery(disk, root)
@@ -163,12 +165,12 @@ def _opened(disk: Disk, root: str, found: Identity) -> GroupStore:
     if store.log.fenced is not None:
         fenced = store.log.fenced
         store.abandon()
-        raise LogDamaged(f"{fenced}; a damaged log cannot be begun anew: use another survivor, or restore a backup")
+        raise LogDamaged(f"{fenced}; a group cannot be recovered from a damaged log: use another survivor, or restore a backup")
     return store
 
 
 def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[str], set[str]]:
-    """Everybody whom the last membership record that is here names, and the observers among them."""
+    """Every member that the last membership record in this log names, and the observers among them."""
     told: set[str] = set()
     observers: set[str] = set()
     index = store.log.begin_index
@@ -191,7 +193,7 @@ def _members(store: GroupStore, snapshot: dict[str, Any] | None) -> tuple[set[st
 
 
 def _append(disk: Disk, root: str, found: Identity, loss: Loss, note: dict[str, Any]) -> dict[str, Any]:
-    """The entry that names the survivor alone, in a term that nobody led. Returns the log's new end and its begin."""
+    """Append the entry that names only the survivor, in a term that no leader used. Returns the log's new end and its begin."""
     store = _opened(disk, root, found)
     log = store.log
     if log.end_index == loss.index:
@@ -218,25 +220,25 @@ def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Member
 
 
 def lost_words(loss: Loss) -> str:
-    """What an observer knows to be lost, for people."""
+    """A sentence about what an observer knows to be lost."""
     if loss.heard is None:
-        return "nothing is known of what its leader had"
+        return "it is not known what its leader had"
     heard = loss.heard
     at = iso(int(heard["heard_ms"]))
     if not loss.lost_entries:
-        return f"nothing is lost of what leader {heard['leader']} had at {at}, when it was heard last"
+        return f"nothing is lost that leader {heard['leader']} had at {at}, its last report"
     spans = "" if loss.lost_ms is None else f", taken in the {loss.lost_ms} ms before"
-    lost = f"lost for certain: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
-    return f"{lost} that leader {heard['leader']} had at {at}, when it was heard last{spans}"
+    lost = f"certainly lost: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
+    return f"{lost} that leader {heard['leader']} had at {at}, its last report{spans}"
 
 
 def iso(ms: int) -> str:
-    """A time in milliseconds as people read it, in UTC."""
+    """A time in milliseconds as UTC text."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _next_offset(store: GroupStore) -> int:
-    """The next queue offset of the topic of membership records: dense like every other (invariant I6)."""
+    """The next queue offset of the topic of membership records; queue offsets are dense (invariant I6)."""
     snapshot, log = store.read_snapshot(), store.log
     offset, index = 0, log.begin_index
     if snapshot is not None:
@@ -257,7 +259,7 @@ def _last_store_ms(store: GroupStore) -> int:
 
 
 def _rename_log(disk: Disk, root: str, found: Identity, note: dict[str, Any]) -> None:
-    """The new log id in every file that carries one; the identity last. The chain keeps its beginning: the begin file says what it is."""
+    """Write the new log id to every file that contains one, the identity last. The chain keeps its seed, which the begin file records."""
     log_id, directory = note["log_id"], f"{root}/dledger-{found.replica}"
     for name in GENERATIONS:
         value = read_generation(disk, f"{root}/state", name)

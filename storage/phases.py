@@ -1,6 +1,6 @@
-"""Where the time of a start goes: one duration for every phase of recovery.
+"""The durations of the phases of recovery at a node's start.
 
-Here live the names of the phases and the adding up. The clock is the caller's: nothing in this package asks what time it is.
+The names of the phases and the sums are here. The caller supplies the clock: this package never reads one.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PHASES = ("identity", "log_files", "below_mark", "above_mark", "index", "snapshot", "queues", "replay")
-"""In the order of a start: whose directory it is, with hard state and abort file; finding the files; checking the log at and below the
-synced mark; verifying, rewriting, cutting and syncing what lies above it; index units; the snapshot; the consume queues; applying what
-the log has behind the snapshot."""
+"""In the order of a start: the directory's identity, with hard state and abort file; finding the files; checking the log at and below the
+synced mark; verifying, rewriting, cutting and syncing above it; index units; the snapshot; the consume queues; applying the entries behind
+the snapshot."""
 
 
 def no_clock() -> int:
-    """The clock of a caller that does not want to know."""
+    """The clock of a caller that does not measure."""
     return 0
 
 
 class Phases:
-    """Durations in nanoseconds by phase. A phase that is entered twice adds up; one within another counts for itself alone."""
+    """Durations in nanoseconds by phase. Repeated phases add up; a nested phase is not counted in the outer one."""
 
     def __init__(self, clock_ns: Callable[[], int] = no_clock) -> None:
         self.spent_ns = dict.fromkeys(PHASES, 0)
         self._clock_ns = clock_ns
         self._inner_ns = 0
-        """What phases inside the present one took."""
+        """The time spent in phases inside the current one."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -41,5 +41,5 @@ class Phases:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """For a log line: rounded, and without the phases that took no time worth a word."""
+        """The durations in seconds for a log line: rounded, without phases that took almost no time."""
         return {name: round(ns / 1e9, 4) for name, ns in self.spent_ns.items() if ns >= 50_000}

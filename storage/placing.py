@@ -1,7 +1,7 @@
-"""Where entries lie (format §2): one after the other, none across two files, and a blank in what is left of a file.
+"""The positions of entries (format §2): one behind the other, never across two files, with a blank in the rest of a file.
 
-A file always keeps room for a blank behind its last entry, so an entry goes into the next file when it would leave less. Plain arithmetic
-over sizes and positions: whoever writes, receives or recovers entries asks here.
+A file always keeps room for a blank behind its last entry, so an entry that would leave less room goes into the next file. Plain arithmetic
+over sizes and positions, used by all code that writes, receives or recovers entries.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLANK = struct.Struct(">ii")
 
 
 def place(sizes: I32, pos: int, file_bytes: int) -> tuple[I64, list[int], int]:
-    """Entries of these sizes behind `pos`: the position of each, the bounds of the pieces (one file each), and the end position."""
+    """For entries of these sizes behind `pos`: the position of each, the bounds of the pieces (one per file), and the end position."""
     ends: I64 = np.cumsum(sizes, dtype=np.int64)
     begins = ends - sizes
     end = pos + int(ends[-1])
@@ -52,5 +52,5 @@ def is_placed(entries: Range, pos: int, file_bytes: int) -> bool:
 
 
 def make_blank(length: int) -> bytes:
-    """A whole blank. Its filler is written although it reads as zero already: after a failed sync the medium may hold older bytes."""
+    """A whole blank. Its filler is written although it reads as zeros already: after a failed sync the medium may hold older bytes."""
     return BLANK.pack(BLANK_MAGIC, length).ljust(length, b"\0")

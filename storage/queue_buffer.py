@@ -1,12 +1,12 @@
-"""Consume queues for many queues: units that come one by one wait in memory until a write is worth its call.
+"""Buffered writes for consume queues: units that arrive one by one wait in memory until a write is worth a system call.
 
-A batch for one queue, or with many units for each, is written at once. A batch scattered over queues would cost a write for almost every
-message, and each write lets go of the interpreter: its units are kept, in log order and in columns, until they are many for each queue. The
-number of waiting units is bounded.
+A batch for one queue, or with many units per queue, is written at once. A batch scattered over many queues would cost one write for almost
+every message, and each write releases the interpreter lock. So its units are kept, in log order and in columns, until there are many per
+queue. The number of waiting units is bounded.
 
-Law: waiting units of a queue are always its last ones, behind everything that is in its files. They are seen by every question. They are
-written before a sync begins and before a trim record is applied, so that whoever counts on a sync counts on them; a crash loses what a
-snapshot does not cover, and that is dispatched again.
+Law: waiting units of a queue are always its last ones, behind everything in its files, and every read sees them. They are written before a
+sync begins and before a trim record is applied, so a completed sync covers them. A crash loses units that no snapshot covers, and those are
+dispatched again.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ledgermq.storage.disk import Disk
 
 WAITING_MAX = 1 << 17
 QUEUES_A_SLICE = 256
-"""When there is no room for more, so many queues are written at once: a pause of milliseconds."""
+"""When the buffer is full, this many queues are written at once: a pause of milliseconds."""
 FEW_UNITS = 16
-"""A batch with more units than this for a queue, on average, is written at once."""
+"""A batch with more units per queue than this, on average, is written at once."""
 WORTH_A_WRITE = 64
-"""Once so many units wait for each queue of a batch, on average, they are written: who reads the end of a queue looks at all that wait."""
+"""When this many units wait per queue of a batch, on average, they are written: a read at the end of a queue scans all waiting units."""
 _NO_NUMBER = -1
 
 
 class BufferedQueues(ConsumeQueues):
-    """As `ConsumeQueues`, whose state is what is written; what waits is here."""
+    """As `ConsumeQueues`, which holds the written state; waiting units are here."""
 
     def __init__(
         self, disk: Disk, directory: str, file_bytes: int, *, open_files_max: int = OPEN_FILES_MAX, waiting_max: int = WAITING_MAX
@@ -42,12 +42,12 @@ class BufferedQueues(ConsumeQueues):
         super().__init__(disk, directory, file_bytes, open_files_max=open_files_max)
         self._keys: list[QueueKey] = []
         self._numbers: dict[QueueKey, int] = {}
-        """Queues by number: their place in `_keys` and `_ends`."""
+        """Queues by number: their index in `_keys` and `_ends`."""
         self._numbers_free: list[int] = []
         self._numbers_of: dict[str, I64] = {}
         """Stored topic → number by queue id."""
         self._ends: I64 = np.zeros(64, np.int64)
-        """Next offset by number, waiting units included."""
+        """Next offset by number, including waiting units."""
         self._count = 0
         self._turn = 0
         """The queue whose waiting units are written next."""
@@ -114,7 +114,7 @@ class BufferedQueues(ConsumeQueues):
             self._write(int(numbers[low]), offsets[low:high], units[low:high])
 
     def _wait(self, numbers: I64, offsets: I64, units: NDArray[np.void], begins: I64) -> None:
-        """Keep units, sorted by queue, whose queues begin at the rows `begins`."""
+        """Keep units, sorted by queue; each queue starts at one of the rows `begins`."""
         lengths = np.diff(begins, append=len(numbers))
         firsts = offsets[begins]
         dense = offsets - np.repeat(firsts - begins, lengths) == np.arange(len(offsets))
@@ -136,7 +136,7 @@ class BufferedQueues(ConsumeQueues):
         self._ends[queues] = np.maximum(ends, firsts + lengths)
 
     def _write(self, number: int, offsets: I64, units: NDArray[np.void]) -> None:
-        """Write units of one queue, what waits of it first. Raises NoSpace, OSError."""
+        """Write units of one queue, its waiting units first. Raises NoSpace, OSError."""
         key = self._keys[number]
         if self._ends[number] != self._next.get(key, 0):
             rows = self._rows(number)
@@ -148,13 +148,13 @@ class BufferedQueues(ConsumeQueues):
         self._ends[number] = self._next.get(key, 0)
 
     def write_waiting(self) -> None:
-        """Nothing waits when this returns. Raises NoSpace, and OSError: what was not written still waits."""
+        """Write all waiting units. Raises NoSpace, and OSError: units that were not written still wait."""
         while self._count:
             self._write_slice()
 
     def write_below(self, pos: int) -> bool:
-        """Write what waits of some queues that have a waiting unit of a message before `pos` of the log; True once none has. Raises as
-        `write_waiting`."""
+        """Write waiting units of some queues that have a waiting unit of a message before `pos` of the log; True when none is left. Raises
+        as `write_waiting`."""
         numbers = self._row_numbers[: self._count]
         queues = np.unique(numbers[self._row_units["physical_offset"][: self._count] < pos])
         if len(queues):
@@ -162,7 +162,7 @@ class BufferedQueues(ConsumeQueues):
         return len(queues) <= QUEUES_A_SLICE
 
     def _write_slice(self) -> None:
-        """Write what waits of some queues, in turn."""
+        """Write waiting units of the next queues in turn."""
         numbers = self._row_numbers[: self._count]
         queues = np.flatnonzero(np.bincount(numbers))
         at = int(np.searchsorted(queues, self._turn)) % len(queues)
@@ -171,7 +171,7 @@ class BufferedQueues(ConsumeQueues):
         self._turn = int(chosen[-1]) + 1
 
     def _write_rows(self, rows: I64) -> None:
-        """Write all that waits of some queues."""
+        """Write all waiting units of some queues."""
         numbers = self._row_numbers[: self._count]
         rows = rows[np.argsort(numbers[rows], kind="stable")]
         bounds = [*np.flatnonzero(np.diff(numbers[rows], prepend=_NO_NUMBER)).tolist(), len(rows)]
@@ -241,7 +241,7 @@ class BufferedQueues(ConsumeQueues):
     # What must not pass by what waits
 
     def begin_sync(self) -> QueueSync | None:
-        """As of `ConsumeQueues`. Raises NoSpace when what waits finds no room."""
+        """As in `ConsumeQueues`. Raises NoSpace if there is no room for the waiting units."""
         self.write_waiting()
         return super().begin_sync()
 
@@ -255,8 +255,8 @@ class BufferedQueues(ConsumeQueues):
         super().start(next_offsets, units_above_max, minimums)
 
     def raise_minimums(self, begin_pos: int) -> list[QueueKey]:
-        """As of `ConsumeQueues`, when a trim record is applied. Raises NoSpace: it may be applied again. What waits later lies behind the
-        record, so that carrying the trim out, which frees a full disk, needs nothing written."""
+        """As in `ConsumeQueues`, when a trim record is applied. Raises NoSpace; the record may be applied again. Units that wait later lie
+        behind the record, so carrying out the trim, which frees space on a full disk, writes no units."""
         self.write_waiting()
         return super().raise_minimums(begin_pos)
 

@@ -1,7 +1,7 @@
-"""Units of consume queues read beside the thread that owns the queues: own handles, `pread` only.
+"""Reading units of consume queues from threads other than the queues' owner: own handles, `pread` only.
 
-Any thread may read. What may be read is the caller's knowledge: units below the queue's *written* offset (`ConsumeQueues.written_offset`)
-never change again, except that retention blanks or removes them, which is told here as `None`.
+Any thread may read. The caller knows what may be read: units below the queue's *written* offset (`ConsumeQueues.written_offset`) never
+change again, except that retention blanks or removes them, which is reported as `None`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.storage.errors import LogDamaged
 from ledgermq.storage.mapped_files import file_name
 
 _BLANK_BYTES = int.from_bytes(PRE_BLANK[8:12], "big")
-"""The size that a unit of a trimmed message shows."""
+"""The size in the unit of a trimmed message."""
 
 
 class QueueReader:
@@ -28,15 +28,15 @@ class QueueReader:
         self._file_bytes = file_bytes
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits | None:
-        """Units from `first` on, at least one, at most `count`, of one file; they are written. None when retention took the first one.
-        Raises OSError, LogDamaged."""
+        """Written units from `first` on: at least one, at most `count`, of one file. None if retention removed the first one. Raises
+        OSError, LogDamaged."""
         offset = first * UNIT_BYTES
         inside = offset % self._file_bytes
         length = min(count * UNIT_BYTES, self._file_bytes - inside)
         path = f"{self._directory}/{topic}/{queue}/{file_name(offset - inside)}"
         units = self._units(path, inside, length)
         if units is not None and int(units["size"].max(initial=0)) == _BLANK_BYTES != int(units["size"][0]):
-            # Retention blanks from the front while this reads: what it has passed by now is blank from the first unit on.
+            # Retention blanks from the front during this read: units that it has passed by now are blank from the first one on.
             units = self._units(path, inside, length)
         if units is None:
             return None

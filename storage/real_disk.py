@@ -1,8 +1,8 @@
 """The disk port over POSIX: the only module of the product that calls the operating system for files of a node directory.
 
-It forwards; it decides nothing and hides nothing: every failure leaves as the `OSError` it was. Reads and writes go through `pread` and
-`pwrite`, syncs through `fdatasync` (which, unlike flushing a map, releases the interpreter lock and persists what was stored through a map
-as well). A map is read-only and serves views until the first `store` wants a writable one.
+It only forwards calls, and raises every failure as the `OSError` it was. Reads and writes go through `pread` and `pwrite`, syncs through
+`fdatasync` (which, unlike flushing a map, releases the interpreter lock, and also persists bytes stored through a map). A map is read-only
+and serves views until the first `store` needs a writable one.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ledgermq.storage.disk import Buffer, Disk, DiskFile
 ZERO_CHUNK_BYTES = 1 << 20
 """Allocation writes zeros in pieces of this size …"""
 ZERO_SYNC_BYTES = 16 << 20
-"""… and syncs after this many, so that a background allocation never leaves a long queue in front of the log's own sync."""
+"""… and syncs after this many, so that a background allocation never fills the device queue in front of the log's own sync."""
 COPY_BYTES = 16 << 20
-"""A copy is made in pieces of at most this size, so that it can be stopped and can tell how far it is."""
+"""A copy is made in pieces of at most this size, so that it can be interrupted and can report progress."""
 CANNOT_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
-"""With these the kernel says that it cannot copy between two particular file systems by `copy_file_range`."""
+"""The error codes for two file systems between which `copy_file_range` does not work."""
 
 
 class RealFile:
-    """A file descriptor and, once asked for, a shared map of it.
+    """A file descriptor and, when requested, a shared map of it.
 
-    `_guard` orders the making and the giving back of the map: a background thread warms, locks and swaps while the owner reads and stores.
+    `_guard` serialises mapping and unmapping: a background thread warms, locks and unmaps while the owner reads and stores.
     """
 
     def __init__(self, path: str, fd: int, size: int, *, new: bool) -> None:
@@ -44,9 +44,9 @@ class RealFile:
         self._stores = False
         self._locked = False
         self._view: memoryview | None = None
-        """Of `_map`, and never handed out itself: releasing it leaves only what others hold."""
+        """A view of `_map` that is never handed out: when it is released, only others' views pin the map."""
         self._maps: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
-        """Every map of this object that is still there, because of `_map` or of a view."""
+        """Every map of this object that still exists, because of `_map` or of a view."""
 
     def pread(self, offset: int, length: int) -> bytes:
         data = os.pread(self._fd, length, offset)
@@ -77,7 +77,7 @@ class RealFile:
 
     def sync(self) -> None:
         if self._new:
-            # The length set at creation is not covered by fdatasync on every file system.
+            # Not every file system's fdatasync covers the length that was set at creation.
             os.fsync(self._fd)
             self._new = False
         else:
@@ -139,7 +139,7 @@ class RealFile:
 
     def close(self) -> None:
         with self._guard:
-            # Views handed out keep the map alive; it goes with the last of them.
+            # Views handed out keep the map alive; it is unmapped with the last of them.
             self._unlock()
             self._map = self._view = None
             if self._fd >= 0:
@@ -147,7 +147,7 @@ class RealFile:
                 self._fd = -1
 
     def _mapped(self, *, stores: bool) -> mmap.mmap:
-        """The map; a writable one takes the place of one that only shows. Called with `_guard`."""
+        """The map; a writable one replaces a read-only one. Called with `_guard` held."""
         if self._map is None or (stores and not self._stores):
             made = memory.map_file(self._fd, self.size, self.path, writable=stores)
             self._unlock()
@@ -236,10 +236,10 @@ class RealDisk:
 
 
 class DirectoryLock:
-    """Keeps a second process out of a node directory for as long as this object is open; the kernel drops it with the process."""
+    """Keeps a second process out of a node directory while this object is open; the kernel releases it with the process."""
 
     def __init__(self, path: str) -> None:
-        """Lock the directory `path`. Raises BlockingIOError when another process holds it."""
+        """Lock the directory `path`. Raises BlockingIOError if another process holds it."""
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -252,16 +252,16 @@ class DirectoryLock:
 
 
 class HeldFile:
-    """A file held open for copying only: it keeps its content when its owner, another process, removes the name."""
+    """A file held open only for copying: it keeps its content when its owner, another process, removes the name."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY)
 
     def copy_to(self, path: str, length: int, size: int, *, allocate: bool, step: Callable[[int], None]) -> None:
-        """Make the new file `path` of `size` bytes with the first `length` of this one; the rest is zero, with `allocate` in real blocks.
-        The bytes stay in the kernel. Durable when this returns, but for the name, and gone from the page cache: whoever verifies the copy
-        reads the medium. `step` learns of every piece."""
+        """Create the file `path` of `size` bytes with the first `length` of this one; the rest is zero, with `allocate` in real blocks. The
+        bytes stay in the kernel. On return the file is durable, except for the name, and not in the page cache, so that verifying the copy
+        reads the medium. `step` is called for every piece."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             copied = 0
@@ -281,8 +281,7 @@ class HeldFile:
             os.close(fd)
 
     def copy_sparse(self, path: str) -> None:
-        """Make the new file `path` as long as this one, with its bytes where it has any: holes stay holes. Durable when this returns, but
-        for the name."""
+        """Create the file `path` as long as this one, and copy its data; holes stay holes. Durable on return, except for the name."""
         size = os.fstat(self._fd).st_size
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
@@ -305,7 +304,7 @@ class HeldFile:
 
 
 def _next_data(fd: int, at: int, size: int) -> int:
-    """The first byte from `at` on that lies in no hole; `size` without one."""
+    """The first byte from `at` on that is not in a hole; `size` if there is none."""
     try:
         return os.lseek(fd, at, os.SEEK_DATA) if at < size else size
     except OSError as error:
@@ -315,7 +314,7 @@ def _next_data(fd: int, at: int, size: int) -> int:
 
 
 def cut_file(path: str, end: int, size: int) -> None:
-    """Leave the first `end` bytes of a file of `size`; the others become zero. Durable when this returns."""
+    """Keep the first `end` bytes of a file of `size`; the others become zero. Durable on return."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.ftruncate(fd, end)
@@ -326,7 +325,7 @@ def cut_file(path: str, end: int, size: int) -> None:
 
 
 def _copy(source: int, target: int, offset: int, length: int) -> int:
-    """Copy a piece between two files inside the kernel; returns how much."""
+    """Copy a piece between two files inside the kernel; returns the number of bytes."""
     try:
         return os.copy_file_range(source, target, length, offset, offset)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command `ledgermq recover`: what it explains, asks and prints. What it does is in `new_cluster.py`.
+"""The command `ledgermq recover`: explanation, confirmation and output. `new_cluster.py` does the work.
 
 Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
 """
@@ -25,17 +25,17 @@ from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 
 
 @click.command()
-@click.option("--force-new-cluster", is_flag=True, help="Required: the majority is lost, and what only it held is given up.")
-@click.option("--data", help="The survivor's node directory.  [default: the only one in ./ledgermq-data, if there is exactly one]")
-@click.option("--group", "only", help="Only this broker group.  [default: every one in the directory]")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
+@click.option("--force-new-cluster", is_flag=True, help="Required: confirms that the majority is lost and its data is abandoned.")
+@click.option("--data", help="The survivor's node directory.  [default: the directory in ./ledgermq-data, if there is exactly one]")
+@click.option("--group", "only", help="Only this broker group.  [default: all in the directory]")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bool, as_object: bool) -> None:
-    """Begin a broker group anew from one survivor, after its majority was lost for good.
+    """Restart a broker group from one surviving replica, after its majority was lost permanently.
 
-    The node must be stopped. Its log goes on under a new log id with this node as the only voter; the loss is recorded in the log and in
-    recovery.json. Replicas that are given up are refused by log id from then on: wipe them and let them join again. Acknowledged messages
-    that this survivor does not have are lost: choose the survivor with the highest committed entry. An interrupted run is repeated.
+    The node must be stopped. Its log continues under a new log id with this node as the only voter; the loss is recorded in the log and in
+    recovery.json. Abandoned replicas are refused by log id from then on: erase them and add them again. Acknowledged messages that this
+    survivor does not have are lost: choose the survivor with the highest committed entry. To finish an interrupted run, run it again.
     Exit status: 0 done, 1 damaged or unreadable, 4 refused.
 
     \b
@@ -44,7 +44,7 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
       ledgermq recover --force-new-cluster --data /var/lib/ledgermq --yes --json
     """
     if not force_new_cluster:
-        raise click.UsageError("say what is meant; add --force-new-cluster")
+        raise click.UsageError("this gives up data; confirm with --force-new-cluster")
     allow_open_files()
     directory = os.path.abspath(only_node() if data is None else data)
     with stopped_node(directory) as disk:
@@ -53,10 +53,10 @@ def recover(force_new_cluster: bool, data: str | None, only: str | None, yes: bo
 
 @contextmanager
 def stopped_node(directory: str) -> Iterator[RealDisk]:
-    """The disk, while no other process uses this node directory; what goes wrong inside is told as this command does."""
+    """The disk, while no other process uses this node directory; errors inside get the exit statuses of this command."""
     disk = RealDisk()
     if read_node(disk, directory) is None:
-        raise Refused(f"{directory} is no node directory", "name the node directory of the survivor")
+        raise Refused(f"{directory} is not a node directory", "give the node directory of the survivor")
     try:
         lock = DirectoryLock(directory)
     except BlockingIOError as error:
@@ -66,7 +66,7 @@ def stopped_node(directory: str) -> Iterator[RealDisk]:
     except (Refused, BadCopy):
         raise
     except StorageError as error:
-        raise BadCopy(str(error), "nothing can be begun anew from this directory as it is") from error
+        raise BadCopy(str(error), "no group can be recovered from this directory as it is") from error
     except OSError as error:
         raise BadCopy(f"{error.filename or directory}: {error.strerror or error}", "correct this, then run the command again") from error
     finally:
@@ -90,17 +90,17 @@ def groups_in(disk: RealDisk, directory: str) -> list[str]:
 
 
 def ask(*, yes: bool) -> None:
-    """Whether it is meant. Raises Refused where it is not, or nobody can be asked."""
+    """Ask for confirmation. Raises Refused if it is not given, or there is no terminal to ask on."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused("nobody can be asked here, and nothing was changed", "add --yes when the majority is lost for good")
-    if not click.confirm("Give these replicas up and begin anew from this node?", default=False, err=True):
-        raise Refused("nothing was changed", "bring the other replicas back instead, if there is any way")
+        raise Refused("there is no terminal to ask on, and nothing was changed", "add --yes if the majority is lost permanently")
+    if not click.confirm("Abandon these replicas and restart the group from this node?", default=False, err=True):
+        raise Refused("nothing was changed", "bring the other replicas back instead, if possible")
 
 
 def begin_groups(disk: RealDisk, directory: str, surveys: Mapping[str, tuple[Loss, str | None]]) -> dict[str, dict[str, Any]]:
-    """Begin each of these groups anew; what `recovery.json` says of each."""
+    """Recover each of these groups; returns the content of each `recovery.json`."""
     notes = {}
     for name, (loss, begun) in surveys.items():
         log_id = str(uuid.uuid4()) if begun is None else begun
@@ -109,13 +109,13 @@ def begin_groups(disk: RealDisk, directory: str, surveys: Mapping[str, tuple[Los
 
 
 def _explain(loss: Loss, begun: str | None) -> str:
-    again = "" if begun is None else "  An interrupted recovery is finished.\n"
+    again = "" if begun is None else "  Finishes an interrupted recovery.\n"
     return (
         f"broker group {loss.group}, from node {loss.node}:\n{again}"
-        f"  The log goes on behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}); entries up to\n"
-        f"  {loss.committed_index} are known to be committed, those behind are kept and count from now on.\n"
-        f"  Given up: {', '.join(loss.given_up) or 'nobody'}. What was acknowledged and is only there is lost.\n"
-        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused for ever."
+        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}). Entries up to\n"
+        f"  {loss.committed_index} are known to be committed; those behind are kept, and count as committed from now on.\n"
+        f"  Abandoned: {', '.join(loss.given_up) or 'none'}. Acknowledged messages that only they have are lost.\n"
+        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused permanently."
     )
 
 
@@ -125,5 +125,5 @@ def _tell(directory: str, notes: dict[str, dict[str, Any]], as_object: bool) -> 
         return
     for name, note in notes.items():
         end = note["end"]
-        print(f"begun anew: broker group {name}, log {note['log_id']}, entry {end['index']} of term {end['term']} names node alone")
-    print("next: start this node, then wipe the others and add them as members (docs/recovery.md)", flush=True)
+        print(f"recovered: broker group {name}, log {note['log_id']}, entry {end['index']} of term {end['term']} names node alone")
+    print("next: start this node, then erase the others and add them as members (docs/recovery.md)", flush=True)

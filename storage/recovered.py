@@ -1,6 +1,6 @@
-"""`recovery.json` (format §17): that a broker group was begun anew from one survivor, which log ids led here, and what is known to be lost.
+"""`recovery.json` (format §17): records that a broker group was restarted from one survivor, the former log ids, and the known loss.
 
-Reading it, and what it means for an open: here. Writing it, and everything else a recovery does: `new_cluster.py`.
+This module reads the file and applies it when a directory is opened; `new_cluster.py` writes it and carries out the recovery.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VERSION = 1
 
 
 def read_recovery(disk: Disk, root: str) -> dict[str, Any] | None:
-    """The record of the last recovery of a group directory; None when there was none. Raises Damaged, UnknownFormat, OSError."""
+    """The record of the last recovery of a group directory; None if there was none. Raises Damaged, UnknownFormat, OSError."""
     path = f"{root}/{RECOVERY_FILE}"
     if not disk.exists(path):
         return None
@@ -29,8 +29,8 @@ def read_recovery(disk: Disk, root: str) -> dict[str, Any] | None:
 
 
 def as_recovered(disk: Disk, root: str, wanted: Identity) -> Identity:
-    """Whose a directory must be: `wanted`, under the log id that a recovery gave its log. Raises Unusable when a recovery was interrupted,
-    and what `read_recovery` raises."""
+    """The expected identity of a directory: `wanted`, with the log id that a recovery gave its log. Raises Unusable if a recovery was
+    interrupted, and the errors of `read_recovery`."""
     value = read_recovery(disk, root)
     if value is None:
         return wanted

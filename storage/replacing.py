@@ -1,10 +1,10 @@
-"""Carrying out a planned repair on the directory of a stopped node (format §16, §18): files made anew beside the old ones, verified, and
-then given their names.
+"""Carrying out a planned repair on the directory of a stopped node (format §16, §18): files are created beside the old ones, verified, and
+then renamed.
 
-What is right and what proves it was decided by who made the plan (`audit/repairs`); here every file is read back and compared with the
-digest that was planned before it counts. The invariant: at every moment the directory is either as it was, or damaged less, and says by its
-fence that nothing may open it but a repair. Whatever a crash leaves, the same plan carried out again finishes, and a node that is started
-instead finds the fence and mends its log from its peers.
+The planner (`audit/repairs`) decided what is right and what proves it; here every file is read back and compared with the planned digest
+before it replaces another. The invariant: at every moment the directory is either unchanged, or less damaged than before, and then its
+fence allows only a repair to open it. After a crash, carrying out the same plan again finishes it; a node that is started instead finds the
+fence and repairs its log from its peers.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from ledgermq.storage.repair_log import note
 from ledgermq.storage.synced_mark import SyncedMarkFile, erase_mark_fill
 
 FENCE = b"replacing\n"
-"""What the marker says while files are exchanged: unlike after a repair in place, all that has its name is durable."""
+"""The marker's content while files are exchanged: unlike in a repair in place, every file with a final name is durable."""
 KEPT_DIRECTORY = "replaced"
-"""In `state/`: files of another history, as they were. Nothing reads them."""
+"""In `state/`: unchanged copies of files of another history. No code reads them."""
 COPY_BYTES = 1 << 20
 OUTDATED = ("state/digests", "state/scrub")
-"""What was found out about the files that were there."""
+"""In `state/`: findings about the replaced files."""
 
 Say = Callable[[str], None]
 
 
 class SourceChanged(Damaged):
-    """What was copied is not what was planned: a source changed, or the disk does not give back what it took. Nothing was exchanged."""
+    """A copy differs from the plan: a source changed, or the disk does not return what was written. Nothing was exchanged."""
 
 
 def carry_out(disk: Disk, plan: DirectoryRepair, repair: str, now_ms: Callable[[], int], say: Say = lambda text: None) -> None:
-    """Replace, drop and note; the directory may be opened by its node when this returns, and derived files are still to be made again.
-    `repair` names the repair in the log; `say` hears every step. Raises Unusable, Damaged, NoSpace, OSError; then it may be repeated."""
+    """Replace, drop and record. On return the node may open the directory; derived files are still to be rebuilt. `repair` names the repair
+    in the log; `say` is called with every step. Raises Unusable, Damaged, NoSpace, OSError; it may then be repeated."""
     root, log = plan.root, f"{plan.root}/dledger-{plan.replica}"
     found = identities.read_identity(disk, root)
     if found is None or (found.log_id, found.incarnation) != (plan.log_id, plan.incarnation):
         raise Unusable(f"{root} is not the replica that was audited: audit again")
     fenced = disk.exists(f"{log}/{MARKER}")
     if fenced and disk.read_file(f"{log}/{MARKER}") != FENCE:
-        raise Damaged(f"a repair of {log} by its own node was interrupted: start the node, which goes on with it")
+        raise Damaged(f"a repair of {log} by its own node was interrupted: start the node, which continues it")
     needed = found.data_file_bytes + found.data_file_bytes // HEADROOM_FRACTION
     if plan.files and disk.free_bytes(root) < needed:
         raise NoSpace(f"{root} has no room for a log file of {found.data_file_bytes} bytes: free disk space, then repair again")
@@ -93,12 +93,12 @@ class _Steps:
         self._say(f"{self._plan.replica} {self._plan.group}: {step}" + "".join(f" {key}={value}" for key, value in facts.items()))
 
     def replace(self, file: FileRepair, size: int) -> None:
-        """One log file. Whatever has its name is whole."""
+        """Replace one log file. A file that has its final name is complete."""
         disk, directory = self._disk, f"{self._log}/data"
         path, unfinished = f"{directory}/{file_name(file.base)}", f"{directory}/{UNDER_REPAIR}"
         there = disk.exists(path)
         if there and disk.file_size(path) == size and _has(disk, path, file.sha256):
-            # An earlier attempt came so far.
+            # An earlier attempt got this far.
             return
         if file.keep and there:
             self._keep(path)
@@ -123,7 +123,7 @@ class _Steps:
         self.note("file", file=path, sha256=file.sha256, sources=sources, why=file.why, proof=file.proof)
 
     def _keep(self, path: str) -> None:
-        """A copy of another history stays beside: it may be all that ever explains it."""
+        """Keep a copy of the file of another history: it may be the only evidence of it."""
         disk, directory = self._disk, f"{self._root}/state/{KEPT_DIRECTORY}"
         kept = f"{directory}/{path.rpartition('/')[2]}.{self._repair}"
         if disk.exists(kept):
@@ -147,7 +147,7 @@ class _Steps:
         self.note("kept", file=kept)
 
     def end_with(self, end: MarkRepair, size: int) -> None:
-        """The log ends with this entry: no file behind it, the term not below it, the mark at it."""
+        """Make the log end with this entry: no file behind it, the term not below the entry's, the mark at the entry."""
         disk, directory = self._disk, f"{self._log}/data"
         gone = [name for name in disk.listdir(directory) if (base := parse_name(name)) is not None and base >= end.end_pos]
         for name in gone:
@@ -159,7 +159,7 @@ class _Steps:
         self.write_mark(SyncedMark(end.term, end.index, end.end_pos, end.chain))
 
     def write_mark(self, value: SyncedMark | None) -> None:
-        """Both slots hold `value`, or the one that counts."""
+        """Write `value`, or the current value, to both slots."""
         file = SyncedMarkFile.open(self._disk, f"{self._log}/syncedmark", self._plan.log_id)
         try:
             file.lower(file.value if value is None else value)
@@ -169,9 +169,9 @@ class _Steps:
         self.note("mark", term=written.term, index=written.index, end_pos=written.end_pos, chain=written.chain_crc)
 
     def drop_derived(self) -> None:
-        """What is wrong and can be made again, and what was computed from it."""
+        """Remove derived files that are wrong, and everything computed from them."""
         wanted = [*self._plan.derived, *(OUTDATED if self._plan.files else ())]
-        # A file may be named by itself and by its directory.
+        # A plan may name a file both by itself and by its directory.
         dropped = list(dict.fromkeys(path for named in wanted for path in _files_in(self._disk, self._root, named)))
         for path in dropped:
             self._disk.unlink(path)
@@ -195,7 +195,7 @@ def _copy(disk: Disk, made: DiskFile, start: int, end: int, source: str | None, 
 
 
 def _has(disk: Disk, path: str, sha256: str) -> bool:
-    """Whether a file has this digest. One that cannot be read has not: it is replaced."""
+    """Whether a file has this digest. An unreadable file does not, and is replaced."""
     try:
         return _digest(disk, path) == sha256
     except OSError:
@@ -207,7 +207,7 @@ def _digest(disk: Disk, path: str) -> str:
 
 
 def _files_in(disk: Disk, root: str, named: str) -> list[str]:
-    """The file of this name, if there is one; of a name that ends in a slash, all files named by offsets in that directory and below."""
+    """The file of this name, if it exists; for a name that ends in a slash, all files named by offsets in that directory and below."""
     path = f"{root}/{named}".rstrip("/")
     if not named.endswith("/"):
         return [path] if disk.exists(path) else []

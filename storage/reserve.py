@@ -1,7 +1,7 @@
-"""Space set aside for cleaning up on a full disk: a file with real blocks and no content, given back when nothing else is left.
+"""Space reserved for cleaning up on a full disk: a file with real blocks and no content, released when no other space is left.
 
-A snapshot must be written before log files may go, so a disk filled to the last byte could never be emptied by retention alone. The file is
-made anew as soon as there is room for it twice over. It may be missing at any time.
+A snapshot must be written before log files may be removed, so retention alone could never empty a completely full disk. The file is created
+again when there is room for it twice. It may be missing at any time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ledgermq.storage.errors import is_no_space
 
 
 class Reserve:
-    """One reserve. Filling and releasing may happen on different threads: both leave the file whole or gone."""
+    """One reserve file. Filling and releasing may happen on different threads; after either the file is complete or removed."""
 
     def __init__(self, disk: Disk, path: str, size: int) -> None:
         self._disk = disk
@@ -23,7 +23,7 @@ class Reserve:
         return self._disk.exists(self._path)
 
     def fill(self) -> bool:
-        """Have the reserve, if there is room for it and as much again. Raises OSError for anything but a full disk."""
+        """Create the reserve if there is room for twice its size. Raises OSError for any failure except a full disk."""
         directory = self._path.rpartition("/")[0]
         if self.held or self._size == 0:
             return self._size > 0
@@ -47,7 +47,7 @@ class Reserve:
         return True
 
     def release(self) -> bool:
-        """Give the space back. False: there was none to give."""
+        """Free the space. False: there was none."""
         try:
             self._disk.unlink(self._path)
         except FileNotFoundError:

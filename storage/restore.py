@@ -1,10 +1,9 @@
-"""A node directory made again from a backup (format §15): copied, compared with the manifest, and its logs proved entry by entry.
+"""Creating a node directory from a backup (format §15): files are copied and compared with the manifest, logs verified entry by entry.
 
-A restored directory is a *successor*: cluster, node and logs are those of the backup, the incarnation is new. It knows less than its
-predecessor may have promised since (entries acknowledged, votes given), so peers that remember the predecessor refuse it; restored replicas
-accept each other once all of them have met. For the same reason it calls nothing committed that a snapshot does not force it to: what it
-holds beyond the other restored replicas may be replaced by the leader they elect. The identity is written last: until then nothing can
-start here.
+A restored directory is a *successor*: cluster, node and logs are those of the backup, the incarnation is new. Its predecessor may have made
+promises after the backup (acknowledged entries, votes), so peers that remember the predecessor refuse it; restored replicas accept each
+other when all of them have met. For the same reason its commit index is the lowest that its snapshot allows: entries that it has beyond
+other restored replicas may be replaced by the leader they elect. The identity is written last: until then no node can start here.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ REMEDY = "use another backup, and remove the target"
 
 
 def restore(disk: RealDisk, source: str, target: str, *, node: str | None, mint: Mint, progress: Progress) -> Manifest:
-    """Make the node directory `target`, which must be empty or missing, from the backup `source`: as the node it was taken from, or as
-    `node`, because the logs of all replicas of a group are the same bytes. Raises Refused before anything was written, BadCopy when the
-    backup or the copy is damaged, other StorageErrors, OSError; what was made then stays, and nothing starts from it."""
+    """Create the node directory `target`, which must be empty or missing, from the backup `source`: as the original node, or as `node`,
+    which is possible because the logs of all replicas of a group are identical. Raises Refused before anything was written, BadCopy when
+    the backup or the copy is damaged, other StorageErrors, OSError. Files written before an error stay, but no node starts from them."""
     manifest = read_manifest(disk, source)
     require_empty(disk, target)
     node = manifest.node if node is None else node
     if not node or "/" in node or node.startswith("."):
-        raise Refused(f"{node!r} is no node id", "name a node of the cluster's configuration")
+        raise Refused(f"{node!r} is not a node id", "give a node of the cluster's configuration")
     require_room(disk, target, manifest.used_bytes)
     counted = sum(kept.used for path, kept in manifest.files.items() if _is_log_file(path))
     meter = Meter(counted * PASSES, progress)
@@ -58,8 +57,8 @@ def restore(disk: RealDisk, source: str, target: str, *, node: str | None, mint:
 
 
 def _copy_file(disk: RealDisk, source: str, target: str, path: str, node: str, manifest: Manifest, step: Step) -> None:
-    """One file of the manifest, and its digest. What names the directory's owner is written anew in the end, but compared here all the
-    same."""
+    """Copy one file of the manifest, and check its digest. Files that name the directory's owner are rewritten at the end, but checked here
+    too."""
     kept = manifest.files[path]
     new = f"{target}/{_renamed(path, node, manifest)}"
     counted = step if _is_log_file(path) else ignore
@@ -78,11 +77,11 @@ def _copy_file(disk: RealDisk, source: str, target: str, path: str, node: str, m
     except FileNotFoundError as error:
         raise BadCopy(f"{error.filename} is missing from the backup", REMEDY) from error
     if found != kept.sha256:
-        raise BadCopy(f"{source}/{path} is not what the backup's manifest says: it was damaged, or the copy of it was", REMEDY)
+        raise BadCopy(f"{source}/{path} does not match the backup's manifest: the file or its copy is damaged", REMEDY)
 
 
 def _renamed(path: str, node: str, manifest: Manifest) -> str:
-    """Where a file of the backup belongs in a directory of `node`."""
+    """The path of a backup file in a directory of `node`."""
     group, _, rest = path.partition("/")
     former = f"dledger-{manifest.groups[group].replica}/" if group in manifest.groups else ""
     return f"{group}/dledger-{node}/{rest.removeprefix(former)}" if former and rest.startswith(former) else path
@@ -93,7 +92,7 @@ def _is_log_file(path: str) -> bool:
 
 
 def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: int, index_file_bytes: int, step: Step) -> None:
-    """Every entry, the index units, the end and the zeros behind it."""
+    """Verify every entry, the index units, the end, and the zeros behind it."""
     data = MappedFiles(disk, f"{directory}/data", data_file_bytes, allocate=True)
     units = IndexFiles(MappedFiles(disk, f"{directory}/index", index_file_bytes, allocate=False))
 
@@ -115,7 +114,7 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
         proved = prove(data, first, point.index, point.end_pos, watch=-2, each=compare, step=step, remedy=REMEDY)
         found = (proved.point.pos, proved.point.term, proved.point.chain)
         if found != (point.end_pos, point.term, point.chain_crc):
-            raise BadCopy(f"{directory} ends otherwise than the manifest says", REMEDY)
+            raise BadCopy(f"{directory} does not end where the manifest says", REMEDY)
         mark = read_mark(disk, f"{directory}/syncedmark", point.log_id)
         if mark != SyncedMark(point.term, point.index, point.end_pos, point.chain_crc):
             raise BadCopy(f"{directory}/syncedmark marks another entry than the manifest", REMEDY)
@@ -131,7 +130,7 @@ def _prove(disk: RealDisk, directory: str, point: BackupPoint, data_file_bytes: 
 
 
 def _take_over(disk: RealDisk, source: str, target: str, node: str, manifest: Manifest, mint: Mint) -> None:
-    """Make the directory the node's own; the last act, after everything else is durable."""
+    """Write the identities that make the directory the node's own; the last step, after everything else is durable."""
     sync_tree(disk, target)
     for name in manifest.groups:
         found = identity.read_identity(disk, f"{source}/{name}")

@@ -1,6 +1,6 @@
 """Small checksummed JSON files (format §9): one object, sorted keys, no insignificant space, ASCII, plus its own `crc32c`.
 
-Knows nothing of the meaning of any key.
+This module does not know the meaning of any key.
 """
 
 from __future__ import annotations

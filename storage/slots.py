@@ -1,11 +1,10 @@
-"""A small value in two checksummed slots: replaced in place, never lost half-way.
+"""A small value in two checksummed slots: replaced in place, and never lost in between.
 
 Frame of a slot (all big-endian): 4 bytes magic, i32 version, u64 sequence, the payload, u32 CRC-32C of everything before it. Slot 0
-lies at offset 0, slot 1 at 4096. The valid slot with the higher sequence counts. What the payload means belongs to `synced_mark.py` and
-`hard_state.py`.
+lies at offset 0, slot 1 at 4096. The valid slot with the higher sequence counts. `synced_mark.py` and `hard_state.py` define the payload.
 
-Invariant: at every moment one slot that is on stable storage is left alone. A value that was written but not yet synced may therefore be
-overwritten only in its own slot.
+Invariant: at every moment one slot that is on stable storage is not written. A value that is written but not synced yet may therefore only
+be overwritten in its own slot.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ledgermq.storage.errors import Damaged, PromisesLost, UnknownFormat
 
 SLOT_FILE_BYTES = 2 * PAGE_BYTES
 VERSION = 1
-_REMEDY = "this replica lost what it promised; restore it from its peers"
+_REMEDY = "the promises of this replica are lost; restore it from its peers"
 _HEAD = struct.Struct(">4siQ")
 _CRC = struct.Struct(">I")
 
@@ -46,7 +45,7 @@ class SlotFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> SlotFile:
-        """Make the file with `payload` in slot 0; durable under its final name, except for the directory's own name in its parent."""
+        """Create the file with `payload` in slot 0; durable under its final name, except for the directory's own name in its parent."""
         unfinished = path + ".tmp"
         if disk.exists(unfinished):
             disk.unlink(unfinished)
@@ -60,7 +59,7 @@ class SlotFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, magic: bytes, payload_bytes: int) -> SlotFile:
-        """Find the value that counts. Raises PromisesLost when no slot is valid, UnknownFormat for another version."""
+        """Find the current value. Raises PromisesLost if no slot is valid, UnknownFormat for another version."""
         file = disk.open(path)
         if file.size != SLOT_FILE_BYTES:
             size = file.size
@@ -76,14 +75,14 @@ class SlotFile:
                 raise UnknownFormat(f"{path} has version {min(versions)}, this program knows {VERSION}: start the program that wrote it")
             raise PromisesLost(f"both slots of {path} are damaged: {_REMEDY}")
         sequence, payload, slot = max(found)
-        # After a failed sync or a kill the cache may return a slot that the medium lacks: it counts once it is written again and synced.
-        # It is written in place, so that the other slot stays whatever happens.
+        # After a failed sync or a kill the page cache may hold a slot that the medium lacks. So the slot is written again, in place, which
+        # leaves the other slot unchanged in any case; it counts when it is synced.
         file.pwrite(slot * PAGE_BYTES, _frame(magic, sequence, payload))
         file.sync()
         return cls(file, magic, slot, sequence, payload)
 
     def write(self, payload: bytes) -> None:
-        """Put a new value into the slot that does not hold the last durable one. It counts after `sync`."""
+        """Write a new value to the slot that does not hold the last durable one. It counts after `sync`."""
         if not self._unsynced:
             self._slot = 1 - self._slot
         self._unsynced = True
@@ -93,7 +92,7 @@ class SlotFile:
 
     @property
     def unsynced(self) -> bool:
-        """The last written value is not known to be durable."""
+        """Whether the last written value may not be durable."""
         return self._unsynced
 
     def sync(self) -> None:
@@ -102,11 +101,11 @@ class SlotFile:
         self._unsynced = False
 
     def synced(self) -> None:
-        """Note that somebody else synced `file` after the last `write`."""
+        """Record that other code synced `file` after the last `write`."""
         self._unsynced = False
 
     def write_everywhere(self, payload: bytes) -> None:
-        """Replace both slots, one durable after the other: no older value can ever count again."""
+        """Replace both slots, one durably after the other, so that no older value can ever count again."""
         self.write(payload)
         self.sync()
         self.write(payload)
@@ -117,8 +116,8 @@ class SlotFile:
 
 
 def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
-    """The value that counts, read without touching a file that another process may be writing: a slot caught half-written is not valid, and
-    the other one is whole. Raises OSError, Damaged."""
+    """The current value, read from a file that another process may be writing: a half-written slot is not valid, and the other one is
+    intact. Raises OSError, Damaged."""
     data = disk.read_file(path)
     length = _HEAD.size + payload_bytes + _CRC.size
     slots = [_parse(data[start : start + length], magic) for start in (0, PAGE_BYTES) if len(data) >= start + length]
@@ -129,7 +128,7 @@ def peek(disk: Disk, path: str, magic: bytes, payload_bytes: int) -> bytes:
 
 
 def erase_fill(disk: Disk, path: str, payload_bytes: int) -> None:
-    """Make everything outside the slots zero. The file must not be open. Raises OSError."""
+    """Zero everything outside the slots. The file must not be open. Raises OSError."""
     data, length = disk.read_file(path), _HEAD.size + payload_bytes + _CRC.size
     disk.replace_file(path, b"".join(data[slot : slot + length].ljust(PAGE_BYTES, b"\0") for slot in (0, PAGE_BYTES)))
 
@@ -140,7 +139,8 @@ def _frame(magic: bytes, sequence: int, payload: bytes) -> bytes:
 
 
 def _parse(raw: bytes, magic: bytes) -> _Slot:
-    """What a slot holds. A foreign version counts as such only in a file without any valid slot: one rotten byte must not look like it."""
+    """Parse a slot. A foreign version counts only in a file without any valid slot, because a single damaged byte must not look like
+    one."""
     found, version, sequence = _HEAD.unpack_from(raw)
     if found != magic:
         return _Slot(False, 0, 0, b"")

@@ -1,9 +1,9 @@
 """The snapshot files (format §11): derived state at one applied index, as a checksummed JSON object, in two generations.
 
-The store knows it only as a dictionary; what the keys mean belongs to the applier, but for the two tables of the consume queues. A snapshot
-counts only if the caller finds that its index, term and chain CRC agree with the log. The caller syncs the consume queues before it writes
-one. Of a log that was trimmed, what its first entries led to stands nowhere else: so there are always two, and a damaged one is never made
-the older generation.
+The store sees a snapshot as a dictionary; the applier knows the keys, except for the two tables of the consume queues. A snapshot counts
+only if the caller finds that its index, term and chain CRC agree with the log. The caller syncs the consume queues before writing one. For
+a trimmed log, only a snapshot holds the state of the removed entries: so there are always two generations, and a damaged one never becomes
+the older one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ GENERATIONS = (SNAPSHOT_FILE, PREVIOUS_FILE)
 
 
 def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any], *, rotate: bool | None = None) -> None:
-    """Replace the snapshot atomically and durably; with `rotate` the former one becomes the previous generation (by default if it is
-    whole). A crash between the two renames leaves the former one as the only one; a failure before them leaves both."""
+    """Replace the snapshot atomically and durably; with `rotate` (default: if it is intact) the former one becomes the previous generation.
+    A crash between the two renames leaves only the former one; a failure before them leaves both."""
     path, data = f"{state_directory}/{SNAPSHOT_FILE}", sealed_json.encode(value)
     if disk.exists(f"{path}.tmp"):
         disk.unlink(f"{path}.tmp")
@@ -34,7 +34,7 @@ def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any], *
     finally:
         file.close()
     wanted = read_generation(disk, state_directory, SNAPSHOT_FILE) is not None if rotate is None else rotate
-    # An attempt that failed between the two renames has done the first one.
+    # An attempt that failed between the two renames has already done the first.
     if wanted and disk.exists(path):
         disk.rename(path, f"{state_directory}/{PREVIOUS_FILE}")
     disk.rename(f"{path}.tmp", path)
@@ -42,18 +42,18 @@ def write_snapshot(disk: Disk, state_directory: str, value: Mapping[str, Any], *
 
 
 def read_snapshot(disk: Disk, state_directory: str) -> dict[str, Any] | None:
-    """The newest snapshot that is whole, if any."""
+    """The newest intact snapshot, if any."""
     return next((value for _, value in read_snapshots(disk, state_directory)), None)
 
 
 def read_snapshots(disk: Disk, state_directory: str) -> list[tuple[str, dict[str, Any]]]:
-    """File name and value of every generation that is whole, newest first."""
+    """File name and value of every intact generation, newest first."""
     found = [(name, read_generation(disk, state_directory, name)) for name in GENERATIONS]
     return [(name, value) for name, value in found if value is not None]
 
 
 def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, Any] | None:
-    """One generation; None when there is none or it is damaged."""
+    """One generation; None if it does not exist or is damaged."""
     path = f"{state_directory}/{name}"
     if not disk.exists(path):
         return None
@@ -64,7 +64,7 @@ def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, An
 
 
 def discard_snapshot(disk: Disk, state_directory: str) -> None:
-    """Remove all generations durably: from now on the derived state is rebuilt from the log's beginning."""
+    """Remove all generations durably: the derived state is then rebuilt from the begin of the log."""
     found = [f"{state_directory}/{name}" for name in GENERATIONS if disk.exists(f"{state_directory}/{name}")]
     for path in found:
         disk.unlink(path)
@@ -81,12 +81,12 @@ def export_minimums(table: Mapping[str, Mapping[int, Minimum]]) -> dict[str, dic
 
 
 def next_offsets(value: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    """The next offsets of a snapshot as the consume queues take them."""
+    """The next offsets of a snapshot, in the form that the consume queues take."""
     return {topic: {int(queue): end for queue, end in ends.items()} for topic, ends in value["queues"].items()}
 
 
 def minimums(value: Mapping[str, Any]) -> dict[str, dict[int, Minimum]]:
-    """The minimums of a snapshot as the consume queues take them."""
+    """The minimums of a snapshot, in the form that the consume queues take."""
     return {
         topic: {int(queue): (low, None if last is None else (last[0], last[1], last[2])) for queue, (low, last) in queues.items()}
         for topic, queues in value.get("minimums", {}).items()

@@ -1,6 +1,6 @@
-"""One broker group's directory (format §1): what belongs where, who it belongs to, and whether its last owner stopped in good order.
+"""One broker group's directory (format §1): its files, its owner, and whether the last process stopped cleanly.
 
-The way into this package. Ties identity, hard state, entry log and consume queues together; decides nothing about their content.
+The entry point of this package. Combines identity, hard state, entry log and consume queues; decides nothing about their content.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ledgermq.storage.queue_buffer import BufferedQueues
 from ledgermq.storage.recovered import as_recovered
 
 START_BYTES = 1 << 20
-"""Besides the first log file, a new replica wants this much free."""
+"""A new replica needs this much free space besides the first log file."""
 
 
 class GroupStore:
-    """An opened group directory. Made by `open`; `close` ends a good stop, `abandon` any other."""
+    """An opened group directory. Created by `open`; `close` is a clean stop, `abandon` any other."""
 
     def __init__(self, disk: Disk, root: str, found: Identity, hard_state: HardStateFile, log: EntryLog, *, was_clean: bool) -> None:
         self.disk = disk
@@ -39,12 +39,12 @@ class GroupStore:
         self.queues = BufferedQueues(disk, f"{root}/consumequeue", found.consume_queue_file_bytes)
         self.was_clean = was_clean
         self._generations: dict[str, int] | None = None
-        """File name → applied index of the snapshots that count; None before anybody looked."""
+        """File name → applied index of the valid snapshots; None until they were read."""
 
     @classmethod
     def create(cls, disk: Disk, root: str, new: Identity) -> None:
-        """Make the directory of a new replica, durable when this returns. The identity is written last: a directory without one was never
-        used and is made anew. Raises Unusable when something is in the way, NoSpace."""
+        """Create the directory of a new replica; durable on return. The identity is written last: a directory without one was never used
+        and is created again. Raises Unusable if other files are in the way, NoSpace."""
         parent = root.rpartition("/")[0]
         log_directory = f"{root}/dledger-{new.replica}"
         try:
@@ -82,12 +82,12 @@ class GroupStore:
         recovering: bool = False,
         log_type: type[EntryLog] = EntryLog,
     ) -> GroupStore:
-        """Open and recover a replica's directory. `wanted` says whose it must be; file sizes and incarnation are the directory's own;
-        `writer` says how its log is appended to, `log_type` what keeps it (tests keep it badly). Only a recovery itself (`new_cluster.py`)
-        opens what another one was interrupted in.
+        """Open and recover a replica's directory. `wanted` is the expected identity, except for file sizes and incarnation, which the
+        directory defines; `writer` appends to its log, `log_type` is the class of the log (tests pass faulty ones). Only a recovery itself
+        (`new_cluster.py`) may open a directory in which another recovery was interrupted.
 
         The abort file is written before anything else changes. Raises Unusable (71), LogFenced (73), NoSpace (74), Damaged (75),
-        UnknownFormat (76) or Exhausted (79); a log with damage at or below its mark comes back fenced in `log.fenced`.
+        UnknownFormat (76) or Exhausted (79); a log with damage at or below its mark is returned fenced (`log.fenced`).
         """
         phases = phases or Phases()
         try:
@@ -123,18 +123,18 @@ class GroupStore:
         return f"{self.root}/state"
 
     def read_snapshot(self) -> dict[str, Any] | None:
-        """The newest snapshot that agrees with the log in index, term and chain CRC; None without one. Raises LogDamaged when the log was
-        trimmed and there is none: what the trimmed entries led to is lost here."""
+        """The newest snapshot that agrees with the log in index, term and chain CRC; None if there is none. Raises LogDamaged if the log
+        was trimmed and there is none: the state of the trimmed entries is then lost here."""
         found = [(name, value) for name, value in snapshot.read_snapshots(self.disk, self.state_directory) if self._agrees(value)]
         self._generations = {name: int(value["applied_index"]) for name, value in found}
         if not found and self.log.begin_index > 0:
-            what = f"no snapshot in {self.state_directory} is whole and agrees with the log, which begins with entry {self.log.begin_index}"
-            why = "what the entries before it led to cannot be derived again"
+            what = f"no snapshot in {self.state_directory} is intact and agrees with the log, which begins at entry {self.log.begin_index}"
+            why = "the state of the earlier entries cannot be derived again"
             raise LogDamaged(f"{what}: {why}; restore this replica from peers or a backup")
         return found[0][1] if found else None
 
     def write_snapshot(self, value: Mapping[str, Any]) -> None:
-        """Make `value` the newest snapshot and the newest so far the previous one. Any one thread at a time. Raises OSError."""
+        """Make `value` the newest snapshot, and the current newest the previous one. One thread at a time. Raises OSError."""
         if self._generations is None:
             self.read_snapshot()
         known = self._generations or {}
@@ -146,7 +146,8 @@ class GroupStore:
 
     @property
     def durable_snapshot_index(self) -> int:
-        """What both generations cover: derived state above it may have to be derived again. −1 while there are not two."""
+        """The applied index that both generations cover: derived state above it may have to be derived again. −1 without two
+        generations."""
         known = self._generations or {}
         return min(known.values()) if len(known) == len(snapshot.GENERATIONS) else -1
 
@@ -157,16 +158,16 @@ class GroupStore:
         return (log.term_at(index), log.chain_at(index)) == (value.get("applied_term"), value.get("chain_crc"))
 
     def start_queues(self, value: Mapping[str, Any]) -> None:
-        """Cut the consume queues to a snapshot. Raises DerivedLost when units that it claims are missing, or may be."""
+        """Cut the consume queues to a snapshot. Raises DerivedLost if units that it claims are missing, or may be."""
         if self.disk.exists(self._rebuilding_path):
-            raise DerivedLost(f"{self.queues.directory} was being made again when the last process ended: it is begun anew")
+            raise DerivedLost(f"{self.queues.directory} was being rebuilt when the last process ended: the rebuild starts again")
         above = self.log.end_index - value["applied_index"]
         self.queues.start(snapshot.next_offsets(value), above, snapshot.minimums(value))
 
     @contextlib.contextmanager
     def rebuilding_queues(self) -> Iterator[None]:
-        """Around making the queues again below a snapshot that counts on them. A file that exists looks as if all its units were there, so
-        until they are durable a note says that they are not. Raises OSError."""
+        """Context for rebuilding the queues below a snapshot that relies on them. An existing file looks as if all its units were there, so
+        a note says that they are not, until they are durable. Raises OSError."""
         self.disk.replace_file(self._rebuilding_path, b"consumequeue\n")
         yield
         self.queues.sync()
@@ -178,20 +179,20 @@ class GroupStore:
         return f"{self.state_directory}/{REBUILDING_FILE}"
 
     def discard_derived(self) -> None:
-        """Forget snapshots and consume queues: they are rebuilt from the log, which must be whole."""
+        """Discard snapshots and consume queues: they are rebuilt from the log, which must be untrimmed."""
         assert self.log.begin_index == 0, "derived state of a trimmed log cannot be rebuilt without a snapshot"
         snapshot.discard_snapshot(self.disk, self.state_directory)
         self._generations = {}
         self.queues.discard()
         if self.disk.exists(self._rebuilding_path):
-            # Without a snapshot nothing counts on units: the next one is written after they are durable.
+            # Without a snapshot no state relies on the units: the next snapshot is written after they are durable.
             self.disk.unlink(self._rebuilding_path)
 
     def read_checkpoint(self) -> checkpoints.LogCheckpoint | None:
         return checkpoints.read_log_checkpoint(self.disk, self.log_directory)
 
     def write_checkpoints(self, committed_index: int, stamps: checkpoints.StoreCheckpoint) -> None:
-        """The two hint files, from time to time and at stop. Raises OSError."""
+        """Write the two hint files; called from time to time and at a stop. Raises OSError."""
         checkpoints.write_log_checkpoint(self.disk, self.log_directory, checkpoints.LogCheckpoint(self.log.end_index, committed_index))
         checkpoints.write_store_checkpoint(self.disk, self.root, stamps)
 
@@ -199,23 +200,23 @@ class GroupStore:
         return identity.read_vouched(self.disk, self.state_directory)
 
     def close(self) -> None:
-        """A good stop: everything durable, the mark at the end, then no abort file. Raises LogFenced, OSError, and then stays unclean."""
+        """A clean stop: everything durable, the mark at the end, then no abort file. After LogFenced or OSError the stop stays unclean."""
         self.log.flush_mark()
-        # Units that find no room are in no snapshot: they are dispatched again.
+        # Units for which there is no room are in no snapshot: they are dispatched again.
         with contextlib.suppress(NoSpace):
             self.queues.sync()
         self.abandon()
         checkpoints.remove_abort(self.disk, self.root)
 
     def abandon(self) -> None:
-        """Let go of the files and leave the abort file: the next start recovers."""
+        """Close the files and leave the abort file: the next start recovers."""
         self.log.close()
         self.queues.close()
         self.hard_state.close()
 
 
 def exists(disk: Disk, root: str) -> bool:
-    """Whether a replica lives in `root`. Raises what `GroupStore.open` raises."""
+    """Whether there is a replica in `root`. Raises as `GroupStore.open`."""
     try:
         return identity.read_identity(disk, root) is not None
     except OSError as error:
@@ -223,7 +224,7 @@ def exists(disk: Disk, root: str) -> bool:
 
 
 def _require_unused(disk: Disk, root: str, replica: str) -> None:
-    """A directory without identity may hold what an interrupted creation left, and nothing else."""
+    """A directory without identity may only hold files of an interrupted creation."""
     ours = {"state", "consumequeue", f"dledger-{replica}", f"{identity.IDENTITY_FILE}.tmp"}
     strangers = [name for name in disk.listdir(root) if name not in ours]
     used = [name for kind in ("data", "index") for name in disk.listdir(f"{root}/dledger-{replica}/{kind}")]
@@ -240,4 +241,4 @@ def _remove_unfinished(disk: Disk, directories: tuple[str, ...]) -> None:
 
 
 def _incomplete(path: str) -> StorageError:
-    return PromisesLost(f"{path} is missing: this replica lost what it promised; restore it from its peers")
+    return PromisesLost(f"{path} is missing: the promises of this replica are lost; restore it from its peers")

@@ -1,11 +1,10 @@
-"""A stretch of a log put back in place while the log is open and appended to elsewhere (format §2, §5, §6).
+"""Repairing a stretch of a log in place while the log is open and appended to elsewhere (format §2, §5, §6).
 
-Here live the writes: entries that lie below the synced mark, and the units derived from them, where they are not what they should be. What
-proves the entries is decided by `node/replica/shipping/range_repair.py`. Only bytes that differ are written, and only into files that
-have their whole
-length: nobody changes these bytes any more, so whoever reads beside this sees damage or what belongs there. Files are never made or
-renamed: the log's owner holds them open. While an entry that was written is not durable, the marker of `mending.py` stands: an open after a
-power cut then verifies everything.
+This module writes entries below the synced mark, and the units derived from them, where they are damaged.
+`node/replica/shipping/range_repair.py` decides what proves the entries. Only bytes that differ are written, and only into files of full
+length. No other code changes these bytes any more, so a concurrent reader sees either the damage or the correct bytes. Files are never
+created or renamed, because the log's owner holds them open. While a written entry is not durable, the marker of `mending.py` exists: an
+open after a power cut then verifies everything.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from ledgermq.storage.mending import MARK, MARKER
 
 
 class Stretch:
-    """The files of the group directory `root`, opened as they are needed. One caller owns it."""
+    """The files of the group directory `root`, opened as needed. For one caller."""
 
     def __init__(self, disk: Disk, root: str, identity: Identity) -> None:
         self.written_bytes = 0
@@ -39,7 +38,7 @@ class Stretch:
         self._marked = False
 
     def missing(self, pos: int, end_pos: int) -> str | None:
-        """The first log file between two positions that is not there with its whole length, for people."""
+        """The first log file between two positions that is missing or not of full length, as text; None if there is none."""
         size = self._identity.data_file_bytes
         for base in range(pos - pos % size, end_pos, size):
             path = self._log_file(base)
@@ -49,7 +48,7 @@ class Stretch:
         return None
 
     def put(self, pos: int, data: Buffer) -> None:
-        """Bytes of the log, all in one file, if they are not there already. Raises NoSpace, Exhausted, OSError."""
+        """Write bytes of the log, all in one file, unless they are there already. Raises NoSpace, Exhausted, OSError."""
         size = self._identity.data_file_bytes
         file = self._file(self._log_file(pos - pos % size))
         if _same(file, pos % size, data):
@@ -59,8 +58,8 @@ class Stretch:
         self._write(file, pos % size, data)
 
     def put_units(self, entries: Range, *, committed_index: int) -> list[str]:
-        """Index units of verified entries, and the consume queue units of those up to `committed_index`, where files for them exist.
-        Returns the paths that were changed. Raises NoSpace, Exhausted, OSError."""
+        """Write the index units of verified entries, and the consume queue units of those up to `committed_index`, where files for them
+        exist. Returns the changed paths. Raises NoSpace, Exhausted, OSError."""
         units = make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes)
         directory, size = f"{self._directory}/index", self._identity.index_file_bytes
         changed = self._put_over(directory, size, entries.first_index * UNIT_BYTES, units.tobytes())
@@ -114,7 +113,7 @@ class Stretch:
         return file
 
     def _put_over(self, directory: str, file_bytes: int, offset: int, data: bytes) -> list[str]:
-        """Bytes of a derived space, over as many files as they need; a file that is not there is made again by the next open."""
+        """Write bytes of derived data, across files if needed; the next open creates files that are missing."""
         changed, view = [], memoryview(data)
         while view:
             inside = offset % file_bytes
@@ -128,7 +127,7 @@ class Stretch:
 
     def _note(self) -> None:
         path = f"{self._directory}/{MARKER}"
-        # Nothing was written yet: whatever failed here, also the sync of the note, leaves everything as it was.
+        # Nothing was written yet: any failure here, including the sync of the note, leaves everything unchanged.
         with needing_room(path), _needing_descriptors(path):
             self._disk.replace_file(path, MARK)
         self._marked = True
@@ -142,17 +141,17 @@ class Stretch:
 
 @contextlib.contextmanager
 def _needing_descriptors(path: str) -> Iterator[None]:
-    """Around opening a file, where nothing of it is written yet: a limit of open files refuses the repair and harms nobody."""
+    """Context for opening a file before anything is written to it: a limit of open files refuses the repair, without harm."""
     try:
         yield
     except OSError as error:
         if lacks_descriptors(error):
-            raise Exhausted(f"no more files can be open, so {path} was not ({error}): {LIMIT_REMEDY}, then repair again") from error
+            raise Exhausted(f"{path} cannot be opened ({error}): {LIMIT_REMEDY}, then repair again") from error
         raise
 
 
 def _same(file: DiskFile, inside: int, data: Buffer) -> bool:
-    """Whether these bytes are there; what the disk does not give back is not."""
+    """Whether the file holds these bytes; unreadable bytes count as different."""
     try:
         return file.pread(inside, len(data)) == data
     except OSError as error:

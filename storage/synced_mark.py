@@ -1,6 +1,6 @@
 """The synced mark (format §7): the last entry of a log that is known to be on stable storage.
 
-A thin layer over `slots.py`: fields and the log id live here, the moments at which the mark moves belong to `entry_log.py`.
+A thin layer over `slots.py`: it defines the fields and the log id; `entry_log.py` decides when the mark moves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PAYLOAD = struct.Struct(">36siqqqI")
 
 
 class SyncedMarkFile:
-    """The mark of one log. `value` is the value last written; it is a lower bound of what is durable at every moment."""
+    """The mark of one log. `value` is the value last written; at every moment it is a lower bound of what is durable."""
 
     def __init__(self, slots: SlotFile, log_id: str) -> None:
         self._slots = slots
@@ -38,17 +38,17 @@ class SyncedMarkFile:
 
     @property
     def file(self) -> DiskFile:
-        """For a group commit that syncs the mark with everything else."""
+        """The file, for a group commit that syncs the mark together with the log."""
         return self._slots.file
 
     def write(self, value: SyncedMark) -> None:
-        """Write without sync: a later group commit carries it."""
+        """Write without a sync: a later group commit syncs it."""
         self._slots.write(_pack(self._log_id, value))
         self.value = value
 
     @property
     def unsynced(self) -> bool:
-        """The value was written by somebody who has not said yet that it was synced."""
+        """Whether the value was written, and its sync was not reported yet."""
         return self._slots.unsynced
 
     def synced(self) -> None:

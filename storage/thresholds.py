@@ -1,23 +1,23 @@
-"""The figures above which a medium is called slow or full: one place for the doctor and for the warnings of a running node.
+"""The thresholds above which a medium counts as slow or full, shared by the doctor and the warnings of a running node.
 
-Constants only; whoever measures compares.
+Constants only; the callers measure and compare.
 """
 
 from __future__ import annotations
 
 SYNC_WARN_S = 0.05
-"""A sync this long makes every durable acknowledgement that waits for it late …"""
+"""A sync of this duration noticeably delays every durable acknowledgement that waits for it …"""
 SYNC_ALARM_S = 0.1
-"""… and one this long comes near the heartbeats of an election."""
+"""… and one of this duration comes near the heartbeat interval of elections."""
 
 DISK_WARN_PERCENT = 80
-"""Used space of a file system, in percent of it: the time to add space or to keep less …"""
+"""Used space of a file system, in percent: from here on, add space or keep fewer messages …"""
 DISK_ALARM_PERCENT = 90
-"""… and the point beyond which a node is about to refuse writes."""
+"""… and from here on a node is about to refuse writes."""
 
 SCRUB_BYTES_PER_S = 16 << 20
-"""How fast a node reads its logs again by default. A disk of which this is more than …"""
+"""The default rate at which a node rereads its logs (scrub). If this is more than …"""
 SCRUB_PART_OF_DISK = 0.05
-"""… such a part is better given less, and a log of which one pass takes longer than …"""
+"""… this part of the disk's rate, a lower rate is better; if one pass over the log takes longer than …"""
 SCRUB_PASS_S = 7 * 86_400
-"""… so long, more."""
+"""… this, a higher one."""

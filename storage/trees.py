@@ -1,6 +1,6 @@
-"""Whole directories on the real disk, as backup and restore need them: walked, found empty, made durable, and the share of a job done.
+"""Directory trees on the real disk, as backup and restore need them: walking, checking for emptiness, syncing, and measuring progress.
 
-Nothing here knows what a file means.
+This module does not know what a file means.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.real_disk import RealDisk
 
 SPARE_BYTES = 16 << 20
-"""Besides the files themselves, a copy wants this much free."""
+"""A copy needs this much free space besides the files themselves."""
 Progress = Callable[[int, int], None]
-"""Learns how many bytes of how many are done."""
+"""Called with the number of bytes done, and the total."""
 
 
 class Meter:
-    """Turns pieces of work into a share of the whole."""
+    """Converts completed pieces of work to progress of the whole."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._done = 0
@@ -31,7 +31,7 @@ class Meter:
 
 
 def ignore(piece: int) -> None:
-    """For work that is not counted."""
+    """A step function for work that is not measured."""
 
 
 def require_empty(disk: RealDisk, target: str) -> None:
@@ -39,13 +39,13 @@ def require_empty(disk: RealDisk, target: str) -> None:
     try:
         found = disk.listdir(target)
     except NotADirectoryError:
-        raise Refused(f"{target} is a file", "name an empty or a new directory") from None
+        raise Refused(f"{target} is a file", "give an empty or a new directory") from None
     if found:
-        raise Refused(f"{target} is not empty ({found[0]} is there)", "name an empty or a new directory, or remove what is in this one")
+        raise Refused(f"{target} is not empty ({found[0]} is there)", "give an empty or a new directory, or empty this one")
 
 
 def require_room(disk: RealDisk, target: str, wanted: int) -> None:
-    """Raises Refused when the file system of `target` has less than `wanted` bytes free."""
+    """Raises Refused if the file system of `target` has less than `wanted` bytes free."""
     parent = os.path.abspath(target)
     while not disk.exists(parent):
         parent = os.path.dirname(parent)
@@ -65,7 +65,7 @@ def walk(disk: RealDisk, directory: str, below: str = "") -> Iterator[str]:
 
 
 def sync_tree(disk: RealDisk, directory: str) -> None:
-    """Make the names of every file and folder under `directory`, and its own, durable; what the files hold already is."""
+    """Make the names of all files and folders under `directory` durable, and its own; the content of the files must be durable already."""
     for folder, _, _ in os.walk(directory, topdown=False):
         disk.sync_dir(folder)
     disk.sync_dir(os.path.dirname(os.path.abspath(directory)))

@@ -1,6 +1,6 @@
-"""Whether a log that was imported holds what the source did: read back from the files, and taken apart as RocketMQ's records once more.
+"""Verification of an imported log against its source: the files are read back, and parsed as RocketMQ records again.
 
-The writer's layout code has no part in this; chains, checksums and derived files are the audit's business.
+The writer's layout code is not used here; chains, checksums and derived files are verified by the audit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOST = f"\x02{LOST}\x01".encode()
 
 
 def differences(disk: Disk, root: str, identity: Identity, written: Written) -> list[str]:
-    """What differs between the log and what was read from the source, one sentence each. The log is opened as a node would, and closed.
+    """The differences between the log and what was read from the source, one sentence each. Opens the log as a node would, and closes it.
     Raises LogFenced, OSError."""
     log = EntryLog.open(disk, f"{root}/dledger-{identity.replica}", identity, clean=True)
     if log.fenced is not None:
@@ -33,7 +33,7 @@ def differences(disk: Disk, root: str, identity: Identity, written: Written) -> 
         while index <= log.end_index:
             entries = log.read(index, READ_BYTES)
             if entries.term != TERM:
-                return [f"entry {index} is of term {entries.term}: somebody else wrote it"]
+                return [f"entry {index} is of term {entries.term}: another process wrote it"]
             data = bytes(entries.data)
             for start, size in zip(entries.starts.tolist(), entries.sizes.tolist(), strict=True):
                 try:

@@ -1,6 +1,6 @@
-"""Topics and consumer groups of a store root as ours: kinds, permissions, attempts, waits; and the offsets that groups go on from.
+"""Conversion of the topics and consumer groups of a store root: kinds, permissions, attempts, backoff; and the offsets of groups.
 
-Pure. What has no counterpart is not forced into one: it is left out and named in `remarks`.
+Pure. A setting without a counterpart here is left out and reported in `remarks`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ OWN_GROUPS = frozenset(
         "CID_SYS_RMQ_TRANS",
     }
 )
-"""Consumer groups that every broker has."""
+"""Consumer groups that every RocketMQ broker has."""
 OWN_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 
 @dataclass(slots=True)
 class Settings:
-    """What the new broker group begins with. `offsets`: (consumer group, topic) → queue → next offset to be read, within its queue."""
+    """The initial settings of the new broker group. `offsets`: (consumer group, topic) → queue → next offset to read, within its queue."""
 
     topics: list[TopicConfig] = field(default_factory=list)
     groups: list[GroupConfig] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Settings:
 
 
 def settings_of(found: Survey) -> Settings:
-    """The settings of everything that is kept. Incarnations are 0: whoever keeps the cluster's metadata gives them."""
+    """The settings of everything that is kept. Incarnations are 0; the keeper of the cluster's metadata assigns them."""
     made = Settings()
     counts: dict[str, int] = defaultdict(int)
     for topic, queue in (*found.queues, *found.delayed):
@@ -82,7 +82,7 @@ def settings_of(found: Survey) -> Settings:
 
 
 def _kind(topic: str, row: SourceTopic, found: Survey) -> TopicKind:
-    """As the topic says; of one that does not say, after its messages."""
+    """The kind that the topic states; if it states none, a kind that fits its messages."""
     if is_dead_letter_topic(topic):
         return TopicKind.NORMAL
     told = _KINDS.get(row.message_type.upper())
@@ -108,7 +108,7 @@ def _groups(found: Survey, made: Settings) -> None:
 
 
 def _backoff(policy: Mapping[str, Any] | None, name: str, made: Settings) -> Backoff | None:
-    """The waits of a retry policy; None for RocketMQ's default, which is ours."""
+    """The waits of a retry policy; None for RocketMQ's default, which is also the default here."""
     exponential = (policy or {}).get("exponentialRetryPolicy")
     custom = (policy or {}).get("customizedRetryPolicy")
     fields: dict[str, Any] = {}
@@ -139,4 +139,4 @@ def _offsets(found: Survey, made: Settings) -> None:
         if kept:
             made.offsets[group, topic] = kept
     if moved:
-        made.remarks.append(f"{moved} consumer offsets lay outside of what their queues hold; they are at the nearest message now")
+        made.remarks.append(f"{moved} consumer offsets were outside their queues' range; they were moved to the nearest message")

@@ -1,7 +1,7 @@
-"""What becomes of each message of a store root: kept in its topic, kept as a delayed message of ours, or left out for a reason with a name.
+"""The decision about each message of a store root: keep it in its topic, keep it as a delayed message, or leave it out for a named reason.
 
-RocketMQ keeps its own affairs in topics beside its users' (docs/import.md has the table). One place decides, for the survey and for the
-writing, so that both see the same messages.
+RocketMQ stores internal data in topics beside those of its users (docs/import.md has the table). The decision is made in one place for the
+survey and for the writing, so that both treat every message alike.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ODD_DELAY = "delayed, without a topic or a time"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A message that is kept. `topic` and `queue`: where it belongs; `deliver_ms`: when, of a delayed one, else 0."""
+    """A kept message. `topic` and `queue`: its destination; `deliver_ms`: the delivery time of a delayed message, otherwise 0."""
 
     topic: str
     queue: int
@@ -43,18 +43,18 @@ class Kept:
 
 @dataclass(slots=True)
 class Sorter:
-    """Decides about one message after the other. The survey teaches it what only a whole reading can tell: `recalled` and `rolled`."""
+    """Decides about each message. The survey adds what only a complete reading can tell: `recalled` and `rolled`."""
 
     configuration: Configuration
     wanted: Collection[str] | None
-    """Topics that were asked for; None: all."""
+    """The requested topics; None: all."""
     recalled: set[str] = field(default_factory=set)
-    """Unique ids of messages of the timer wheel that are not to be delivered."""
+    """Unique ids of timer wheel messages that must not be delivered."""
     rolled: dict[str, int] = field(default_factory=dict)
     """Unique id → position of the last copy of a message that the timer wheel stored several times."""
 
     def sort(self, message: Message) -> Kept | str:
-        """Where the message belongs, or why it is left out."""
+        """The message's destination, or why it is left out."""
         if message.sysflag & TRANSACTION_BITS in (PREPARED, ROLLBACK):
             return NEVER_VISIBLE
         topic = message.topic
@@ -100,7 +100,7 @@ class Sorter:
         return Kept(real, int(queue), deliver_ms) if self._is_wanted(real) else UNASKED
 
     def learn(self, message: Message) -> None:
-        """Take note of a message of the timer wheel that says something about another one."""
+        """Record a timer wheel message that refers to another message."""
         if message.topic != WHEEL_TOPIC:
             return
         pairs = pairs_of(message.properties)
@@ -112,5 +112,5 @@ class Sorter:
 
 
 def is_internal(topic: str) -> bool:
-    """A topic of RocketMQ's own. Retry and dead-letter topics are their consumers'."""
+    """Whether the topic is RocketMQ's own. Retry and dead-letter topics belong to their consumers."""
     return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and is_system_topic(topic)

@@ -1,7 +1,7 @@
-"""The first reading of a store root: what is there, what of it can be kept, and everything that has to be known before a byte is written.
+"""The first reading of a store root: what it holds, what can be kept, and everything that must be known before a byte is written.
 
-Memory grows with the number of queues, and of damaged places, never with the number of messages; undecided transactions and messages of
-the timer wheel that were stored several times cost a row each.
+Memory grows with the number of queues and of damaged places, not with the number of messages. Only undecided transactions, and timer wheel
+messages that were stored several times, cost a row each.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from ledgermq.storage.rocketmq.records import RECORD_MIN_BYTES, Message
 QueueKey = tuple[str, int]
 MAX_QUEUES = 1024
 INHERIT = 1
-"""Bit of a topic's permission: RocketMQ made it itself, named after the broker or the cluster."""
+"""Permission bit of a topic that RocketMQ created itself, named after the broker or the cluster."""
 FILLED_SPARE = 1000
-"""Of a queue whose offsets jump without damage so many at most are filled."""
+"""At most this many missing offsets are filled in a queue whose offsets jump without damage."""
 
 
 @dataclass(slots=True)
 class QueueSurvey:
-    """One queue of a kept topic: offsets first … next−1. `lost` of them have no message; `repeated` messages came after another one with
-    their offset, and nobody ever saw them."""
+    """One queue of a kept topic: offsets first … next−1. `lost` of them have no message. `repeated` messages followed another one with the
+    same offset, so no consumer ever saw them."""
 
     first: int
     next: int
@@ -49,24 +49,24 @@ class QueueSurvey:
 
 @dataclass(slots=True)
 class Survey:
-    """What the first reading found."""
+    """The result of the first reading."""
 
     root: StoreRoot
     configuration: Configuration
     sorter: Sorter
     queues: dict[QueueKey, QueueSurvey] = field(default_factory=dict)
     delayed: Counter[QueueKey] = field(default_factory=Counter)
-    """Messages that wait for their time, by the queue they are for. Of those on the timer wheel some may have been recalled or stored again
-    further on; the second reading leaves these out."""
+    """Delayed messages, by destination queue. Timer wheel messages among them may have been recalled or stored again later; the second
+    reading leaves those out."""
     others: dict[QueueKey, int] = field(default_factory=dict)
-    """Next offset of queues whose messages are not kept as they are."""
+    """Next offsets of queues whose messages are not kept unchanged."""
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(topic, reason) → messages."""
     damages: list[Damage] = field(default_factory=list)
     undecided: list[int] = field(default_factory=list)
-    """Offsets of half messages that nothing says the end of."""
+    """Offsets of half messages without a known end."""
     kinds: dict[str, set[str]] = field(default_factory=dict)
-    """Topic → what its messages are: `normal`, `fifo`, `transaction`, `delay`."""
+    """Topic → kinds of its messages: `normal`, `fifo`, `transaction`, `delay`."""
     messages: int = 0
     kept_bytes: int = 0
     record_bytes_max: int = 0
@@ -77,7 +77,7 @@ class Survey:
 
     @property
     def now_ms(self) -> int:
-        """Nothing that waits for a time before this is early any more: the last store time, or what the timer wheel had read by then."""
+        """The current time of the source: the last store time, or the time up to which the timer wheel was read, if later."""
         return max(self.last_store_ms, self.configuration.timers_read_ms or 0)
 
     @property
@@ -85,13 +85,13 @@ class Survey:
         return sum(queue.messages for queue in self.queues.values()) + sum(self.delayed.values())
 
     def topics(self) -> list[str]:
-        """Every topic that is to be there, with messages or without."""
+        """Every topic to create, with or without messages."""
         names = {topic for topic, _ in self.queues} | {topic for topic, _ in self.delayed}
         return sorted(names)
 
 
 def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: bool, progress: Callable[[int], None]) -> Survey:
-    """Read all of it. Raises Refused when something cannot be kept, or is damaged and is not to be skipped; OSError."""
+    """Read everything. Raises Refused if something cannot be kept, or is damaged and must not be skipped; OSError."""
     configuration = read_configuration(root.path)
     found = Survey(root, configuration, Sorter(configuration, topics))
     reader = Reader(root, lambda message: _fresh(found, message), skip_damaged=skip_damaged, progress=progress)
@@ -124,7 +124,7 @@ def survey(root: StoreRoot, *, topics: Collection[str] | None, skip_damaged: boo
 
 
 def _fresh(found: Survey, message: Message) -> bool:
-    """Whether a message behind damage continues what was read. One whose queue offset was given away before is left from a former life."""
+    """Whether a message behind damage continues the log. A message with an already assigned queue offset remains from an earlier use."""
     key = message.topic, message.queue
     known = found.queues.get(key)
     return message.queue_offset >= (found.others.get(key, 0) if known is None else known.next)
@@ -133,7 +133,7 @@ def _fresh(found: Survey, message: Message) -> bool:
 def _leave_out(found: Survey, message: Message, reason: str) -> None:
     if reason == BATCH:
         what = f"topic {message.topic} has records that hold several messages each (queue.type BatchCQ), which cannot be kept"
-        raise Refused(what, "name the other topics with --topics")
+        raise Refused(what, "name only other topics with --topics")
     found.left_out[message.topic, reason] += 1
 
 
@@ -171,27 +171,27 @@ def _kind(message: Message, kept: Kept) -> str:
 def _require_filling(
     found: Survey, key: QueueKey, queue: QueueSurvey, message: Message, gap: int, skip_damaged: bool, damages: list[Damage]
 ) -> None:
-    """Raises Refused unless the gap may be filled: it was asked for, and so many messages can have been there."""
-    what = f"queue {key[1]} of topic {key[0]} goes on from offset {queue.next} to {message.queue_offset} at position {message.position}"
+    """Raises Refused unless the gap may be filled: the user allowed it, and that many messages can have been there."""
+    what = f"queue {key[1]} of topic {key[0]} jumps from offset {queue.next} to {message.queue_offset} at position {message.position}"
     if not skip_damaged:
-        raise Refused(f"{what}: messages are missing in between", "import another replica, or take this one as it is with --skip-damaged")
+        raise Refused(f"{what}: messages are missing in between", "import another replica, or accept the loss with --skip-damaged")
     most = FILLED_SPARE + (found.root.bytes // RECORD_MIN_BYTES if damages else 0)
     if gap > most:
-        raise Refused(f"{what}: more than damage of this log can have taken", "leave the topic out by naming the others with --topics")
+        raise Refused(f"{what}: more than the damage of this log can explain", "omit the topic: name the others with --topics")
 
 
 def _require_sound(found: Survey, skip_damaged: bool) -> None:
     if not found.messages:
-        raise Refused(f"{found.root.path} holds no message that can be read", "check that it is the broker's storePathRootDir")
+        raise Refused(f"{found.root.path} holds no readable message", "check that it is the broker's storePathRootDir")
     for damage in found.damages:
         if damage.resumes is not None and not skip_damaged:
             path, at = damage.resumes
             what = f"{damage.text}, and intact messages follow from byte {at} of {path}: this is damage in the middle of the log"
-            raise Refused(what, "import another replica of the broker, or leave out what cannot be read with --skip-damaged")
+            raise Refused(what, "import another replica of the broker, or skip the damaged parts with --skip-damaged")
 
 
 def _add_empty(found: Survey) -> None:
-    """Topics without a message, and queues whose messages RocketMQ has deleted: where they go on, the consume queues know."""
+    """Topics without messages, and queues whose messages RocketMQ has deleted: the consume queues tell their next offsets."""
     ends = queue_ends(found.root.path, found.log_end)
     listed = found.configuration.topics
     wanted = found.sorter.wanted
@@ -203,18 +203,18 @@ def _add_empty(found: Survey) -> None:
         seen = [queue + 1 for name, queue in (*found.queues, *found.delayed, *ends) if name == topic]
         count = max([listed[topic].queues if topic in listed else 0, *seen])
         if count > MAX_QUEUES:
-            what = f"topic {topic} has {count} queues; at most {MAX_QUEUES} are possible"
-            raise Refused(what, "leave it out by naming the others with --topics")
+            what = f"topic {topic} has {count} queues; the maximum is {MAX_QUEUES}"
+            raise Refused(what, "omit it: name the others with --topics")
         for queue in range(count):
             end = ends.get((topic, queue), 0)
             found.queues.setdefault((topic, queue), QueueSurvey(end, end))
     if wanted is not None:
         for topic in sorted(set(wanted) - set(found.topics())):
-            raise Refused(f"{found.root.path} has no topic {topic}", f"name some of: {', '.join(found.topics()) or 'none'}")
+            raise Refused(f"{found.root.path} has no topic {topic}", f"available topics: {', '.join(found.topics()) or 'none'}")
 
 
 def _is_made_by_itself(found: Survey, topic: str) -> bool:
-    """A topic that every broker has, whoever uses it."""
+    """Whether every RocketMQ broker has this topic, used or not."""
     row = found.configuration.topics.get(topic)
     return is_internal(topic) or (row is not None and (bool(row.perm & INHERIT) or topic.endswith("_REPLY_TOPIC")))
 
@@ -224,4 +224,4 @@ def _require_names(found: Survey) -> None:
         try:
             topic_name("", topic)
         except LedgerError as error:
-            raise Refused(f"topic {topic} cannot be kept: {error.message}", "leave it out by naming the others with --topics") from error
+            raise Refused(f"topic {topic} cannot be kept: {error.message}", "omit it: name the others with --topics") from error

@@ -1,7 +1,7 @@
-"""One message of RocketMQ as an entry of our log: what is taken over as it is, and what has another form here (docs/format.md §4.8).
+"""Translation of a RocketMQ message into an entry of the log: what is copied, and what has another form here (docs/format.md §4.8).
 
-Body, topic, tag, keys, times, hosts of IPv4 width and the count of redeliveries are the source's. Properties keep their order; names that
-mean something else here are escaped, and what only RocketMQ's own bookkeeping needed is left out.
+Body, topic, tag, keys, times, IPv4 hosts and the redelivery count are copied. Properties keep their order; names with another meaning here
+are escaped, and properties that only RocketMQ itself used are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ledgermq.proto.properties import (
 from ledgermq.storage.rocketmq.records import Message, pairs_of
 
 FLAG_PROPERTY = "__LMQ.FLAG"
-"""The application's FLAG, where it is not 0: in our records the field counts the messages of a frame."""
+"""Property for the application's FLAG, if it is not 0: in records of LedgerMQ the field counts the messages of a frame."""
 SOURCE_PRIORITY = "_SYS_MSG_PRIORITY_"
 RECORD_CRC = "__CRC32#"
 _WAITING = frozenset({REAL_TOPIC, REAL_QUEUE, FIRE_MS, DELIVER_MS, "DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_ENQUEUE_MS"}) | {
@@ -39,14 +39,14 @@ _WAITING = frozenset({REAL_TOPIC, REAL_QUEUE, FIRE_MS, DELIVER_MS, "DELAY", "TIM
     "TIMER_ROLL_TIMES",
     "TIMER_DELAY_LEVEL",
 }
-"""Properties by which RocketMQ holds a message back."""
+"""Properties by which RocketMQ delays a message."""
 _HEAD = struct.Struct(">iIiiiqqiq8sq8siqi")
 _MAGIC_V1, _MAGIC_V2 = 0xDAA320A7, 0xDAA320AB
 _HEADER = bytes(48)
 
 
 class Entry(NamedTuple):
-    """An unsealed entry, in pieces, and the columns that sealing takes. Size: of the whole entry."""
+    """An unsealed entry, in pieces, and the columns needed to seal it. `size`: of the whole entry."""
 
     head: bytes
     body: bytes
@@ -60,7 +60,7 @@ class Entry(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Where a delayed message waits: its real place and time, the incarnation of its topic, and its place on the timer topic."""
+    """The placement of a delayed message: its destination and time, the incarnation of its topic, and its place on the timer topic."""
 
     topic: str
     queue: int
@@ -72,18 +72,18 @@ class Waiting(NamedTuple):
 
 
 class CannotKeep(ValueError):
-    """The message has no form here; the text says why."""
+    """The message cannot be represented here; the text says why."""
 
 
 def translate(message: Message, waiting: Waiting | None = None) -> Entry:
-    """The message in its own place, or among those that wait. Raises CannotKeep."""
+    """Translate the message for its own topic, or as a delayed one. Raises CannotKeep."""
     properties = _properties(message, waiting)
     body, sysflag, body_crc = message.body, _sysflag(message), message.body_crc if message.body else 0
     topic, queue, queue_offset = message.topic, message.queue, message.queue_offset
     if waiting is not None:
         topic, queue, queue_offset = TIMER_TOPIC, waiting.slot, waiting.offset
         if sysflag:
-            # The copy that is made of it when its time has come says nothing of compression.
+            # The copy that is made at the delivery time does not state a compression.
             try:
                 body, sysflag = decompress(body, sysflag), 0
             except BadBody as error:
@@ -107,7 +107,7 @@ def assemble(
     stored: tuple[int, bytes],
     reconsume_times: int,
 ) -> Entry:
-    """An entry of these fields. `born`, `stored`: time and host."""
+    """An entry with these fields. `born`, `stored`: time and host."""
     name = topic.encode()
     wide = len(name) > V1_TOPIC_MAX
     total = RECORD_FIXED_BYTES + wide + len(name) + len(body) + len(properties)
@@ -123,7 +123,7 @@ def _host(host: bytes) -> bytes:
 
 
 def _sysflag(message: Message) -> int:
-    """How the body is compressed, as our records say it. RocketMQ's oldest flag names no compressor and means zlib."""
+    """The compression of the body, as flags of our records. RocketMQ's oldest flag names no compressor and means zlib."""
     if not message.sysflag & COMPRESSED:
         return 0
     kind = message.sysflag & COMPRESSORS
@@ -133,7 +133,7 @@ def _sysflag(message: Message) -> int:
 def _properties(message: Message, waiting: Waiting | None) -> bytes:
     raw = message.properties
     if waiting is None and _is_plain(raw) and not message.flag:
-        # What nearly every message looks like: only what RocketMQ told clients from other fields is missing.
+        # The common case: only the properties are missing that RocketMQ derives from other fields for clients.
         added = "" if b"__BORNHOST\x01" in raw else _pair(BORN_HOST, _address(message))
         data = raw + added.encode()
         if raw.startswith(b"UNIQ_KEY\x01") or b"\x02UNIQ_KEY\x01" in raw:
@@ -154,7 +154,7 @@ def _properties(message: Message, waiting: Waiting | None) -> bytes:
         }
     data = "".join(map(_pair, pairs, pairs.values())).encode()
     if len(data) > PROPERTIES_MAX:
-        raise CannotKeep(f"its properties take {len(data)} bytes, {PROPERTIES_MAX} are possible")
+        raise CannotKeep(f"its properties take {len(data)} bytes, the maximum is {PROPERTIES_MAX}")
     return data
 
 
@@ -163,7 +163,7 @@ def _pair(name: str, value: str) -> str:
 
 
 def _is_plain(raw: bytes) -> bool:
-    """Whether the property string is in our form already, and says nothing that is said otherwise here."""
+    """Whether the property string already has our form, and repeats nothing that is stored elsewhere here."""
     return (
         raw[-1:] == b"\x02"
         and raw.isascii()
@@ -180,7 +180,7 @@ def _is_plain(raw: bytes) -> bool:
 
 
 def _has_double(raw: bytes) -> bool:
-    """Whether a value holds another separator: then some pair has two of them, and another one none."""
+    """Whether a value contains another separator: then one pair has two of them, and another has none."""
     return any(piece.count(b"\x01") != 1 for piece in raw[:-1].split(b"\x02"))
 
 
@@ -202,5 +202,5 @@ def _address(message: Message) -> str:
 
 
 def _offset_id(message: Message) -> str:
-    """The id by which RocketMQ names a message that has none of its client's: host and place where it was stored."""
+    """The id that RocketMQ gives a message without a client's id: the host and position where it was stored."""
     return (message.store_host + message.position.to_bytes(8, "big")).hex().upper()

@@ -1,8 +1,8 @@
-"""The log of a new broker group, written from a store root: the second reading.
+"""Writing the log of a new broker group from a store root: the second reading.
 
-The log begins as one that was trimmed does: its first entry, the membership record, which every group begins with, is gone with the first
-file, and a snapshot says where the queues begin whose first messages RocketMQ deleted (docs/format.md §4.8). All entries are of term 0: no
-leader wrote them. Memory is bounded by a batch and one number for each queue.
+The log begins like a trimmed one: the membership record, which is the first entry of every group, was removed with the first file, and a
+snapshot holds the begins of queues whose first messages RocketMQ deleted (docs/format.md §4.8). All entries have term 0, because no leader
+wrote them. Memory is bounded by one batch and one number per queue.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SYNC_BYTES = 64 << 20
 OFFSETS_A_RECORD = 500
 SLOT_MS, SLOTS = 60_000, 4096
 LOST = "LEDGERMQ_LOST"
-"""Of a message that stands where one could not be read: what is known of that one."""
+"""Property of a placeholder for a message that could not be read: what is known about that message."""
 _PLACE = struct.Struct(">qqqqi")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an imported log begins: behind the membership record, which is entry 0 of every group. `unit`: of that record in its consume
-    queue."""
+    """Where an imported log begins: behind the membership record, which is entry 0 of every group. `unit`: that record's unit in its
+    consume queue."""
 
     begin: Begin
     entry_bytes: int
@@ -61,7 +61,7 @@ class Origin:
 
 
 def origin_of(identity: Identity, voters: Sequence[str], created_ms: int) -> Origin:
-    """The membership record as every replica would write it at bootstrap, and the file behind the one it would stand in."""
+    """The membership record as every replica would write it at bootstrap, and the file behind the one that would hold it."""
     batch = encode_entries([control.draft(control.Membership(tuple(sorted(voters))), created_ms)])
     chain = seal(
         batch, first_index=0, term=TERM, pos=0, queue_offsets=np.zeros(1, np.int64), store_ms=created_ms, store_host=NO_HOST,
@@ -74,7 +74,7 @@ def origin_of(identity: Identity, voters: Sequence[str], created_ms: int) -> Ori
 
 @dataclass(slots=True)
 class Written:
-    """What was written. `digests`: of each queue a CRC over its messages, as they were read from the source."""
+    """The result of the writing. `digests`: per queue a CRC over its messages as read from the source."""
 
     entries: int = 0
     messages: Counter[QueueKey] = field(default_factory=Counter)
@@ -91,7 +91,7 @@ class Written:
 
 
 def digest_of(before: int, message: Message, store_ms: int) -> int:
-    """A queue's digest behind one more message: its place, times, redeliveries, tag, keys, id and body."""
+    """A queue's digest after one more message: its place, times, redeliveries, tag, keys, id and body."""
     value = crc32(_PLACE.pack(message.queue_offset, message.born_ms, store_ms, len(message.body), message.reconsume_times), before)
     for name in (b"UNIQ_KEY\x01", b"TAGS\x01", b"KEYS\x01"):
         value = crc32(_value(message.properties, name), value)
@@ -107,7 +107,7 @@ def _value(properties: bytes, name: bytes) -> bytes:
 
 
 def create(disk: Disk, root: str, identity: Identity, origin: Origin) -> None:
-    """The directory of the new replica, with an empty log that begins where `origin` says. Raises NoSpace, Unusable, OSError."""
+    """Create the directory of the new replica, with an empty log that begins at `origin`. Raises NoSpace, Unusable, OSError."""
     GroupStore.create(disk, root, identity)
     directory = f"{root}/dledger-{identity.replica}"
     begin = origin.begin
@@ -126,7 +126,7 @@ def create(disk: Disk, root: str, identity: Identity, origin: Origin) -> None:
 
 
 class Writer:
-    """Appends to the new log. `close` makes everything durable."""
+    """Appends to the new log in batches. `close` makes everything durable."""
 
     def __init__(self, disk: Disk, root: str, identity: Identity, written: Written) -> None:
         self._disk, self._directory = disk, f"{root}/dledger-{identity.replica}"
@@ -142,7 +142,7 @@ class Writer:
         self._bytes = 0
 
     def put(self, entry: Entry, store_ms: int) -> None:
-        """Append one message, sooner or later. Raises Refused for one that no log file holds."""
+        """Add one message to the current batch. Raises Refused for one that no log file can hold."""
         if entry.size > self._room:
             what = f"a message of {entry.size} bytes does not fit into a log file of {self._room + 8} bytes"
             raise Refused(what, "choose larger files with --log-file-size")
@@ -199,7 +199,7 @@ class Writer:
                 self._log.finish_sync(job, None)
 
     def close(self) -> int:
-        """Index of the last entry; everything is durable, and noted as committed."""
+        """Make everything durable and note it as committed. Returns the index of the last entry."""
         self.flush()
         self._log.flush_mark()
         end = self._log.end_index
@@ -224,7 +224,7 @@ class Import:
         self._last_ms = found.first_store_ms
 
     def run(self, *, skip_damaged: bool, progress: Callable[[int], None]) -> None:
-        """Raises Refused when the source changed since the first reading, OSError, NoSpace."""
+        """Raises Refused if the source changed since the first reading; OSError, NoSpace."""
         known = self._found.damages
         reader = Reader(self._found.root, lambda _: False, skip_damaged=skip_damaged, progress=progress, known=known)
         count = 0
@@ -239,11 +239,11 @@ class Import:
                 self._keep(message)
         if count != self._found.messages:
             what = f"{self._found.root.path} changed while it was read: {self._found.messages} messages, then {count}"
-            raise Refused(what, "stop the broker, or import a copy at rest")
+            raise Refused(what, "stop the broker, or import a copy that is not written to")
         self._written.last_ms = self._last_ms
 
     def _time(self, message: Message) -> int:
-        """Store times never fall along our log; RocketMQ's do when a clock is set back."""
+        """Store times never decrease along our log; RocketMQ's do when a clock is set back."""
         if message.store_ms < self._last_ms:
             self._written.times_raised += 1
         self._last_ms = max(self._last_ms, message.store_ms)
@@ -258,7 +258,7 @@ class Import:
             entry = translate(message)
         except CannotKeep as error:
             what = f"message {message.queue_offset} of queue {key[1]} of topic {key[0]} cannot be kept: {error}"
-            raise Refused(what, "leave the topic out by naming the others with --topics") from error
+            raise Refused(what, "omit the topic: name the others with --topics") from error
         store_ms = self._time(message)
         for offset in range(self._next[key], message.queue_offset):
             self._writer.put(_lost(message, offset), store_ms)
@@ -271,7 +271,7 @@ class Import:
         written.last_store_ms[key] = store_ms
 
     def _wait(self, message: Message, kept: Kept) -> None:
-        """A message that is not visible yet, on the timer topic: in the slot of its minute, as far as the wheel reaches."""
+        """Write a message that is not visible yet to the timer topic: into the slot of its minute, within the reach of the wheel."""
         now_ms = self._found.now_ms
         reach_ms = (now_ms // SLOT_MS + SLOTS - 1) * SLOT_MS
         fire_ms = max(kept.deliver_ms, now_ms) if kept.deliver_ms < reach_ms + SLOT_MS else reach_ms
@@ -281,14 +281,14 @@ class Import:
             entry = translate(message, waiting)
         except CannotKeep as error:
             what = f"delayed message {message.queue_offset} for topic {kept.topic} cannot be kept: {error}"
-            raise Refused(what, "leave the topic out by naming the others with --topics") from error
+            raise Refused(what, "omit the topic: name the others with --topics") from error
         self._slots[slot] += 1
         self._writer.put(entry, self._time(message))
         self._written.delayed[kept.topic, kept.queue] += 1
 
 
 def _lost(after: Message, offset: int) -> Entry:
-    """What stands in the place of a message that could not be read: queue offsets are dense."""
+    """The placeholder of a message that could not be read; queue offsets must be dense."""
     text = f"message {offset} of queue {after.queue} of topic {after.topic} could not be read when the log was imported"
     name = hashlib.blake2b(f"{after.topic}/{after.queue}/{offset}".encode(), digest_size=16).hexdigest().upper()
     body = text.encode()
@@ -320,14 +320,14 @@ def write(
         writer.put_control(_offset_records(settings), written.last_ms)
         written.end_index = writer.close()
     except BaseException:
-        # Whatever ended it: the files are let go, and nothing becomes visible of them.
+        # After any error: close the files; nothing of them becomes visible.
         writer.abandon()
         raise
     return written
 
 
 def _offset_records(settings: Settings) -> Iterator[control.ControlRecord]:
-    """Where consumer groups go on: those that lease by their cursors, those that pull by what they have committed."""
+    """The positions of consumer groups: cursors of groups that lease, committed offsets of groups that pull."""
     pairs = sorted(settings.offsets.items())
     rows = [(group, topic, queue, at) for (group, topic), places in pairs for queue, at in sorted(places.items())]
     for first in range(0, len(rows), OFFSETS_A_RECORD):
@@ -346,5 +346,5 @@ def queue_begins(found: Survey) -> dict[str, dict[int, int]]:
 
 
 def raft_queue(origin: Origin) -> tuple[str, tuple[int, tuple[int, int, int]]]:
-    """The consume queue of the membership record: all of it is behind the begin."""
+    """The consume queue of the membership record: all of it lies before the begin."""
     return RAFT_TOPIC, (1, origin.unit)

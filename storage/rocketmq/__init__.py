@@ -1,4 +1,4 @@
-"""Store roots of RocketMQ as it writes them, plain or with DLedger: recognised, read, never written.
+"""Store roots of RocketMQ, plain or with DLedger: recognised and read, never written.
 
-Nothing here knows our own log but for the shared value types; what becomes of a message is decided in `storage/importing`.
+Except for the shared value types, nothing here knows LedgerMQ's own log; `storage/importing` decides what becomes of a message.
 """

@@ -1,7 +1,7 @@
-"""What a store root says besides messages: topics, consumer groups, their offsets, how far delayed messages were delivered, queue ends.
+"""The settings in a store root: topics, consumer groups, their offsets, the progress of delayed messages, and queue ends.
 
-RocketMQ writes its JSON with numbers as keys without quotes; both forms are read. A file that is missing, empty or no JSON is looked for
-under its name with `.bak`, as RocketMQ does; what is not there has no content, and is said to be missing.
+RocketMQ writes JSON whose numeric keys have no quotes; both forms are read. If a file is missing, empty or not JSON, its copy with the
+suffix `.bak` is read, as RocketMQ does. A file that does not exist has no content, and is listed as missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SourceTopic:
 
 @dataclass(frozen=True, slots=True)
 class SourceGroup:
-    """One row of `subscriptionGroup.json`. `backoff`: the retry policy as its own JSON, None for RocketMQ's default."""
+    """One row of `subscriptionGroup.json`. `backoff`: the retry policy as JSON, None for RocketMQ's default."""
 
     name: str
     retry_max: int = 16
@@ -46,9 +46,9 @@ class SourceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """All of it. `offsets`: (consumer group, topic) → queue → the next offset to be read; `delay_offsets`: level → the first offset of its
-    queue of delayed messages that is not delivered; `timers_read_ms`: the timer wheel delivered everything up to then; `missing`: files
-    that are not there."""
+    """All settings. `offsets`: (consumer group, topic) → queue → the next offset to read; `delay_offsets`: delay level → the first offset
+    of its queue that is not delivered yet; `timers_read_ms`: the timer wheel has delivered everything up to this time; `missing`: files
+    that do not exist."""
 
     topics: Mapping[str, SourceTopic]
     groups: Mapping[str, SourceGroup]
@@ -59,7 +59,7 @@ class Configuration:
 
 
 def read_configuration(root: str) -> Configuration:
-    """Raises Refused for a file that cannot be understood, OSError."""
+    """Raises Refused for a file that cannot be parsed, OSError."""
     missing: list[str] = []
     topics = _read(root, "topics.json", missing)
     groups = _read(root, "subscriptionGroup.json", missing)
@@ -75,12 +75,12 @@ def read_configuration(root: str) -> Configuration:
             missing=tuple(missing),
         )
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        what = f"a file in {root}/config is not what RocketMQ writes ({error!r})"
-        raise Refused(what, "copy the directory again, and import it") from error
+        what = f"a file in {root}/config does not have RocketMQ's format ({error!r})"
+        raise Refused(what, "copy the directory again, then import the copy") from error
 
 
 def parse_json(text: str) -> Any:
-    """JSON whose keys may be numbers without quotes. Raises ValueError."""
+    """Parse JSON whose keys may be numbers without quotes. Raises ValueError."""
     return json.loads(_BARE_KEY.sub(lambda m: m[1] or f'{m[2]}"{m[3]}"{m[4]}', text))
 
 
@@ -94,7 +94,9 @@ def _read(root: str, name: str, missing: list[str]) -> dict[str, Any] | None:
         if isinstance(value, dict):
             return value
     if os.path.exists(f"{root}/config/{name}"):
-        raise Refused(f"{root}/config/{name} is no JSON, and neither is a file {name}.bak", "restore it, or move it away to do without")
+        raise Refused(
+            f"{root}/config/{name} is not JSON, and there is no valid file {name}.bak", "restore it, or move it away to ignore it"
+        )
     missing.append(f"config/{name}")
     return None
 
@@ -124,7 +126,7 @@ def _offsets(table: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[tuple[str
 
 
 def _timers_read(root: str) -> int | None:
-    """The first field of the timer wheel's checkpoint; None without one."""
+    """The first field of the timer wheel's checkpoint; None if there is none."""
     try:
         with open(f"{root}/config/timercheck", "rb") as file:
             raw = file.read(8)
@@ -135,8 +137,8 @@ def _timers_read(root: str) -> int | None:
 
 
 def queue_ends(root: str, log_end: int) -> dict[tuple[str, int], int]:
-    """Next offset of every consume queue, as its files say: one past the last unit of a message before `log_end`. Only whoever has no
-    message of a queue in the log needs it. Raises OSError."""
+    """The next offset of every consume queue, according to its files: one past the last unit of a message before `log_end`. Needed only for
+    queues without a message in the log. Raises OSError."""
     ends: dict[tuple[str, int], int] = {}
     top = f"{root}/consumequeue"
     for topic in sorted(os.listdir(top)) if os.path.isdir(top) else ():

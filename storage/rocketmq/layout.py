@@ -1,6 +1,6 @@
-"""What a directory is: a store root with a plain commit log, with DLedger's, or one behind the other; anything else is refused by name.
+"""Recognising a directory: a store root with a plain commit log, with DLedger's, or with one behind the other; others are refused.
 
-Only names, lengths and the lock of a running broker are looked at here; what the files hold is read in `reading.py`.
+Only names, sizes and the lock of a running broker are checked here; `reading.py` reads the files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FLOCK = struct.Struct("hhlli")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the log. `base`: the offset it is named by; `kind`: how it is laid out inside."""
+    """One file of the log. `base`: the offset in its name; `kind`: its internal format."""
 
     path: str
     base: int
@@ -30,7 +30,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A store root that was recognised. `layout` for people; `dledger`: the directory of DLedger's files, if there is one."""
+    """A recognised store root. `layout`: a description; `dledger`: the directory of DLedger's files, if there is one."""
 
     path: str
     layout: str
@@ -43,9 +43,9 @@ class StoreRoot:
 
 
 def recognise(path: str, self_id: str | None = None) -> StoreRoot:
-    """The store root at `path`. `self_id`: which of several DLedger directories. Raises Refused, OSError."""
+    """The store root at `path`. `self_id` chooses one of several DLedger directories. Raises Refused, OSError."""
     if not os.path.isdir(path):
-        raise Refused(f"{path} is no directory", "name the storePathRootDir of the stopped RocketMQ broker")
+        raise Refused(f"{path} is not a directory", "give the storePathRootDir of the stopped RocketMQ broker")
     if os.path.exists(f"{path}/identity.json") or os.path.exists(f"{path}/node.json"):
         raise Refused(f"{path} belongs to LedgerMQ already", "start it with `ledgermq serve` or `up`, or copy it with `ledgermq backup`")
     _require_stopped(path)
@@ -54,8 +54,8 @@ def recognise(path: str, self_id: str | None = None) -> StoreRoot:
     later = [] if chosen is None else _files(f"{chosen}/data", DLEDGER)
     if not plain and not later:
         seen = ", ".join(sorted(os.listdir(path))[:5]) or "nothing"
-        what = f"{path} is no store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/ with log files (there is {seen})"
-        raise Refused(what, "name the storePathRootDir of the broker, the directory above commitlog/")
+        what = f"{path} is not a store root of RocketMQ: it has neither commitlog/ nor dledger-*/data/ with log files (there is {seen})"
+        raise Refused(what, "give the storePathRootDir of the broker, the directory above commitlog/")
     if plain and later and later[0].base != plain[-1].base + plain[-1].bytes:
         what = f"the files of {chosen}/data begin at {later[0].base}, those of {path}/commitlog end at {plain[-1].base + plain[-1].bytes}"
         raise Refused(what, "move away the directory that is not in use, and import the other")
@@ -68,7 +68,7 @@ def _dledger_directory(path: str, self_id: str | None) -> str | None:
     if self_id is not None:
         if f"dledger-{self_id}" not in found:
             there = ", ".join(found) or "none"
-            raise Refused(f"{path} has no directory dledger-{self_id} with data (there is {there})", "name one that is there")
+            raise Refused(f"{path} has no directory dledger-{self_id} with data (there is {there})", "choose an existing one")
         return f"{path}/dledger-{self_id}"
     if len(found) > 1:
         raise Refused(f"{path} has several DLedger directories: {', '.join(found)}", "choose one with --dledger-self, such as n0")
@@ -76,7 +76,7 @@ def _dledger_directory(path: str, self_id: str | None) -> str | None:
 
 
 def _files(directory: str, kind: str) -> list[LogFile]:
-    """The log files of a directory, without a gap. A last one of length zero was being made, and counts for nothing."""
+    """The log files of a directory, without gaps. A last file of size zero was being created, and is ignored."""
     if not os.path.isdir(directory):
         return []
     names = sorted(name for name in os.listdir(directory) if os.path.isfile(f"{directory}/{name}"))
@@ -85,7 +85,7 @@ def _files(directory: str, kind: str) -> list[LogFile]:
         names.pop()
     for name in names:
         if len(name) != 20 or not (name.isascii() and name.isdigit()):
-            raise Refused(f"{directory}/{name} is not named like a log file", "move it away, and import again")
+            raise Refused(f"{directory}/{name} does not have the name of a log file", "move it away, and import again")
     found = [LogFile(f"{directory}/{name}", int(name), sizes[name], kind) for name in names]
     for file in found:
         if file.bytes != found[0].bytes or file.bytes < FILE_BYTES_MIN:
@@ -99,7 +99,7 @@ def _files(directory: str, kind: str) -> list[LogFile]:
 
 
 def _require_stopped(path: str) -> None:
-    """A running broker holds a lock on the file `lock`; asking changes nothing."""
+    """A running broker holds a lock on the file `lock`; testing the lock changes nothing. Raises Refused."""
     try:
         fd = os.open(f"{path}/lock", os.O_RDONLY)
     except FileNotFoundError:

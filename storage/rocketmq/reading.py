@@ -1,7 +1,7 @@
-"""The messages of a store root in log order, up to the first damage, and what lies behind that: nothing, a torn tail, or more messages.
+"""The messages of a store root in log order, up to the first damage, and what follows it: nothing, a torn tail, or more messages.
 
-RocketMQ ends a log at the first record that does not parse. So do we, and then look on: intact messages behind the place, which no former
-life of the log left there, mean that it is damage in the middle and no end. Files are read in pieces of bounded size and never mapped.
+RocketMQ ends a log at the first record that does not parse. This reader also searches behind it: intact messages there that are not left
+from an earlier use of the file mean damage in the middle of the log, not its end. Files are read in bounded pieces and never mapped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledgermq.storage.rocketmq.records import BLANK, RECORD_MAX_BYTES, RECORD_MI
 WINDOW_BYTES = 8 << 20
 ENTRY_HEADER_BYTES = 48
 ENTRY_MAGICS = (1, 2, 3)
-"""A message; and what later versions of DLedger write besides: a no-op, a change of members."""
+"""A message; later versions of DLedger also write no-ops and membership changes."""
 MAGICS = (V1.to_bytes(4, "big"), V2.to_bytes(4, "big"))
 _TWO = struct.Struct(">iI")
 _ENTRY = struct.Struct(">iiqqqiiii")
@@ -25,13 +25,13 @@ _ENTRY = struct.Struct(">iiqqqiiii")
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Where a log stops making sense: byte `at` of a file. `resumes`: file and byte of the first intact message behind it, if any."""
+    """Where a log becomes invalid: byte `at` of a file. `resumes`: file and byte of the first intact message behind it, if any."""
 
     path: str
     at: int
     reason: str
     rest_bytes: int = 0
-    """How many bytes behind `at` are not zero, up to the end of the log or the place where it resumes; only whether it is 0 is exact."""
+    """Nonzero bytes behind `at`, up to the end of the log or the place where it resumes; exact only as to whether it is 0."""
     resumes: tuple[str, int] | None = None
 
     @property
@@ -57,14 +57,14 @@ class _Window:
         return self._data[start : start + length]
 
     def data_from(self, at: int) -> int | None:
-        """The first byte from `at` on that is not in a hole; None: only holes follow."""
+        """The first byte from `at` on that is not in a hole; None if only holes follow."""
         try:
             return os.lseek(self._fd, at, os.SEEK_DATA)
         except OSError:
             return None
 
     def forget(self) -> None:
-        """The page cache may have what was read."""
+        """Drop the bytes read so far from the page cache."""
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
@@ -72,16 +72,16 @@ class _Window:
 
 
 Fresh = Callable[[Message], bool]
-"""Whether a message behind damage continues what was read before it. One that does not is left from a former life of the log."""
+"""Whether a message behind damage continues the log. One that does not is left from an earlier use of the file."""
 
 
 class Reader:
-    """Reads a store root once. `damages`: where reading stopped or skipped; `no_ops`: entries without a message."""
+    """Reads a store root once. `damages`: where reading stopped or skipped; `no_ops`: the number of entries without a message."""
 
     def __init__(
         self, root: StoreRoot, fresh: Fresh, *, skip_damaged: bool, progress: Callable[[int], None], known: Sequence[Damage] = ()
     ) -> None:
-        """`known`: what an earlier reading found of the same files; what it decided stands."""
+        """`known`: damages that an earlier reading of the same files found; its decisions are kept."""
         self._root = root
         self._fresh = fresh
         self._known = {(damage.path, damage.at): damage for damage in known}
@@ -94,8 +94,8 @@ class Reader:
         """Of DLedger's last entry that was read."""
 
     def messages(self) -> Iterator[Message]:
-        """Every message that counts, in log order. Ends at damage with nothing behind it; with `skip_damaged` goes on behind damage,
-        otherwise ends there, and `damages` says that the log resumes. Raises OSError."""
+        """Every valid message in log order. Ends at damage that no message follows. At other damage it continues with `skip_damaged`, and
+        otherwise ends; `damages` then says that the log resumes. Raises OSError."""
         files, number, at = self._root.files, 0, 0
         while number < len(files):
             file = files[number]
@@ -114,14 +114,15 @@ class Reader:
                 path, at = damage.resumes
                 number = next(place for place, other in enumerate(files) if other.path == path)
                 if files[number].kind == DLEDGER:
-                    # The entries in between are gone; the chain of indexes begins again.
+                    # The entries in between are gone, so the indexes need not be consecutive here.
                     self._last_index = -1
             finally:
                 window.forget()
                 window.close()
 
     def _file(self, window: _Window, at: int) -> Generator[Message, None, tuple[int, str] | None]:
-        """The messages of one file from byte `at` on. Returns None behind its last one, else where it stops making sense, and why."""
+        """The messages of one file from byte `at` on. Returns None behind the last one, otherwise where the file becomes invalid, and
+        why."""
         file = window.file
         reader = self._entry if file.kind == DLEDGER else self._record
         while at < file.bytes:
@@ -152,13 +153,13 @@ class Reader:
         return size, message
 
     def _entry(self, window: _Window, at: int) -> tuple[int, Message | None]:
-        """The same of a DLedger entry."""
+        """The same for a DLedger entry."""
         head = window.bytes(at, ENTRY_HEADER_BYTES)
         magic = int.from_bytes(head[:4], "big", signed=True)
         if magic == -1:
             size = int.from_bytes(head[4:8], "big", signed=True)
             if at == 0 and 8 < size < window.file.bytes:
-                # Later versions of DLedger begin a trimmed log with a blank.
+                # Later versions of DLedger start a trimmed log with a blank.
                 return size, None
             if size != window.file.bytes - at:
                 raise BadRecord(f"the blank says {size} bytes, {window.file.bytes - at} are left")
@@ -206,8 +207,8 @@ class Reader:
         return Damage(self._root.files[number].path, at, reason, rest, resumes)
 
     def _look_on(self, number: int, at: int) -> tuple[tuple[int, int] | None, int]:
-        """The first intact message behind byte `at` of a file that continues the log (number of the file, byte), and how many bytes
-        before it are not zero."""
+        """The first intact message behind byte `at` of a file that continues the log (number of the file, byte), and the number of nonzero
+        bytes before it."""
         rest, last = 0, (self._last_index, self._last_term)
         for place in range(number, len(self._root.files)):
             window = _Window(self._root.files[place])
@@ -244,7 +245,7 @@ class Reader:
         return None, rest
 
     def _is_entry(self, window: _Window, at: int, last: tuple[int, int]) -> bool:
-        """Whether an intact message begins here that continues the log."""
+        """Whether an intact message starts here that continues the log."""
         self._last_index, self._last_term = -1, -1
         no_ops = self.no_ops
         try:
@@ -263,7 +264,7 @@ class Reader:
 
 
 def _places(data: bytes) -> Iterator[int]:
-    """Where the magic of a record stands."""
+    """The offsets of a record's magic."""
     for magic in MAGICS:
         at = data.find(magic)
         while at >= 0:

@@ -1,7 +1,7 @@
-"""One message record of RocketMQ's commit log, V1 or V2, taken apart (RocketMQ's layout, hosts of IPv4 and IPv6 width).
+"""Parsing one message record of RocketMQ's commit log, V1 or V2 (RocketMQ's layout, hosts of IPv4 and IPv6 width).
 
-Pure functions over bytes, written from the layout alone: what is read here came from another program, so every length is checked before it
-is followed, and the body against its CRC. Properties stay the bytes they are.
+Pure functions over bytes, written from the layout alone. The bytes come from another program, so every length is checked before it is used,
+and the body is checked against its CRC. Properties stay bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from zlib import crc32
 V1, V2, BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 RECORD_MIN_BYTES = 91
 RECORD_MAX_BYTES = (64 << 20) + (64 << 10)
-"""Nothing longer is believed: RocketMQ takes 4 MiB unless it is configured otherwise."""
+"""Longer records are rejected: RocketMQ accepts 4 MiB unless configured otherwise."""
 
 COMPRESSED, MULTI_TAGS, BORN_V6, STORE_V6, NEED_UNWRAP, INNER_BATCH = 0x001, 0x002, 0x010, 0x020, 0x040, 0x080
 TRANSACTION_BITS, PREPARED, COMMIT, ROLLBACK = 0x00C, 0x004, 0x008, 0x00C
@@ -23,7 +23,7 @@ _I32, _I64, _I16, _I8 = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(
 
 
 class BadRecord(ValueError):
-    """The bytes are no whole message record; the text says why."""
+    """The bytes are not a whole message record; the text says why."""
 
 
 class Message(NamedTuple):
@@ -47,9 +47,9 @@ class Message(NamedTuple):
 
 
 def take_apart(record: bytes, *, check_body: bool = True) -> Message:
-    """Raises BadRecord."""
+    """Parse a record. Raises BadRecord."""
     if len(record) < RECORD_MIN_BYTES:
-        raise BadRecord(f"{len(record)} bytes are no record")
+        raise BadRecord(f"{len(record)} bytes are not a record")
     total, magic, crc, queue, flag, queue_offset, position, sysflag, born_ms = _HEAD.unpack_from(record)
     if magic not in (V1, V2):
         raise BadRecord(f"its magic is {magic:#010x}")
@@ -84,7 +84,7 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
     try:
         topic = str(record[topic_at:topic_end], "utf-8")
     except UnicodeDecodeError:
-        raise BadRecord("its topic is no text") from None
+        raise BadRecord("its topic is not text") from None
     return Message(
         position,
         total,
@@ -105,8 +105,8 @@ def take_apart(record: bytes, *, check_body: bool = True) -> Message:
 
 
 def pairs_of(properties: bytes) -> dict[str, str]:
-    """Name → value in their order, the way RocketMQ's decoder reads them: cut at 0x02 or the end, pieces without name or value skipped.
-    Bytes that are no UTF-8 become the replacement character."""
+    """Name → value in order, parsed as RocketMQ does: split at 0x02 or the end, pieces without name or value skipped. Invalid UTF-8 becomes
+    the replacement character."""
     out: dict[str, str] = {}
     for piece in properties.decode("utf-8", "replace").split("\x02"):
         name, separator, value = piece.partition("\x01")

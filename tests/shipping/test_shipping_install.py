@@ -292,7 +292,7 @@ def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> N
     store = replicas["n1"].open()
     found = store.read_snapshot()
     assert found is not None and found["applied_index"] > BEHIND
-    with pytest.raises(DerivedLost, match="being made again"):
+    with pytest.raises(DerivedLost, match="being rebuilt"):
         store.start_queues(found)
     store.abandon()
 

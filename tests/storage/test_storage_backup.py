@@ -461,7 +461,7 @@ def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
     elif what == "inside":
         target, text = source / "b", "lies inside"
     elif what == "no node":
-        source, text = tmp_path, "is no node directory"
+        source, text = tmp_path, "is not a node directory"
     elif what == "no note":
         (source / "g1/dledger-n1/checkpoint").unlink()
         text = "nothing noted as committed"

@@ -309,8 +309,8 @@ def damaged_snapshots(root: Path) -> None:
 
 OF_A_TRIMMED_LOG: dict[str, tuple[Callable[[Path], object], int, str]] = {
     "no begin file": (remove(f"{LOG}/begin"), 75, "no begin file says that it was trimmed"),
-    "an empty begin file": (shorten(f"{LOG}/begin", 0), 75, "nobody knows where this log begins"),
-    "a damaged begin file": (overwrite(f"{LOG}/begin", 12, b"\xff"), 75, "nobody knows where this log begins"),
+    "an empty begin file": (shorten(f"{LOG}/begin", 0), 75, "the begin of this log is unknown"),
+    "a damaged begin file": (overwrite(f"{LOG}/begin", 12, b"\xff"), 75, "the begin of this log is unknown"),
     "no first file": (remove(LAST), 75, "is missing"),
     "no snapshot at all": (no_snapshots, 75, "cannot be derived again"),
     "no snapshot that is whole": (damaged_snapshots, 75, "cannot be derived again"),

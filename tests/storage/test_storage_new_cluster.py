@@ -145,8 +145,8 @@ def test_a_recovered_group_is_backed_up_and_restored_with_its_record(tmp_path: P
     restore(disk, copied, restored, node=None, mint=ids.__next__, progress=lambda done, total: None)
     check(disk, f"{restored}/g1", vote=None)
     node = look_at_node(restored)
-    assert node is not None and node.groups[0].recovery == f"begun anew behind entry 41 of log {ME.log_id}, given up: n2, n3"
-    assert "begun anew" in as_text(restored, examine(read_facts(restored), None), node, None)
+    assert node is not None and node.groups[0].recovery == f"restarted behind entry 41 of log {ME.log_id}; abandoned: n2, n3"
+    assert "restarted behind" in as_text(restored, examine(read_facts(restored), None), node, None)
 
 
 def test_it_can_happen_twice(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_an_observer_goes_on_alone_and_says_what_is_lost(tmp_path: Path) -> None
     assert isinstance(members, control.Membership) and (members.voters, members.observers) == (("n4",), ())
     assert "promote-observer, lost for certain: 10 entries (7 of them committed) that leader n2 had at" in members.reason
     store.close()
-    with pytest.raises(Refused, match="is no observer"):
+    with pytest.raises(Refused, match="is not an observer"):
         survey(disk, root, observer=True)
 
 
@@ -294,7 +294,7 @@ def test_who_votes_is_not_promoted_as_an_observer(tmp_path: Path) -> None:
     """It is told which command is meant for it; nothing is changed."""
     disk, root = RealDisk(), str(tmp_path / "n1/g1")
     filled(disk, root)
-    with pytest.raises(Refused, match="n1 is no observer of broker group"):
+    with pytest.raises(Refused, match="n1 is not an observer of broker group"):
         survey(disk, root, observer=True)
     assert read_recovery(disk, root) is None
 
