@@ -1,4 +1,4 @@
-"""The command `ledgermq audit`: arguments, progress, where the outcome goes, and the exit status. No check lives here."""
+"""The command `ledgermq audit`: arguments, progress, output files, and the exit status. No check lives here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAR_CELLS = 30
 
 
 class ProgressLine:
-    """Tells on stderr how far the audit is: a bar on a terminal, else a line every five seconds."""
+    """Progress of the audit on stderr: a bar on a terminal, otherwise a line every five seconds."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -57,7 +57,7 @@ class ProgressLine:
 
 @contextmanager
 def engine_of(name: str, master: str) -> Iterator[Engine]:
-    """The chosen engine, and its end."""
+    """The chosen engine; it is stopped at the end."""
     if name == "local":
         yield local_engine
         return
@@ -85,8 +85,8 @@ def node_directories(root: str) -> list[str]:
 
 
 def with_workers(directory: str) -> list[str]:
-    """A node directory and those of the node's further workers, which are node directories inside of it under their own names. What holds
-    no broker group is left out, unless nothing does."""
+    """A node directory and those of the node's further workers, which are node directories inside it under their own names. Directories
+    without a broker group are left out, unless none has any."""
     inside = {name for name in os.listdir(directory) if os.path.isdir(f"{directory}/{name}")}
     workers = sorted(f"{directory}/{name}" for name in inside if WORKER_NAME(name))
     own = [directory] if inside - {os.path.basename(worker) for worker in workers} - {"controller"} or not workers else []
@@ -97,13 +97,13 @@ def with_workers(directory: str) -> list[str]:
 @click.argument("directories", metavar="DIR...", nargs=-1, type=click.Path(exists=True, file_okay=False, readable=True))
 @click.option("--volumes", is_flag=True, help="Audit every node directory under $LEDGERMQ_VOLUMES (default /data).")
 @running_options
-@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the files are read.")
+@click.option("--engine", type=click.Choice(["spark", "local"]), default="spark", show_default=True, help="Where the checks run.")
 @click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
-@click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and take every property string apart.")
-@click.option("--agreement", is_flag=True, help="Only compare the replicas, by file edges and digests: seconds, and blind to rot.")
-@click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to hold against the log.")
-@click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to hold against the log.")
-@click.option("--window", default="1m", show_default=True, type=Duration(), help="The width of one count of clients' messages.")
+@click.option("--deep", is_flag=True, help="Also compare the log files by SHA-256 and parse every property string.")
+@click.option("--agreement", is_flag=True, help="Only compare the replicas, by file edges and digests: fast, but does not detect bit rot.")
+@click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to compare with the log; repeatable.")
+@click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to compare with the log; repeatable.")
+@click.option("--window", default="1m", show_default=True, type=Duration(), help="Width of the windows for counting clients' messages.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the report as one HTML file.")
 @click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
@@ -122,10 +122,10 @@ def audit(
     html: str | None,
     findings: str | None,
 ) -> None:
-    """Prove that the replicas are intact and agree, from their files alone.
+    """Verify from the files alone that the replicas are intact and agree.
 
-    DIR is a node directory. Stop the nodes first: a verdict on files that change is INCOMPLETE. With --endpoints the nodes run: their files
-    are read through them, up to a marker in the log (needs the permission admin:cluster:*).
+    DIR is a node directory. Stop the nodes first: if files change during the audit, the verdict is INCOMPLETE. With --endpoints the nodes
+    keep running: their files are read through them, up to a marker in the log (needs the permission admin:cluster:*).
     Exit status: 0 PASS, 1 FAIL, 2 INCOMPLETE.
 
     \b
@@ -138,9 +138,9 @@ def audit(
       ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
     """
     if sum((volumes, bool(directories), target is not None)) != 1:
-        raise click.UsageError("name the node directories, such as ledgermq-data/n1, or use --volumes, or --endpoints of a running cluster")
+        raise click.UsageError("give the node directories, such as ledgermq-data/n1, or use --volumes, or --endpoints of a running cluster")
     if agreement and (deep or receipts or acks):
-        raise click.UsageError("--agreement reads no messages; leave out --deep, --receipts and --acks, or --agreement")
+        raise click.UsageError("--agreement reads no messages; omit --deep, --receipts and --acks, or --agreement")
     if agreement and target is not None:
         raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
     named = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else directories
@@ -158,7 +158,7 @@ def audit(
         else:
             result = audit_running(cluster, runner, progress, deep, clients)
     progress.close()
-    # Told first: what follows may find the disk full.
+    # Print first, because the files written next may find the disk full.
     print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result), flush=True)
     if html is not None:
         write_file(Path(html), text(as_html(result)))
@@ -168,7 +168,7 @@ def audit(
 
 
 def client_files(receipts: tuple[str, ...], acks: tuple[str, ...], window_s: float) -> ClientFiles:
-    """The files of clients that were named; one that is none is a usage error."""
+    """The clients' files that the user named; an invalid file is a usage error."""
     try:
         from ledgermq.audit.clients.outcome import ClientFiles
     except ImportError as error:
@@ -180,7 +180,7 @@ def client_files(receipts: tuple[str, ...], acks: tuple[str, ...], window_s: flo
 
 
 def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
-    """The check of clients' files, with joins where the engine runs."""
+    """The check of the clients' files, with joins where the engine runs."""
     from ledgermq.audit.clients.joining import join_here
     from ledgermq.audit.clients.outcome import check_clients
 
@@ -191,7 +191,7 @@ def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
 def audit_with(
     directories: list[str], engine: Engine, progress: Progress, deep: bool, clients: ClientCheck | None = None, agreement: bool = False
 ) -> Audit:
-    """Run the audit; a directory that cannot be read, or a file of clients that is none, is a usage error, not a verdict."""
+    """Run the audit. An unreadable directory, or an invalid clients' file, is a usage error, not a verdict."""
     try:
         return run_audit(directories, engine, progress, deep, clients, agreement)
     except PermissionError as error:

@@ -1,11 +1,11 @@
-"""Were the answers of a cluster those of one log per queue? Checkers of what clients saw, with the standard library alone.
+"""Checkers of client histories: could one log per queue have given all answers? Uses only the standard library.
 
-Here live the history of a queue's operations and its check for linearizability. Who records histories, and from what (simulator, tests on
-real processes), is not known here. Nothing in this module opens anything.
+This module holds the history of a queue's operations and its check for linearizability. It does not know who records histories (simulator,
+tests on real processes), and opens nothing.
 
-A queue is a log: sending appends a value (unique by construction) and learns its offset, reading learns a run of offsets and where the
-queue ends. The offsets fix the only order in which sends and reads can have taken effect, so linearizability (Herlihy and Wing 1990) needs
-no search: an order is legal if no operation in it began after the return of one that stands behind it.
+A queue is a log: a send appends a value (unique by construction) and learns its offset; a read learns a run of offsets and the end of the
+queue. The offsets fix the only possible order of sends and reads, so linearizability (Herlihy and Wing 1990) needs no search: the order is
+legal if no operation in it started after the return of a later one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message sent. `returned` is NEVER and `offset` None when nobody knows what became of it (an error, a time-out)."""
+    """One message sent. `returned` is NEVER and `offset` None if the outcome is unknown (an error, a timeout)."""
 
     value: str
     invoked: float
@@ -29,7 +29,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Values seen from `first` on, without a gap, and the end of the queue at that moment: the offset the next message would get."""
+    """Consecutive values from `first` on, and the end of the queue at that moment: the offset of the next message."""
 
     invoked: float
     returned: float
@@ -47,13 +47,13 @@ class Violation:
 
 
 def check_queue(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """Violations of one queue's history, none if it is linearizable. Values must be unique; offsets count from 0."""
+    """Violations in one queue's history; empty if it is linearizable. Values must be unique; offsets count from 0."""
     found = _disagreements(sends, reads)
     return found or _order(sends, reads)
 
 
 def _disagreements(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """One value per offset and one offset per value, for everybody and for ever; nothing that nobody sent."""
+    """One value per offset and one offset per value, for all clients and all times; no value that was not sent."""
     found: list[Violation] = []
     at: dict[int, str] = {}
     where: dict[str, int] = {}
@@ -66,7 +66,7 @@ def _disagreements(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violati
             found.append(Violation("stale", f"a read saw offset {read.first + len(read.values) - 1} and an end of {read.end}"))
     for offset, value in told:
         if value not in known:
-            found.append(Violation("phantom", f"offset {offset} held {value!r}, which nobody sent"))
+            found.append(Violation("phantom", f"offset {offset} held {value!r}, which no client sent"))
         if at.setdefault(offset, value) != value:
             found.append(Violation("value", f"offset {offset} was {at[offset]!r} and {value!r}"))
         if where.setdefault(value, offset) != offset:
@@ -84,7 +84,7 @@ class _Step:
 
 
 def _order(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
-    """The dictated order against real time. Offsets that nobody named belong to sends of unknown outcome."""
+    """Check the order of the offsets against real time. Offsets without a known send belong to sends of unknown outcome."""
     where = {value: read.first + k for read in reads for k, value in enumerate(read.values)}
     placed: dict[int, Send] = {}
     open_sends: list[Send] = []
@@ -109,7 +109,7 @@ def _order(sends: Sequence[Send], reads: Sequence[Read]) -> list[Violation]:
 
 
 def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> list[Violation]:
-    """Each unnamed offset takes the open send that began first: any other choice could only be later."""
+    """Assign the unknown offsets to open sends in the order of their start: any other assignment would only be later."""
     waiting: list[tuple[float, str]] = []
     for send in open_sends:
         heappush(waiting, (send.invoked, send.value))
@@ -118,10 +118,10 @@ def _fill_and_compare(steps: list[_Step | None], open_sends: Iterable[Send]) -> 
     for step in steps:
         if step is None:
             if not waiting:
-                found.append(Violation("lost", "an offset below the end holds nothing that anybody sent"))
+                found.append(Violation("lost", "an offset below the end holds no value that was sent"))
                 continue
             invoked, value = heappop(waiting)
-            step = _Step(invoked, NEVER, f"the send of {value!r}, whose outcome nobody knew,")
+            step = _Step(invoked, NEVER, f"the send of {value!r}, whose outcome is unknown,")
         if step.returned < newest.invoked:
             rule = "stale" if "a read" in (step.text[:6], newest.text[:6]) else "order"
             found.append(Violation(rule, f"{step.text} ended at {step.returned}, before {newest.text} began at {newest.invoked}"))

@@ -1,4 +1,4 @@
-"""The audit as a whole: find the replicas, look at every file with one of two engines, compare, and give one verdict.
+"""The audit as a whole: find the replicas, check every file with one of two engines, compare, and reach one verdict.
 
 Both engines run the same plain functions on the same tasks; they differ only in where these run. `local` needs no Java.
 """
@@ -25,24 +25,24 @@ from ledgermq.audit.sources import FORMAT_VERSION, other_version, refuse_mixed, 
 from ledgermq.audit.works import LOG, LOOKS, OUTLINE, PARTS, Outcome, Work, look
 
 if TYPE_CHECKING:
-    # It needs pyarrow, which an audit of files alone does without.
+    # Needs pyarrow, which an audit of files alone does not.
     from ledgermq.audit.clients.outcome import ClientResult
 
-    # It reaches nodes, which an audit of files does without.
+    # Connects to nodes, which an audit of files does not.
     from ledgermq.audit.running import RunningCluster
 
 PASS, FAIL, INCOMPLETE = "PASS", "FAIL", "INCOMPLETE"
 EXIT = {PASS: 0, FAIL: 1, INCOMPLETE: 2}
 
 Progress = Callable[[int, int], None]
-"""Told (bytes done, bytes in all)."""
+"""Called with (bytes done, total bytes)."""
 
 
 Engine = Callable[[Sequence[Work], Progress], list[Outcome]]
 
 
 def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
-    """All partitions in this process, one after the other."""
+    """Run all partitions in this process, one after the other."""
     total = sum(work.size for work in works)
     done = 0
 
@@ -56,7 +56,7 @@ def local_engine(works: Sequence[Work], progress: Progress) -> list[Outcome]:
 
 @dataclass(slots=True)
 class Audit:
-    """The outcome: one verdict, its reasons, and everything it rests on."""
+    """The result: one verdict, its reasons, and the data behind it."""
 
     verdict: str
     reasons: list[str]
@@ -64,7 +64,7 @@ class Audit:
     groups: list[GroupResult]
     bytes_read: int = 0
     clients: ClientResult | None = None
-    """What the clients' files say, if any were given."""
+    """The result for the clients' files, if any were given."""
     outlined: bool = False
     """Only agreement was checked: the log's bytes were not read."""
     replica_verdicts: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Audit:
 
 
 ClientCheck = Callable[[Sequence[GroupResult]], "ClientResult"]
-"""Holds the files of clients against broker groups that were compared."""
+"""Compares the clients' files with broker groups that were compared before."""
 
 
 def audit(
@@ -94,8 +94,8 @@ def audit(
     clients: ClientCheck | None = None,
     agreement: bool = False,
 ) -> Audit:
-    """Audit node directories against each other, and if so wanted against what their clients kept. `agreement`: by outlines alone, no byte
-    between the edges of log files is read. Raises PermissionError, MixedClusters."""
+    """Audit node directories against each other and, if wanted, against the clients' files. `agreement`: by outlines alone, without reading
+    the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
@@ -108,7 +108,7 @@ def audit(
         found = find_replicas(directory)
         replicas += found
         if not found:
-            reasons.append(f"{directory} holds no broker group; name node directories, such as ledgermq-data/n1")
+            reasons.append(f"{directory} holds no broker group; give node directories, such as ledgermq-data/n1")
     for one in replicas:
         refuse_unreadable(one)
     refuse_mixed(replicas)
@@ -134,7 +134,7 @@ def audit_running(
     deep: bool = False,
     clients: ClientCheck | None = None,
 ) -> Audit:
-    """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError when nobody answers."""
+    """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError if no node answers."""
     report = progress or (lambda _done, _total: None)
 
     def keep(done: int, total: int) -> None:
@@ -153,31 +153,31 @@ def audit_running(
 
 
 def _compare_running(group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool) -> GroupResult:
-    """Compare what was read. A node that is lost on the way takes its replica with it: the others are compared without."""
+    """Compare what was read. If a node is lost during the audit, the others are compared without its replica."""
     lost = dict(cluster.lost.get(group, {}))
     while True:
         for one in replicas:
             if one.lost:
                 lost[one.name] = f"was lost while it was audited: {one.lost}; audit again"
-        # Comparing adds flaws: it begins anew with what was read.
+        # Comparing adds flaws, so each attempt starts with copies of what was read.
         present = [copy.deepcopy(one) for one in replicas if one.name not in lost]
         try:
             result = compare(group, present, lost)
             check_seals(result)
             if deep:
                 compare_bytes(result)
-            # Last of all: whatever was read before may have moved.
+            # Last, because any file that was read before may have changed.
             drop_what_moved(result, cluster.moved)
         except NodeLost as error:
             away = {one.name for one in present if one.root.startswith(f"{node_path(error.authority)}/")}
-            assert away, f"{error.authority} is none of the nodes that are audited"
+            assert away, f"{error.authority} is not one of the audited nodes"
             lost |= {name: f"was lost while it was audited: {error}; audit again" for name in away}
         else:
             return result
 
 
 def adopt(replicas: Sequence[Replica]) -> None:
-    """A replica that lost its identity is read with its peers' log id and file sizes: the flaw stands, the audit goes on."""
+    """A replica that lost its identity is read with its peers' log id and file sizes: the flaw stays, and the audit continues."""
     for one in replicas:
         peers = [peer for peer in replicas if peer.group == one.group and peer.identity is not None]
         if one.identity is None and peers:
@@ -185,7 +185,7 @@ def adopt(replicas: Sequence[Replica]) -> None:
 
 
 def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, deep: bool, kinds: Collection[str]) -> int:
-    """Have every file looked at in these ways, and give every replica its reports in order of position."""
+    """Run these kinds of checks on every file, and give every replica its reports in order of position."""
     works: list[Work] = []
     owners: list[Replica] = []
     for one in replicas:
@@ -207,7 +207,7 @@ def run_engine(replicas: Sequence[Replica], engine: Engine, progress: Progress, 
 
 
 def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
-    """What there is to look at of one replica. Raises NodeLost."""
+    """The works for one replica. Raises NodeLost."""
     works = []
     works += [Work(one.directory, task) for task in (one.tasks(deep) if one.sizes[0] and LOG in kinds else [])]
     for kind in sorted({*kinds} - {LOG}) if one.sizes[0] or OUTLINE not in kinds else []:
@@ -217,35 +217,35 @@ def _works_of(one: Replica, deep: bool, kinds: Collection[str]) -> list[Work]:
 
 
 def _written(one: Replica) -> str | None:
-    """Why what was seen of a directory does not all count."""
+    """Why the checked content of a directory does not fully count; None if it does."""
     return None if fingerprint(one) == one.fingerprint else "wrote while it was audited; stop the node and audit again"
 
 
 def drop_what_moved(group: GroupResult, moved: Callable[[Replica], str | None]) -> None:
-    """A node that wrote while it was audited: what was seen above its mark, or in derived files, may have been seen half-way."""
+    """A node wrote during the audit: content above its mark, and derived files, may have been read half-written."""
     for one in group.replicas:
         why = moved(one)
         if why is None:
             continue
         group.moved.add(one.name)
-        # Of a node that did more than write, every byte may be another one by now.
+        # If a node did more than write, every byte may have changed.
         marked = -1 if one.mark is None or one.point is not None else one.mark.index
         gone = [f for f in group.findings if f.replica == one.name and not _outlasts(f, marked)]
         group.findings[:] = [f for f in group.findings if not any(f is each for each in gone)]
-        # What was left out for a finding that goes now stands by itself.
+        # A flaw that was omitted in favour of a finding that is dropped now becomes a finding again.
         freed = [left for left, kept in group.folds if any(kept is each for each in gone)]
         group.findings += [left for left in freed if _outlasts(left, marked)]
         group.reasons.append(f"group {group.group}: {one.name} {why}")
 
 
 def _outlasts(finding: Finding, marked: int) -> bool:
-    """Whether a finding counts though its node wrote meanwhile: of the log, up to the mark."""
+    """Whether a finding counts although its node wrote during the audit: it concerns the log, up to the mark."""
     derived = ("index.", "queue.", "keyindex.", "snapshot.", "state.")
     return finding.flaw.index is not None and finding.flaw.index <= marked and not finding.flaw.rule.startswith(derived)
 
 
 def compare_bytes(group: GroupResult) -> None:
-    """`--deep`: compare every log file up to the compared index by SHA-256, which owes nothing to the stored CRCs."""
+    """`--deep`: compare every log file up to the compared index by SHA-256, independently of the stored CRCs."""
     apart = group.divergent.keys() | {finding.replica for finding in group.findings if finding.flaw.rule == "commit.lost"}
     whole = [one for one in group.replicas if group.compared is not None and one.held >= group.compared and one.name not in apart]
     if len(whole) < 2 or group.compared is None:
@@ -260,12 +260,12 @@ def compare_bytes(group: GroupResult) -> None:
             digests = [(one, report, report.sha256) for one, report in inner]
         else:
             digests = [(one, report, bytewise.digest(one.task(f"{base:020d}").path, min(limits))) for one, report in inner]
-        # Of a file that has a finding already it is known that it differs: it is no measure for the others.
+        # A file with a finding is known to differ, so it is not compared with the others.
         sound = [row for row in digests if not any(f.replica == row[0].name and f.flaw.file == row[1].file for f in group.findings)]
         values = [value for _, _, value in sound]
         usual = max(values, key=values.count, default="")
         if len({*values}) > 1 and 2 * values.count(usual) <= len(values):
-            # As many say one thing as say another: nobody is accused.
+            # Two versions are equally frequent, so no replica is blamed.
             for one, report, value in sound:
                 others = ", ".join(f"{other.name} {theirs[:16]}…" for other, _, theirs in sound if other is not one)
                 proof = f"SHA-256 {value[:16]}…, that of others is {others}: no majority says which"
@@ -281,7 +281,7 @@ def compare_bytes(group: GroupResult) -> None:
 
 
 def judge(groups: list[GroupResult], reasons: list[str], bytes_read: int, clients: ClientResult | None = None) -> Audit:
-    """PASS needs every replica fully verified and compared; damage is FAIL, whatever else could not be done."""
+    """PASS requires that every replica was fully verified and compared. Damage is FAIL, whatever else could not be done."""
     notes = [note for group in groups for note in group.notes]
     for group in groups:
         reasons += group.reasons

@@ -1,8 +1,8 @@
-"""The files that an audit writes: whole, or not there; of one audit, or not there. What stands in them is not known here.
+"""The files that an audit writes: each complete or absent, and a set of files from one audit or absent. Their content is not known here.
 
-A file is written under a temporary name beside its place, and renamed once it is on the disk. Of a set of files one is the last: it is
-gone before the first of the set is exchanged, and comes when all are there, so that whoever finds it finds a set that belongs together. A
-job that is killed leaves temporary files at most, and the next one overwrites them.
+A file is written under a temporary name next to its target, synced, and renamed. One file of a set is written last: it is removed before
+the first file of the set is replaced, and created when all others exist. A reader that finds it has a complete set. A killed job leaves at
+most temporary files, which the next one overwrites.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ledgermq.proto.status import ExitCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 WriteTo = Callable[[Path], None]
-"""Writes one file, whole, to the path it is given."""
+"""Writes one complete file to the given path."""
 
 
 class CannotWrite(Exception):
-    """There is no way to write there. Carries what the command line tells."""
+    """The target cannot be written. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE
 
     def __init__(self, path: Path, error: OSError) -> None:
         self.what = f"{path} cannot be written ({os.strerror(error.errno) if error.errno else error})"
-        room = "make room there, or name another place"
-        self.remedy = room if error.errno in FULL else "name a place where this user may write"
+        room = "free disk space there, or choose another place"
+        self.remedy = room if error.errno in FULL else "choose a place where this user may write"
         super().__init__(f"{self.what}; {self.remedy}")
 
 
@@ -42,7 +42,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def text(content: str) -> WriteTo:
-    """A file of this text."""
+    """A file with this text."""
     return lambda path: _write_text(path, content)
 
 
@@ -51,7 +51,7 @@ def _write_text(path: Path, content: str) -> None:
 
 
 def try_file(path: Path) -> None:
-    """Find out whether a file can be written there, before hours are spent on what shall stand in it. Raises CannotWrite."""
+    """Test whether a file can be written there before a long audit starts. Raises CannotWrite."""
     with _told(path):
         if not _is_special(path):
             unfinished = _unfinished(path.resolve())
@@ -60,7 +60,7 @@ def try_file(path: Path) -> None:
 
 
 def try_directory(directory: Path) -> None:
-    """The same of a directory of files; it is made if it is not there. Raises CannotWrite."""
+    """The same for a directory of files; it is created if missing. Raises CannotWrite."""
     with _told(directory):
         directory.mkdir(parents=True, exist_ok=True)
     try_file(directory / "verdict.json")
@@ -72,15 +72,15 @@ def write_file(path: Path, write: WriteTo) -> None:
         if _is_special(path):
             write(path)
         else:
-            # A link stays one.
+            # Keep a symbolic link, and replace its target.
             place = path.resolve()
             _prepare(place, write)
             os.replace(_unfinished(place), place)
 
 
 def write_set(directory: Path, files: Mapping[str, WriteTo], last: str, former: Collection[str] = ()) -> None:
-    """Write files that belong together, by their names; `last` is one of them. `former`: names that an older set may have had, and which go
-    if this one does not have them. Raises CannotWrite."""
+    """Write files that belong together, by name; `last` is one of them. `former`: names that an older set may have had, which are removed
+    if this set does not have them. Raises CannotWrite."""
     try_directory(directory)
     for name, write in files.items():
         with _told(directory / name):
@@ -97,12 +97,12 @@ def _unfinished(path: Path) -> Path:
 
 
 def _is_special(path: Path) -> bool:
-    """Whether something stands there that cannot be exchanged, such as /dev/stdout."""
+    """Whether the path is something that cannot be replaced, such as /dev/stdout."""
     return path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
 
 
 def _prepare(path: Path, write: WriteTo) -> None:
-    """The content under the temporary name, on the disk. Raises OSError; then nothing is left that would take room."""
+    """Write the content under the temporary name, and sync it. Raises OSError, after removing what it wrote."""
     unfinished = _unfinished(path)
     try:
         write(unfinished)

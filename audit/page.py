@@ -1,4 +1,4 @@
-"""The audit as one HTML file that needs no network: the verdict first, a bar per replica and file, the findings, the next steps.
+"""The audit as one self-contained HTML file: the verdict, one bar per replica and file, the findings, the next steps.
 
 Only presentation; every text is escaped.
 """
@@ -83,13 +83,13 @@ def _undecidable(audit: Audit) -> str:
 def _steps(audit: Audit) -> str:
     steps = [step.removeprefix("next step for ") for step in next_steps(audit)]
     if not steps:
-        again = "Give or mend what the reasons above name, and audit again."
+        again = "Provide or fix what the reasons above name, then audit again."
         return f"<p>{again if audit.reasons else 'None.'}</p>"
     return _list(steps)
 
 
 def _bars(audit: Audit, one: Replica) -> list[str]:
-    """A bar for each log file, in order of position; one that is missing has a bar as well, marked from end to end."""
+    """One bar per log file, in order of position; a missing file has a bar too, marked from end to end."""
     bars = {report.file: _bar(audit, one, report) for report in one.reports}
     for finding in audit.findings:
         flaw = finding.flaw

@@ -1,4 +1,4 @@
-"""What an audit tells: the text, the JSON object and the findings as a data set. Wording and shape only; nothing is concluded here."""
+"""The output of an audit: the text, the JSON object and the findings as a data set. Presentation only; nothing is decided here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledgermq.audit.outputs import WriteTo, text, write_set
 
 
 def coverage(audit: Audit, replica: Replica) -> float | None:
-    """The share of the compared entries that this replica holds intact; None when nothing was compared, or nothing was read."""
+    """The share of the compared entries that this replica holds intact; None if nothing was compared or read."""
     compared = next(group.compared for group in audit.groups if replica in group.replicas)
     if compared is None or audit.outlined:
         return None
@@ -23,7 +23,7 @@ def coverage(audit: Audit, replica: Replica) -> float | None:
 
 
 def state_of(replica: Replica) -> dict[str, object] | None:
-    """Whether its snapshot was derived from its log: from which entries, or why it was not; None when that was not tried."""
+    """Whether its snapshot was derived from its log: from which entries, or why not; None if that was not tried."""
     found = replica.state
     if found is None:
         return None
@@ -32,7 +32,7 @@ def state_of(replica: Replica) -> dict[str, object] | None:
 
 
 def state_text(replica: Replica) -> str:
-    """The same in words; "" when that was not tried."""
+    """The same as text; "" if it was not tried."""
     found = replica.state
     if found is None:
         return ""
@@ -42,7 +42,7 @@ def state_text(replica: Replica) -> str:
 
 
 def checked(audit: Audit, replica: Replica) -> list[str]:
-    """What of a replica was verified and what was not, by kind of check."""
+    """What was verified of a replica and what was not, by kind of check."""
     begin, files = replica.begin, len(replica.reports)
     span = f"entries {begin.index:,} to {replica.last_index:,}, {replica.end_pos - begin.pos:,} bytes" if replica.entries else "no entry"
     log = f"log: {span} in {files:,} file{'s' * (files != 1)}"
@@ -51,15 +51,15 @@ def checked(audit: Audit, replica: Replica) -> list[str]:
     unread = sum(flaw.rule == "file.read" for report in replica.reports for flaw in report.flaws)
     told = [f"{log}: every byte, both CRCs and the chain" + (f", but {unread:,} could not be read to the end" if unread else "")]
     if replica.is_backup:
-        told.append("files of the backup: held against its manifest")
+        told.append("files of the backup: compared with its manifest")
     else:
         queues = sum(not tail.folder.startswith(replica.log_folder) for tail in replica.tails)
-        told.append(f"derived files: index, key index and {queues:,} consume queue{'s' * (queues != 1)} held against the log")
+        told.append(f"derived files: index, key index and {queues:,} consume queue{'s' * (queues != 1)} compared with the log")
     return [*told, f"state: {state_text(replica) or 'not derived'}"]
 
 
 def undecidable(audit: Audit) -> list[str]:
-    """What no majority proves, place by place."""
+    """The places for which no majority proves the right bytes."""
     return [finding.text for finding in audit.findings if finding.klass == UNDECIDABLE]
 
 
@@ -97,7 +97,7 @@ def as_json(audit: Audit) -> dict[str, object]:
 
 
 def for_repair(audit: Audit) -> dict[str, object]:
-    """What lets a repair find again what was audited, and notice that it is another one now (read by `repairs/told.py`)."""
+    """What a repair needs to find the audited replicas again, and to notice changes (read by `repairs/told.py`)."""
     return {
         "groups": [
             {"group": one.group, "voters": one.voters, "proven_by": one.proving, "compared_to_index": one.compared} for one in audit.groups
@@ -117,7 +117,7 @@ def for_repair(audit: Audit) -> dict[str, object]:
 
 
 def as_text(audit: Audit) -> str:
-    """The report for people; the last line is for scripts too."""
+    """The report for people; scripts may parse its last line."""
     lines: list[str] = []
     for group in audit.groups:
         compared = "nothing compared" if group.compared is None else f"compared up to index {group.compared}"
@@ -138,19 +138,19 @@ def as_text(audit: Audit) -> str:
 
 
 def next_steps(audit: Audit) -> list[str]:
-    """What to do about the findings, one line for each kind."""
+    """The operator's next steps, one line per kind of finding."""
     steps = {(f.flaw.rule if f.flaw.rule in CLIENT_STEP else f.klass): f.next_step for f in audit.findings}
     return [f"next step for {kind}: {steps[kind]}" for kind in sorted(steps)]
 
 
 VERDICT_FILE = "verdict.json"
 CLIENT_FILES = ("clients.jsonl", "clients.parquet")
-"""What only an audit with clients' files writes."""
+"""Files that are written only by an audit with clients' files."""
 
 
 def write_findings(audit: Audit, directory: str) -> None:
-    """The findings as JSON lines, and as Parquet where pyarrow is installed, in an own directory; the verdict, and what a repair needs.
-    Where the verdict stands, the others are of the same audit. Raises CannotWrite."""
+    """Write the findings as JSON lines, and as Parquet if pyarrow is installed, to a directory of their own; also the verdict, and what a
+    repair needs. If the verdict exists, the other files are of the same audit. Raises CannotWrite."""
     rows = [
         {**finding.as_json(), "fails": finding.fails, "meaning": RULES[finding.flaw.rule].meaning, "next_step": finding.next_step}
         for finding in audit.findings

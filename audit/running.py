@@ -1,7 +1,7 @@
-"""A running cluster as a source of replicas: an audit marker in every log, and each node's replica as far as that marker.
+"""A running cluster as a source of replicas: an audit marker in every log, and each node's replica up to that marker.
 
-Finds the nodes, keeps their files from being trimmed while they are read, and says in one sentence of every replica why it could not be
-looked at, or why what was seen of it does not count. Reads no file and judges none.
+Finds the nodes, prevents their files from being trimmed during the audit, and gives a sentence for every replica that could not be read, or
+whose content does not count. Reads no file and judges none.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ RENEW_AFTER_S = PIN_TTL_S / 3
 RUNNING = "running"
 
 Lost = dict[str, dict[str, str]]
-"""Broker group → replica → why it could not be looked at."""
+"""Broker group → replica → why it could not be read."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A replica that is looked at: where its node is, which life of it, and the pin that keeps its files."""
+    """A replica being audited: the address and the incarnation of its node, and the pin that keeps its files."""
 
     authority: str
     group: str
@@ -44,7 +44,7 @@ class _Held:
     renewed_s: float
     life: str = ""
     ended: bool = False
-    """The pin ran out: what it kept may be gone."""
+    """The pin expired, so files may have been removed."""
 
     @property
     def root(self) -> str:
@@ -53,22 +53,22 @@ class _Held:
 
 @dataclass(slots=True)
 class RunningCluster:
-    """A cluster while it is audited. `open` it once; `close` gives its files free."""
+    """A cluster during its audit. `open` it once; `close` releases its files."""
 
     connection: Connection
     within_s: float
-    """How long a marker may take, and each replica to reach it."""
+    """Time limit for writing a marker, and for each replica to reach it."""
     now_s: Callable[[], float] = time.monotonic
     lost: Lost = field(default_factory=dict)
     _held: dict[tuple[str, str], _Held] = field(default_factory=dict)
 
     def ask(self) -> admin_pb2.ClusterStatusResponse:
-        """Who belongs to the cluster. Raises ClusterError when nobody answers."""
+        """The status of the cluster. Raises ClusterError if no node answers."""
         return self.connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
 
     def open(self) -> list[Replica]:
-        """Mark every log and describe every replica. Those that cannot be looked at are in `lost`. Raises ClusterError when nobody answers,
-        when a group has no leader, or when the marker is refused."""
+        """Mark every log and describe every replica. Replicas that cannot be read are in `lost`. Raises ClusterError if no node answers, if
+        a group has no leader, or if the marker is refused."""
         status = self.ask()
         groups = {info.group: self._members(info) for info in status.groups}
         authorities = {**authorities_of(status.nodes), **self._reached(groups, [info.node for info in status.nodes])}
@@ -85,12 +85,12 @@ class RunningCluster:
 
     @staticmethod
     def _members(info: admin_pb2.BrokerGroupInfo) -> list[str]:
-        """Who replicates a group; what the configuration says where no replica has told."""
+        """The replicas of a group; those of the configuration if no replica has answered."""
         return sorted({*info.voters, *info.learners}) or sorted(replica.node for replica in info.replicas)
 
     def _reached(self, groups: dict[str, list[str]], members: list[str]) -> dict[str, str]:
-        """The nodes behind the endpoints that were named: addresses that are known to be reachable from here count more than those that the
-        cluster tells. Behind an address are all workers of the node that answers."""
+        """The nodes behind the given endpoints. These addresses are known to be reachable from here, so they take precedence over those
+        that the cluster reports. All workers of the answering node are behind an address."""
         found: dict[str, str] = {}
         for address in map(str, self.connection.addresses) if len(self.connection.addresses) > 1 else ():
             for group in groups:
@@ -111,7 +111,7 @@ class RunningCluster:
         try:
             taken = _admin(authority, "TakePin", request, admin_pb2.TakePinResponse)
         except NodeLost as lost:
-            self._lose(group, node, f"could not be looked at: {lost}; start it, or make it reachable from here, and audit again")
+            self._lose(group, node, f"could not be read: {lost}; start it, or make it reachable from here, and audit again")
             return
         self._held[group, node] = _Held(authority, group, node, taken.pin, self.now_s())
 
@@ -127,11 +127,11 @@ class RunningCluster:
             told = self._describe(held.authority, group, marker.index)
             late = told.status.code == NOT_IN_TIME
             if late:
-                # It lags. What it has is held against the others all the same.
+                # The replica lags; its entries are compared with the others all the same.
                 told = self._describe(held.authority, group, None)
             require(held.authority, node, told.status)
             if told.node != node:
-                self._lose(group, node, f"could not be looked at: {held.authority} is node {told.node}; name every node's own endpoint")
+                self._lose(group, node, f"could not be read: {held.authority} is node {told.node}; give every node's own endpoint")
                 return None
             if told.state != RUNNING:
                 self._lose(group, node, f"is not running on its node ({told.state}: {told.reason}); wait until it runs, and audit again")
@@ -142,7 +142,7 @@ class RunningCluster:
             replica.awaited = marker.index if late and end.index < marker.index else None
             return replica
         except (NodeLost, OSError) as error:
-            self._lose(group, node, f"could not be looked at: {error}; audit again")
+            self._lose(group, node, f"could not be read: {error}; audit again")
             return None
 
     def _describe(self, authority: str, group: str, index: int | None) -> audit_pb2.DescribeReplicaResponse:
@@ -155,7 +155,7 @@ class RunningCluster:
     # -- while it is read
 
     def keep(self) -> None:
-        """To be called now and then: prolongs the pins in time."""
+        """Called regularly during the audit: renews the pins in time."""
         for held in self._held.values():
             if self.now_s() - held.renewed_s < RENEW_AFTER_S or held.ended:
                 continue
@@ -164,11 +164,11 @@ class RunningCluster:
             try:
                 held.ended = not _admin(held.authority, "RenewPin", request, admin_pb2.RenewPinResponse).held
             except NodeLost:
-                # Asked again at the next occasion; whether it lasted is found at the end.
+                # Retried at the next call; whether the pin lasted is checked at the end.
                 held.renewed_s -= RENEW_AFTER_S / 2
 
     def moved(self, replica: Replica) -> str | None:
-        """After everything was read: why what was seen of a replica does not count; None when it does."""
+        """Called after everything was read: why the content read from a replica does not count; None if it does."""
         held = next(held for held in self._held.values() if held.root == replica.root)
         again = "audit again"
         try:
@@ -183,7 +183,7 @@ class RunningCluster:
         return None
 
     def close(self) -> None:
-        """Let the nodes trim again. What cannot be said runs out by itself."""
+        """Let the nodes trim again. Pins that cannot be released expire."""
         for held in self._held.values():
             try:
                 request = admin_pb2.DropPinRequest(broker_group=held.group, pin=held.pin)
@@ -194,7 +194,7 @@ class RunningCluster:
 
 
 def _admin(authority: str, method: str, request: Message, response: type[M]) -> M:
-    """One answer of one node's admin service. Raises NodeLost for whatever is none."""
+    """One answer of one node's admin service. Raises NodeLost for any error."""
     answer: Any = call(authority, f"{ADMIN}{method}", request, response)
     try:
         require(authority, method, answer.status)

@@ -1,4 +1,4 @@
-"""The options by which `ledgermq audit` names a running cluster, and the way to it. No check lives here, and no other command."""
+"""The options that name a running cluster for `ledgermq audit`, and the connection to it. No check and no other command lives here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VARIABLES = {"ca": "LEDGERMQ_TLS_CA", "certificate": "LEDGERMQ_TLS_CERTIFICATE"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster that was named."""
+    """The cluster given on the command line."""
 
     endpoints: str
     timeout_s: float
@@ -31,7 +31,7 @@ class Target:
     files: dict[str, Path | None]
 
     def _announce(self) -> None:
-        """Say how to sign in to whatever this process starts: Spark plans and runs in processes of its own. Raises BadArgument."""
+        """Pass the credentials on to processes that this one starts: Spark plans and runs in its own processes. Raises BadArgument."""
         wire_of(self.tls, *self.files.values())
         credentials_of_environment()
         if self.tls:
@@ -42,7 +42,7 @@ class Target:
 
     @contextmanager
     def open(self) -> Iterator[RunningCluster]:
-        """The cluster, which answers, and the end of every connection to it. Raises ClusterError."""
+        """Open the cluster, which must answer, and close every connection to it at the end. Raises ClusterError."""
         from ledgermq.audit.reading import remote
         from ledgermq.audit.running import RunningCluster
 
@@ -58,14 +58,14 @@ class Target:
 
 
 def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options and hands over the target, None where no cluster is named."""
+    """Add the options and pass on the target, None if no cluster is given."""
 
     @click.option("--endpoints", help="Audit the running cluster behind 'host:port;host:port' instead of directories.")
-    @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="How long a node may take to answer.")
-    @click.option("--tls", is_flag=True, help="Encrypted; the node shows a certificate.")
-    @click.option("--ca", type=_PEM, help="PEM file of the authority of that certificate; the system's by default.")
-    @click.option("--certificate", type=_PEM, help="PEM file of an own certificate, where nodes ask for one.")
-    @click.option("--certificate-key", type=_PEM, help="PEM file of its key.")
+    @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="Time limit for an answer of a node.")
+    @click.option("--tls", is_flag=True, help="Connect with TLS.")
+    @click.option("--ca", type=_PEM, help="PEM file of the CA that signed the nodes' certificates. [default: the system's CAs]")
+    @click.option("--certificate", type=_PEM, help="PEM file of the client certificate, if the nodes require one.")
+    @click.option("--certificate-key", type=_PEM, help="PEM file of the client certificate's key.")
     @wraps(command)
     def with_target(
         endpoints: str | None,
@@ -78,7 +78,7 @@ def running_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         files = {"ca": ca, "certificate": certificate, "certificate_key": certificate_key}
         if endpoints is None and (tls or any(files.values())):
-            raise click.UsageError("--tls, --ca and --certificate are about a running cluster; name it with --endpoints")
+            raise click.UsageError("--tls, --ca and --certificate apply to a running cluster; give --endpoints")
         return command(None if endpoints is None else Target(endpoints, timeout_s, tls, files), **options)
 
     return with_target

@@ -1,7 +1,7 @@
-"""What was named for an audit: whether this program can read it, and whether it belongs together. What is wrong here is no damage.
+"""Checks of the directories given to an audit: whether this program can read them, and whether they belong together. Errors are no damage.
 
-A directory of another format version is left out and makes the audit incomplete; directories of two clusters, or what this user may not
-read, are mistakes of the call.
+A directory of another format version is skipped and makes the audit incomplete. Directories of two clusters, or unreadable ones, are usage
+errors.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FORMAT_VERSION = 1
 
 
 class MixedClusters(Exception):
-    """Directories of several clusters were named. Carries what the command line tells."""
+    """Directories of several clusters were given. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE
-    remedy = "name the directories of one cluster at a time"
+    remedy = "give the directories of one cluster at a time"
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}; {self.remedy}")
@@ -31,9 +31,9 @@ class MixedClusters(Exception):
 
 
 def other_version(directory: str) -> int | None:
-    """The format version of a node directory, or of a broker group in it, that this program does not know; None where it knows all.
+    """An unknown format version of a node directory, or of a broker group in it; None if all versions are known.
 
-    Only an identity file with its checksum tells one: of a damaged one it is not known. Raises PermissionError.
+    Only an identity file with a valid checksum counts; a damaged one tells no version. Raises PermissionError.
     """
     groups = [name for name in names_in(directory) if name != FOUND_FOLDER]
     for path in (f"{directory}/node.json", *(f"{directory}/{name}/identity.json" for name in groups)):
@@ -42,7 +42,7 @@ def other_version(directory: str) -> int | None:
         except PermissionError:
             raise
         except OSError:
-            # What cannot be read is told where the replica is opened.
+            # Unreadable files are reported when the replica is opened.
             continue
         value = None if raw is None else sealed_json(raw)
         found = None if value is None else value.get("format_version")
@@ -56,7 +56,7 @@ def refuse_unreadable(one: Replica) -> None:
     places = [one.root]
     while places:
         place = places.pop()
-        # A node that is at work may have removed it since its name was read.
+        # A running node may have removed it since the directory was listed.
         if not is_readable(place) and exists(place):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
         if is_directory(place):
@@ -64,13 +64,13 @@ def refuse_unreadable(one: Replica) -> None:
 
 
 def refuse_mixed(replicas: Sequence[Replica]) -> None:
-    """Raises MixedClusters where whole directories, in node and group, are of one cluster and others of another, down to the log ids. Where
-    only one of these differs, that is a finding."""
+    """Raises MixedClusters if whole directories, node and group, belong to different clusters, down to the log ids. If only one of these
+    differs, that is a finding."""
     members: dict[str, list[Replica]] = {}
     for one in replicas:
         if one.node is not None and one.identity is not None and one.node["cluster_id"] == one.identity["cluster_id"]:
             members.setdefault(one.identity["cluster_id"], []).append(one)
     logs = [{one.log_id for one in own} for own in members.values()]
     if len(members) > 1 and sum(len(own) for own in logs) == len(set().union(*logs)):
-        told = " and ".join(f"{own[0].directory} is of cluster {cluster}" for cluster, own in sorted(members.items()))
-        raise MixedClusters(f"the directories are of several clusters: {told}")
+        told = " and ".join(f"{own[0].directory} belongs to cluster {cluster}" for cluster, own in sorted(members.items()))
+        raise MixedClusters(f"the directories belong to several clusters: {told}")

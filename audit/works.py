@@ -1,6 +1,6 @@
-"""What is looked at in one go, wherever it runs: partitions of work, and what looking at one gives, as plain values that cross processes.
+"""Partitions of the audit's work, and their outcomes, as plain values that cross process boundaries.
 
-A kind of work is a name and a function from a task to an `Outcome`; both engines know nothing else. Nothing is judged here.
+A kind of work is a name and a function from a task to an `Outcome`; both engines know only these. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG, TAILS, STATE, KEYS, OUTLINE, BACKUP = "log", "tails", "state", "keyindex", 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One partition. `kind` is one of `LOOKS`: `log` is about the task's log file, the others about the replica it belongs to."""
+    """One partition. `kind` is one of `LOOKS`: `log` is about the task's log file, the others about its replica."""
 
     directory: str
     task: LogFile
@@ -44,27 +44,27 @@ class Work:
 
     @property
     def size(self) -> int:
-        """Bytes that progress counts."""
+        """Bytes that count for progress."""
         try:
             found = stat_of(self.task.path) if self.kind == LOG else None
         except NodeLost:
-            # Whoever looks at it finds that, too.
+            # The look itself reports the error.
             return 0
         return 0 if found is None else self.task.limit(found.size)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What looking at one partition gave; what its kind does not give is empty."""
+    """The result of one partition; fields that its kind does not give are empty."""
 
     log: LogReport | None = None
     tails: tuple[TailReport, ...] = ()
     flaws: tuple[Flaw, ...] = ()
-    """Of the replica as a whole."""
+    """Flaws of the replica as a whole."""
     state: StateReport | None = None
     outline: tuple[LogReport, ...] = ()
     lost: str = ""
-    """Why the node that has the files could not be asked: nothing was looked at."""
+    """Why the node with the files could not be asked; nothing was checked then."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -136,11 +136,11 @@ LOOKS: dict[str, Callable[[LogFile, Progress | None], Outcome]] = {
 
 
 PARTS: dict[str, Callable[[LogFile], list[str]]] = {KEYS: key_looks, BACKUP: backup_looks}
-"""Kinds of which a replica has several partitions: their names, which the tasks have in place of a log file's."""
+"""Kinds of which a replica has several partitions: functions for their names, which replace a log file's name in the tasks."""
 
 
 def look(work: Work, progress: Progress | None = None) -> Outcome:
-    """Look at one partition: the one function that both engines run."""
+    """Run one partition: the one function that both engines call."""
     try:
         return LOOKS[work.kind](work.task, progress)
     except NodeLost as lost:

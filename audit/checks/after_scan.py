@@ -1,6 +1,6 @@
-"""The log files of a replica in a row, once each was scanned: names, continuity, the end, and the derived files beside them.
+"""Checks of a replica's log files in sequence after each was scanned: names, continuity, the end, and the derived files.
 
-Everything here is about one replica on its own. Flaws are collected, not judged: what a flaw means depends on the peers (`compare`).
+Everything here concerns a single replica. Flaws are collected, not judged: their meaning depends on the peers (`compare`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from ledgermq.audit.reading.files import open_file, size_of
 
 
 def check_log(replica: Replica, decided: int) -> None:
-    """Put the log files of a replica in a row: names, continuity, blanks, the zero space behind the end. `decided`: how far trims were
-    decided in its group."""
+    """Check the log files of a replica in sequence: names, continuity, blanks, zeros behind the end. `decided`: the position up to which
+    trims were decided in its group."""
     check_names(replica)
     begin = replica.begin
     if begin.index > decided:
@@ -50,7 +50,7 @@ def check_log(replica: Replica, decided: int) -> None:
         rest = report.file, report.end, report.length
         if report.last_index is not None and report is not last and report.ending != "blank":
             proof = "entries stand in the next file, but no blank ends this one"
-            # The blank is written with the entry behind it: if that entry is missing, `entry.gap` names the same bytes.
+            # The blank is written together with the entry behind it: if that entry is missing, `entry.gap` covers the same bytes.
             replica.flaws.append(_at("blank.missing", rest, proof, report.last_index + 1, (rest,)))
         if report.ending == "blank" and (report is last or not report.entries):
             proof = "a blank ends this file, but no entry follows"
@@ -69,7 +69,7 @@ def _at(rule: str, place: Place, proof: str, index: int | None, measures: tuple[
 
 
 def check_names(replica: Replica) -> None:
-    """The log files follow each other. A file farther ahead than the log reaches is no part of it: its content does not count."""
+    """The log files follow each other. A file beyond the end of the log does not belong to it: its content is ignored."""
     size = replica.sizes[0]
     expected = replica.begin.pos
     for base, name in replica.log_files:
@@ -92,7 +92,7 @@ def check_names(replica: Replica) -> None:
 
 
 def _goes_on(replica: Replica, expected: int, base: int) -> bool:
-    """Whether anything but the name of the file at `base` says that the log has a file at `expected`."""
+    """Whether anything besides the name of the file at `base` shows that the log has a file at `expected`."""
     if expected == replica.begin.pos:
         return True
     known = [end_pos for _, end_pos in replica.known_ends]
@@ -113,7 +113,7 @@ def _set_aside(replica: Replica, base: int, path: str, proof: str) -> None:
 
 
 def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
-    """The first entry of a file continues the last one of the file before: index, term, store time, chain, and it did not fit there."""
+    """The first entry of a file continues the last one of the previous file: index, term, store time, chain, and it did not fit there."""
     if before.last_index is None or after.first_index is None:
         return
     index = after.first_index
@@ -141,8 +141,8 @@ def _check_join(replica: Replica, before: LogReport, after: LogReport) -> None:
 
 
 def _check_links(replica: Replica) -> None:
-    """Where the entry before a file's first one is not known, only a peer can confirm that first entry. Without a peer the finding is what
-    is missing before it."""
+    """Where the entry before a file's first one is unknown, only a peer can confirm that first entry. Without a peer, the finding is the
+    missing part before it."""
     before: LogReport | None = None
     absent = [flaw for flaw in replica.flaws if flaw.rule in ("file.missing", "identity.missing", "identity.json", "begin.json")]
     measures = tuple((flaw.file, flaw.byte_from, flaw.byte_to) for flaw in absent)
@@ -157,25 +157,25 @@ def _check_links(replica: Replica) -> None:
 
 
 def _check_step(replica: Replica, before: LogReport, after: LogReport) -> None:
-    """The first index of a file is not the one behind the last of the file before."""
+    """The first index of a file does not follow the last index of the previous file."""
     assert before.last_index is not None and after.first_index is not None
     index, proof = after.first_index, f"index {after.first_index} follows index {before.last_index}"
     if index > before.last_index + 1 and before.ending != "blank":
-        # They stood where the file before ends without a blank.
+        # The missing entries were at the end of the previous file, which has no blank.
         proof = f"index {index} in the next file follows index {before.last_index}"
         replica.flaws.append(_at("entry.gap", (before.file, before.end, before.length), proof, before.last_index + 1))
         return
     rule, first = ("entry.gap" if index > before.last_index + 1 else "entry.repeat"), min(index, before.last_index + 1)
     hole = next((flaw for flaw in after.flaws if flaw.rule == "entry.unreadable" and flaw.byte_from == 0), None)
     if hole is not None and not replica.clean:
-        # They may never have been written.
+        # The entries may never have been written.
         replica.flaws.append(replace(_at(rule, (after.file, 0, hole.byte_to), proof, first), torn=True))
     else:
         replica.flaws.append(_at(rule, (after.file, 8, 16), proof, first))
 
 
 def _check_empty(replica: Replica) -> None:
-    """Files that hold no entry, although entries stand in a later one."""
+    """Files that hold no entry, although a later file holds entries."""
     index, filled = replica.begin.index, replica.filled
     for report in replica.reports:
         if report.entries:
@@ -204,7 +204,7 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
     if late and replica.clean and replica.point is None:
-        # Of a log that lost its end, or cannot be read there, it is not known how late it went.
+        # The last store time of a log that lost its end, or is unreadable there, is unknown.
         measures = [] if replica.lost_end is None else [replica.lost_end]
         if last is not None and (replica.last_index in last.damaged or last.ending == "tail"):
             measures.append((last.file, last.last_at, last.length))
@@ -213,8 +213,8 @@ def _check_small_files(replica: Replica, last: LogReport | None) -> None:
 
 
 def required_dispatch(replica: Replica) -> int:
-    """Up to this index every message must be in its consume queue: what the snapshot covers; without one, a clean stop's commit. A running
-    node has written the units of everything that is looked at; a backup has none."""
+    """Every message up to this index must be in its consume queue: up to the snapshot's index; without a snapshot, the commit index of a
+    clean stop. A running node has written the units of everything that is checked; a backup has none."""
     if replica.point is not None:
         return replica.point.index
     if replica.is_backup:
@@ -226,8 +226,8 @@ def required_dispatch(replica: Replica) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
-    """A sound entry between others: its file among those that are filled, its index, how many sound entries the file has before it, and
-    where it begins."""
+    """An intact entry as a boundary: its file among the files with entries, its index, the number of intact entries before it in the file,
+    and its offset."""
 
     report: int
     index: int
@@ -236,12 +236,12 @@ class _Spot:
 
 
 def _begin(replica: Replica) -> _Spot:
-    """Before the first entry."""
+    """The boundary before the first entry."""
     return _Spot(0, replica.begin.index - 1, -1, 0)
 
 
 def _end(replica: Replica) -> _Spot:
-    """Behind the last entry."""
+    """The boundary behind the last entry."""
     last = replica.filled[-1]
     return _Spot(len(replica.filled) - 1, replica.last_index + 1, last.sound, last.length)
 
@@ -252,15 +252,15 @@ def _after(at: int, run: QueueRun | ProducerRun) -> _Spot:
 
 
 def _lost_between(replica: Replica, before: _Spot, after: _Spot) -> int:
-    """How many entries between two sound ones cannot be read, are not there, or are not what was written."""
+    """The number of entries between two intact ones that are unreadable, missing or damaged."""
     inside = replica.filled[before.report : after.report]
     sound = sum(report.sound for report in inside) - before.ordinal - 1 + after.ordinal
     return after.index - before.index - 1 - sound
 
 
 def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]:
-    """The parts of the log from one entry up to the header of another one. The first entry is included because its chain word may be the
-    damaged one."""
+    """The parts of the log from one entry up to the header of another one. The first entry is included because its chain word may be
+    damaged."""
     files = replica.filled[before.report : after.report + 1]
     low, high = files[0].base, files[-1].base
     if len(files) == 1:
@@ -273,13 +273,13 @@ def _between(replica: Replica, before: _Spot, after: _Spot) -> tuple[Place, ...]
 
 
 def _explained(replica: Replica, before: _Spot, after: _Spot, lacking: int, more: int = 0) -> tuple[Place, ...]:
-    """The parts of the log whose damaged entries explain why `lacking` numbers are missing; nothing if too few entries are damaged there.
-    `more`: entries that can be read but whose numbers cannot be told."""
+    """The parts of the log whose damaged entries explain why `lacking` numbers are missing; empty if too few entries are damaged there.
+    `more`: readable entries whose numbers are unknown."""
     return _between(replica, before, after) if 0 < lacking <= _lost_between(replica, before, after) + more else ()
 
 
 def _check_producers(replica: Replica) -> None:
-    """Put the producers of all log files of a replica in a row."""
+    """Check the producers of all log files of a replica in sequence."""
     last: dict[int, tuple[ProducerRun, _Spot]] = {}
     unnumbered = [index for report in replica.filled for index in report.unnumbered]
     for at, report in enumerate(replica.filled):
@@ -298,7 +298,7 @@ def _check_producers(replica: Replica) -> None:
 
 
 def check_queues(replica: Replica) -> None:
-    """Put the consume queues of all log files in a row: density across files, units that are due, holes, and what lies behind the end."""
+    """Check the consume queues of all log files in sequence: density across files, required units, holes, and bytes behind the end."""
     runs: dict[tuple[str, int], list[tuple[int, QueueRun]]] = {}
     for at, report in enumerate(replica.filled):
         for run in report.queues:
@@ -306,14 +306,14 @@ def check_queues(replica: Replica) -> None:
     for parts in runs.values():
         _check_density(replica, parts)
         _check_dispatch(replica, [run for _, run in parts])
-    # Of a queue that has no entry in the log any more, the snapshot tells the end.
+    # For a queue without entries in the log, the snapshot has the end.
     ends = {f"consumequeue/{topic}/{queue}": low.offset for (topic, queue), low in replica.lows.items()}
     ends |= {f"consumequeue/{topic}/{queue}": max(part.last for _, part in parts) + 1 for (topic, queue), parts in runs.items()}
     last = {f"consumequeue/{topic}/{queue}": _after(*parts[-1]) for (topic, queue), parts in runs.items()}
     floors = {f"consumequeue/{topic}/{queue}": low.floor for (topic, queue), low in replica.lows.items()}
     for tail in replica.tails:
         if LITE in tail.folder and tail.folder not in ends:
-            # A lite topic that has vanished: its files go with the next trim, and nothing of the log tells where they ended.
+            # A lite topic that vanished: the next trim removes its files, and the log does not tell where they ended.
             continue
         index = tail.folder == f"{replica.log_folder}/index"
         unit, end = (32, replica.last_index + 1) if index else (20, ends.get(tail.folder, 0))
@@ -331,8 +331,8 @@ def check_queues(replica: Replica) -> None:
 
 
 def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tuple[int, tuple[Place, ...]]:
-    """How many units behind a queue's last readable message belong to entries between it and the end of the log that cannot be read, and
-    the parts of the log where these are; none unless at least as many entries cannot be read there. `there`: that last message; `end`: the
+    """The number of units behind a queue's last readable message that belong to unreadable entries between it and the end of the log, and
+    the parts of the log where these are; none unless at least as many entries are unreadable there. `there`: that last message; `end`: the
     number of units up to it."""
     low, high = replica.filled[there.report].base + there.place + HEADER_BYTES + 1, replica.end_pos
     last = min(-(-tail.used // QUEUE_UNIT_BYTES), end + replica.entries)
@@ -349,8 +349,8 @@ def _of_lost(replica: Replica, tail: TailReport, there: _Spot, end: int) -> tupl
 
 
 def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end: int) -> None:
-    """Every file of a derived space from the first one that the log needs is there; those before may be there or not. A file behind a gap
-    that begins where the log's units end is no part of the space."""
+    """Check that every file of derived data exists from the first one that the log needs; earlier ones are optional. A file behind a gap
+    that begins where the log's units end does not belong to the data."""
     replica.flaws += tail.flaws
     needed -= needed % size
     gaps = [*tail.gaps]
@@ -370,7 +370,7 @@ def _check_files(replica: Replica, tail: TailReport, size: int, needed: int, end
 
 
 def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
-    """The queue offsets of a queue go on from file to file, and begin with 0, or with what was trimmed."""
+    """The queue offsets of a queue continue from file to file, and begin at 0 or behind what was trimmed."""
     topic, queue = parts[0][1].topic, parts[0][1].queue
     expected, there = 0, _begin(replica)
     if replica.begin.index:
@@ -388,7 +388,7 @@ def _check_density(replica: Replica, parts: list[tuple[int, QueueRun]]) -> None:
 
 
 def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
-    """Every message that was applied, and every message before one that has its unit, has its unit."""
+    """Every applied message, and every message before one that has a unit, has a unit."""
     filed = max((part.filed_offset for part in parts if part.filed_offset is not None), default=-1)
     required = required_dispatch(replica)
     for part in parts:
@@ -396,7 +396,7 @@ def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
         for first, last, index, last_index in part.waiting:
             if index <= required:
                 proof = f"entries up to {required} are applied, this unit is empty"
-                # Where the run goes on behind the last applied entry, at most this many of its messages can be applied.
+                # If the run continues behind the last applied entry, at most this many of its messages can be applied.
                 stop = last if last_index <= required else min(last, first + required - index)
                 for place in _units(replica, folder, first, stop):
                     replica.flaws.append(_at("queue.missing", place, proof, index))
@@ -407,7 +407,7 @@ def _check_dispatch(replica: Replica, parts: Sequence[QueueRun]) -> None:
 
 
 def _units(replica: Replica, folder: str, first: int, last: int) -> Iterator[Place]:
-    """Where units of a consume queue stand, file by file."""
+    """The places of units of a consume queue, file by file."""
     size, start, end = replica.sizes[2], first * QUEUE_UNIT_BYTES, (last + 1) * QUEUE_UNIT_BYTES
     while start < end:
         base = start - start % size
@@ -417,7 +417,7 @@ def _units(replica: Replica, folder: str, first: int, last: int) -> Iterator[Pla
 
 
 def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: int) -> Flaw | None:
-    """Nothing but zero stands behind the last unit of the log."""
+    """All bytes behind the last unit of the log are zero."""
     if tail.used <= end:
         return None
     base = int(tail.last_file)
@@ -428,7 +428,7 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
     beyond = stain is not None and _is_unit_beyond(replica, rule, base + stain.first - (base + stain.first) % unit, path)
     torn = beyond and not replica.clean
     first, last = (stain.first, stain.last + 1) if stain else (start, tail.used - base)
-    # If all these units continue those of the log, the log lost the entries that they point to.
+    # If all these units continue those of the log, the log lost the entries that they describe.
     units = range(base + first - (base + first) % unit, base + last, unit)
     lost = replica.lost_end if beyond and all(_is_unit_beyond(replica, rule, each, path) for each in units) else None
     proof = f"written up to byte {tail.used - base}, the log accounts for {start}"
@@ -437,8 +437,8 @@ def _check_tail(replica: Replica, tail: TailReport, rule: str, unit: int, end: i
 
 
 def _is_unit_beyond(replica: Replica, rule: str, place: int, path: str) -> bool:
-    """Whether a unit stands at `place` (absolute) that describes an entry behind the log's end: one the log lost with the power. Of a unit
-    that lies across the edge of two sectors one part may be all there is."""
+    """Whether the unit at `place` (absolute) describes an entry behind the log's end, which the log lost in a power cut. If a unit crosses
+    a sector boundary, only a part of it may exist."""
     unit = 32 if rule == "index.tail" else 20
     with open_file(path) as file:
         raw = file.pread(unit, place - int(os.path.basename(path)))

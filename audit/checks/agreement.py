@@ -1,8 +1,8 @@
 """Do the replicas agree? Answered from outlines alone (`outline`), without reading the log: by stored words and recorded digests.
 
-Equal chain words at one index mean equal history up to it, so two replicas are compared at their last common entry, and only if they differ
-there the first difference is found by bisection, two headers a step. Entries are read only where words contradict each other, to tell a
-rotten word from another history. A replica that agrees here may have rotted all the same: whoever wants to know reads the bytes (`scan`).
+Equal chain words at one index mean equal history up to it. So two replicas are compared at their last common entry, and only if they differ
+there, bisection finds the first difference, with two headers per step. Entries are read only where words contradict each other, to
+distinguish a damaged word from another history. A replica that agrees here may still contain damage: only reading the bytes (`scan`) tells.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAGIC_BYTES = 4
 
 
 def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:
-    """Judge one broker group whose replicas were outlined."""
+    """Judge one broker group whose replicas have outlines."""
     result = GroupResult(group, list(replicas))
     for one in replicas:
         _check_row(one)
@@ -65,7 +65,7 @@ def agree(group: str, replicas: Sequence[Replica]) -> GroupResult:
 
 
 def _found(result: GroupResult, one: Replica, flaw: Flaw) -> Finding:
-    """Index units that a killed node had not on its disk yet are no damage; where the log ends there, only its bytes tell."""
+    """Index units that were not on disk when a node was killed are no damage; whether the log ends there, only its bytes tell."""
     excused = excuse(one, flaw, result.compared, ())
     if excused is None:
         return Finding(RULES[flaw.rule].klass, one.name, result.group, flaw)
@@ -75,7 +75,7 @@ def _found(result: GroupResult, one: Replica, flaw: Flaw) -> Finding:
 
 
 def _check_row(one: Replica) -> None:
-    """Files without a gap, entries counted on from file to file, from the one that the begin file names."""
+    """Files without gaps, with indexes that continue from file to file, starting with the one that the begin file names."""
     check_names(one)
     for report in one.reports:
         one.flaws += report.flaws
@@ -90,8 +90,8 @@ def _check_row(one: Replica) -> None:
 
 
 def _check_end(one: Replica) -> None:
-    """A log that ends before its own synced mark lost something; where an entry stands behind the last one that the index files lead to,
-    only index units are lacking, and that is excused or told elsewhere. Hard state and mark do not lie behind the end."""
+    """A log that ends before its own synced mark lost entries. If there is an entry behind the last one that the index files lead to, only
+    index units are missing, which is excused or reported elsewhere. The hard state and the mark must not be behind the end of the log."""
     mark, last = one.mark, one.filled[-1] if one.filled else None
     if last is None or last.last_index is None:
         return
@@ -108,21 +108,21 @@ def _check_end(one: Replica) -> None:
 
 
 def _note_members(one: Replica) -> None:
-    """The log was not read for membership records: the snapshot tells the newest one applied."""
+    """The log was not read for membership records, so the newest one that was applied comes from the snapshot."""
     members = one.snapshot.get("members") if one.snapshot is not None else None
     if isinstance(members, dict) and isinstance(members.get("index"), int) and one.filled:
         one.filled[-1].memberships.append((members["index"], json.dumps(members)))
 
 
 class _Words:
-    """Stored chain words of replicas, found through their index files and remembered."""
+    """Stored chain words of replicas, found through their index files and cached."""
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         tasks = {one.name: one.task(f"{0:020d}") for one in replicas}
         self.at = cache(lambda name, index: stored_chain(tasks[name], index))
 
     def common(self, one: Replica, other: Replica) -> int:
-        """The last index up to which both hold the same history, by their words; behind the begin of both it is taken for granted."""
+        """The last index up to which both hold the same history, by their words; before the begin of either, history counts as the same."""
         low = max(one.begin.index, other.begin.index) - 1
         high = min(one.last_index, other.last_index)
         if high <= low or self._same(one, other, high, low):
@@ -133,7 +133,7 @@ class _Words:
         return low
 
     def _same(self, one: Replica, other: Replica, index: int, low: int) -> bool:
-        """Whether the words at `index` are the same; where one cannot be found, those just before it decide."""
+        """Whether the words at `index` are equal; if one cannot be found, the words just before it decide."""
         for place in range(index, max(low, index - NEIGHBOURS), -1):
             words = self.at(one.name, place), self.at(other.name, place)
             if None not in words:
@@ -142,7 +142,7 @@ class _Words:
 
 
 def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
-    """The highest index that a majority of the voters holds alike, and one of those that do."""
+    """The highest index up to which a majority of the voters agrees, and one of these voters."""
     if result.rule != MAJORITY:
         return _compare_confirmed(result, members, words)
     voters = [one for one in members if one.name in result.voters]
@@ -155,8 +155,8 @@ def _compare(result: GroupResult, members: Sequence[Replica], words: _Words) -> 
 
 
 def _compare_confirmed(result: GroupResult, members: Sequence[Replica], words: _Words) -> Replica | None:
-    """Where masters are appointed: the confirmed entry of the highest epoch, and who holds it; unless more replicas recorded another
-    history."""
+    """For groups with appointed masters: the confirmed entry of the highest epoch and a replica that holds it, unless more replicas
+    recorded another history."""
     points = [(min(one.known_commit, one.last_index), one) for one in members]
     found = [(header_at(one.task(f"{0:020d}"), index), index, one) for index, one in points if index >= 0]
     ranked = sorted(((header[1][3], index, -at) for at, (header, index, _) in enumerate(found) if header is not None), reverse=True)
@@ -184,8 +184,8 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
         both = words.at(one.name, last), words.at(reference.name, last)
         if None in both or both[0] == both[1]:
             continue
-        # Both have the same later chain word, so both have the same history: this entry was altered on one of them. If its own chain word
-        # was made right again, the next entry does not continue it.
+        # Both have the same later chain word, so they have the same history, and this entry was altered on one of them. If its own chain
+        # word was adjusted to the alteration, the next entry does not continue it.
         pairs = ((one, reference), (reference, one))
         if not any([_name_damage(*pair, last) for pair in pairs]) and not any([_name_broken(*pair, last) for pair in pairs]):
             result.reasons.append(f"group {result.group}: {one.name} has another entry {last}; audit without --agreement")
@@ -209,7 +209,7 @@ def _check_against(result: GroupResult, one: Replica, reference: Replica, words:
 
 
 def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object] | None:
-    """The record by which an operator forced a master that did not keep what a replica has from `first` on. It is the second entry of its
+    """The record by which an operator forced a master that did not keep what a replica holds from `first` on. It is the second entry of its
     epoch."""
     own, found = header_at(one.task(f"{0:020d}"), first), _read(reference, first + 1)
     if own is None or found is None or found.body_crc != found.fields[7] or found.chain not in (None, found.fields[6]):
@@ -224,7 +224,7 @@ def _forced(one: Replica, reference: Replica, first: int) -> Mapping[str, object
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """An entry that was read, and what its words should be. `chain` is None where the word before it cannot be found."""
+    """An entry that was read, and its recomputed words. `chain` is None if the word before it cannot be found."""
 
     pos: int
     data: bytes
@@ -240,17 +240,17 @@ def _read(one: Replica, index: int) -> _Read | None:
         return None
     pos, fields = found
     with open_file(f"{one.log}/data/{pos - pos % one.sizes[0]:020d}") as file:
-        # The size is not verified: it may reach beyond the file.
+        # The size is not verified: it may exceed the file.
         room = file.size - pos % one.sizes[0]
         data = file.pread(max(min(fields[1], room), 0), pos % one.sizes[0])
-    # Before the first entry of all the task's seed is what a begin file says, or else what follows from the log id.
+    # Before the very first entry, the task's seed comes from a begin file, or else from the log id.
     before = stored_chain(task, index - 1) if index > one.begin.index else task.seed
     body = crc(data[HEADER_BYTES:])
     return _Read(pos, data, fields, body, None if before is None else crc(data[:36] + body.to_bytes(4, "big"), before))
 
 
 def _name_damage(one: Replica, other: Replica, index: int) -> bool:
-    """Read one entry and recompute both CRCs: a finding if it is not what its words say."""
+    """Read one entry and recompute both CRCs; report a finding if they do not match the stored words."""
     found = _read(one, index)
     if found is None:
         return False
@@ -263,7 +263,7 @@ def _name_damage(one: Replica, other: Replica, index: int) -> bool:
 
 
 def _name_broken(one: Replica, other: Replica, index: int) -> bool:
-    """A finding if the next entry is intact but continues another chain word: then this entry was altered together with its chain word."""
+    """Report a finding if the next entry is intact but continues another chain word: this entry was then altered together with its word."""
     found, following = _read(one, index), _read(one, index + 1)
     if found is None or following is None or following.body_crc != following.fields[7] or following.chain in (None, following.fields[6]):
         return False
@@ -273,7 +273,7 @@ def _name_broken(one: Replica, other: Replica, index: int) -> bool:
 
 
 def _name(one: Replica, other: Replica, index: int, found: _Read, rule: str, proof: str) -> None:
-    """A flaw at the bytes of an entry that differ from another replica's, or at all of them."""
+    """Report a flaw at the bytes of an entry that differ from another replica's, or at the whole entry."""
     base = found.pos - found.pos % one.sizes[0]
     start, end = found.pos - base, found.pos - base + len(found.data)
     theirs = bytewise.read(f"{other.log}/data/{base:020d}", start, end)
@@ -293,7 +293,7 @@ def _name_divergence(one: Replica, reference: Replica, index: int, own: tuple[in
 
 
 def _contents(one: Replica, index: int) -> list[int]:
-    """What the next entries of the same log file say, wherever they stand."""
+    """The content of the next entries of the same log file, independent of their positions."""
     task = one.task(f"{0:020d}")
     found = [header_at(task, each) for each in range(index, index + bytewise.LOOK_AHEAD)]
     places = [(pos, fields[1]) for pos, fields in (each for each in found if each is not None)]
@@ -306,7 +306,8 @@ def _contents(one: Replica, index: int) -> list[int]:
 
 
 def _note_commits(result: GroupResult) -> None:
-    """What was recorded as committed must be compared. Index files may lack their last units after a kill: less is no proof of a loss."""
+    """What was recorded as committed must be compared. After a kill, index files may lack their last units: a shorter index proves no
+    loss."""
     counting = [one for one in result.replicas if one.name not in result.given_up]
     recorded = [one.commit for one in counting if one.commit is not None]
     recorded += [one.snapshot["applied_index"] for one in counting if one.snapshot and _is_index(one.snapshot)]

@@ -1,7 +1,7 @@
-"""Backups (docs/format.md §15) as witnesses: the files against the manifest that was written last. The log in one is read like any other.
+"""Backups (docs/format.md §15) as evidence: their files are compared with the manifest, and their log is read like any other.
 
-A backup is a copy of one replica at one point. It counts for no majority, has no consume queues, and goes by the name of its replica with
-`:backup` behind it.
+A backup is a copy of one replica at one point. It counts for no majority, has no consume queues, and is named after its replica with the
+suffix `:backup`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READ_BYTES = 4 << 20
 
 
 def manifest_of(directory: str) -> dict[str, Any] | None:
-    """What a backup says of itself; None where there is no backup, or its manifest is damaged. Raises OSError."""
+    """The manifest of a backup; None if there is no backup, or its manifest is damaged. Raises OSError."""
     value = None if is_remote(directory) else read_sealed_json(f"{directory}/{MANIFEST}")
     if value is None or value.get("v") != 1 or not isinstance(value.get("files"), dict):
         return None
@@ -30,7 +30,7 @@ def manifest_of(directory: str) -> dict[str, Any] | None:
 
 
 def _files(task: LogFile) -> list[tuple[str, dict[str, Any]]]:
-    """Paths and facts of the files that belong to the task's broker group, and of those that belong to the node, in order."""
+    """Paths and facts of the files that belong to the task's broker group or to the node, in order."""
     directory, group = os.path.split(task.root)
     manifest = manifest_of(directory)
     files = {} if manifest is None else manifest["files"]
@@ -39,12 +39,12 @@ def _files(task: LogFile) -> list[tuple[str, dict[str, Any]]]:
 
 
 def backup_looks(task: LogFile) -> list[str]:
-    """What to look at: the places of the files in the manifest."""
+    """The looks to run: indexes of the files in the manifest."""
     return [f"{place:020d}" for place in range(len(_files(task)))]
 
 
 def check_backup(task: LogFile) -> list[Flaw]:
-    """One of `backup_looks`, named by the task: the file has the length and the digest that the manifest gives."""
+    """Run one of `backup_looks`, named by the task: compare a file's size and digest with the manifest."""
     path, facts = _files(task)[task.base]
     try:
         with open_file(f"{os.path.dirname(task.root)}/{path}") as file:

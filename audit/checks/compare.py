@@ -1,7 +1,7 @@
-"""Holding the replicas of one broker group against each other, and deciding what every flaw means (docs/architecture.md, The audit).
+"""Comparing the replicas of one broker group, and deciding what every flaw means (docs/architecture.md, The audit).
 
-The replicas are compared up to the highest index on which a majority of the voters agrees by recomputed chain CRC, at least the highest
-recorded commit. Whatever differs up to there is a finding; what differs behind it was never promised to anybody.
+The replicas are compared up to the highest index on which a majority of the voters agrees by recomputed chain CRC, and at least up to the
+highest recorded commit. Every difference up to there is a finding; entries behind it were never acknowledged to a client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledgermq.audit.reading.begin import decided
 
 
 def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | None = None) -> GroupResult:
-    """Judge one broker group whose log files and derived files were all scanned. `lost`: replicas that could not be looked at, and why."""
+    """Judge one broker group whose log files and derived files were all scanned. `lost`: replicas that could not be read, and why."""
     result = GroupResult(group, list(replicas), lost=dict(lost or {}))
     trims = decided([one.snapshot for one in replicas if one.snapshot is not None], list(_trims(replicas)))
     for one in replicas:
@@ -45,12 +45,12 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
         check_snapshot(one)
         if one.state is not None and one.state.unknown:
             result.reasons.append(f"group {group}: the state of {one.name} was not derived: {one.state.reason}")
-    # The state of another history is another one.
+    # Replicas with another history have another state.
     same_snapshots([one for one in replicas if one.name not in result.divergent])
-    # Where masters are appointed, what a replica dispatched is itself the record of what is confirmed.
+    # With appointed masters, what a replica dispatched is itself the record of what is confirmed.
     whole = result.rule == MAJORITY and not result.missing and not any(one.broken for one in replicas)
     if result.compared is not None and whole:
-        # What a running node has applied is committed, though others may be too slow to show it.
+        # What a running node has applied is committed, even if others are too slow to show it.
         dispatched_too_far(replicas, max([result.compared, *(one.point.index for one in replicas if one.point is not None)]))
     settle(result)
     note_lag(result)
@@ -63,7 +63,8 @@ def compare(group: str, replicas: Sequence[Replica], lost: Mapping[str, str] | N
 
 
 def check_identities(result: GroupResult) -> None:
-    """Directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's incarnation."""
+    """The directories of one group agree about cluster, log and file sizes; a replica has one directory; peers met each other's
+    incarnation."""
     known = [one for one in result.replicas if one.identity is not None]
     for key in ("cluster_id", "log_id", *SIZE_KEYS):
         values = Counter(str(one.identity[key]) for one in known if one.identity)
@@ -89,8 +90,8 @@ def check_identities(result: GroupResult) -> None:
 
 
 def _incarnations(result: GroupResult, other: Replica, witnesses: Sequence[Replica], named: set[str]) -> None:
-    """Who says something else about a replica's directory than it says itself: several witnesses against it are right, one alone is not.
-    A directory that takes no part yet accuses nobody: its node lost the former one, and the group has still to take it in."""
+    """Find witnesses that contradict what a replica's directory says about itself: several witnesses against it are right, a single one is
+    wrong. A directory that is not admitted yet accuses no other: its node lost its former directory, and the group must readmit it."""
     assert other.identity is not None
     own = other.identity["incarnation"]
     against = [one for one in witnesses if own not in {one.peers[other.name], *named}]
@@ -110,7 +111,7 @@ def _incarnations(result: GroupResult, other: Replica, witnesses: Sequence[Repli
 
 
 def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
-    """Directories that the log itself took in after the one that was met first: of nodes that joined, or came back without their data."""
+    """Directories that the log admitted after the one met first: of nodes that joined, or returned without their data."""
     found: dict[str, set[str]] = {}
     for one in replicas:
         texts = [body for report in one.reports for _, body in report.memberships]
@@ -127,7 +128,7 @@ def _named_incarnations(replicas: Iterable[Replica]) -> dict[str, set[str]]:
 
 
 def find_voters(result: GroupResult) -> None:
-    """The members are those of the last membership record that most replicas hold; the first entry of every log is one."""
+    """The members are those of the last membership record that most replicas hold; the first entry of every log is such a record."""
     found: Counter[_Members] = Counter()
     backed: Counter[_Members] = Counter()
     for one in result.replicas:
@@ -141,7 +142,7 @@ def find_voters(result: GroupResult) -> None:
         if one.entries and not any(index == 0 for index, _ in records) and 0 not in one.broken and one.reports[0].first_index == 0:
             proof = "the first entry is not a membership record"
             one.flaws.append(Flaw("membership.first", one.reports[0].file, 0, 0, one.reports[0].first_size, proof))
-    # A backup may be from before a change: it tells only where no replica does.
+    # A backup may predate a membership change: it is used only if no replica has a record.
     found = found or backed
     if found:
         present = _present(result, found)
@@ -179,7 +180,7 @@ _Members = tuple[tuple[str, ...], tuple[str, ...], str]
 
 
 def _members_of(body: str) -> _Members:
-    """What a membership record says; nobody when it cannot be read."""
+    """The members in a membership record; empty if it cannot be read."""
     try:
         return _members_in(json.loads(body))
     except ValueError:
@@ -187,14 +188,14 @@ def _members_of(body: str) -> _Members:
 
 
 def _present(result: GroupResult, found: Counter[_Members]) -> _Members:
-    """What most replicas say; but where masters are appointed the newest record that a replica holds, for of those a majority may lag."""
+    """What most replicas say; with appointed masters, the newest record that any replica holds, because a majority may lag."""
     ruled = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
     newest = max(ruled, default=(0, ((), (), MAJORITY)))[1]
     return newest if newest[2] != MAJORITY and newest[0] else found.most_common(1)[0][0]
 
 
 def _former(result: GroupResult, present: _Members) -> set[str]:
-    """Who was a member by a record older than the one in force: the replica was moved away, or its node removed."""
+    """The members of older membership records: their replica was moved away, or their node removed."""
     records = [(index, _members_of(body)) for one in result.replicas for index, body in _records_of(one)]
     in_force = max((index for index, members in records if members == present), default=0)
     return {name for index, members in records if index < in_force for name in (*members[0], *members[1])} - {*present[0], *present[1]}
@@ -208,7 +209,7 @@ def _records_of(one: Replica) -> Iterator[tuple[int, str]]:
 
 
 def _members_in(value: object) -> _Members:
-    """Of a membership record or a snapshot; before version 3 a snapshot had the voters alone, as a list."""
+    """The members in a membership record or a snapshot; before version 3 a snapshot had only a list of voters."""
     if isinstance(value, list):
         return tuple(sorted(str(node) for node in value)), (), MAJORITY
     if not isinstance(value, dict) or not isinstance(value.get("voters"), dict):
@@ -229,7 +230,7 @@ def _trims(replicas: Sequence[Replica]) -> Iterator[dict[str, object]]:
 
 
 def _note_begins(result: GroupResult) -> None:
-    """Say what was not looked at because it is not there any more."""
+    """Note what was not checked because it was trimmed."""
     begins = sorted({one.begin.index for one in result.replicas})
     if not begins or begins[-1] == 0:
         return
@@ -244,7 +245,7 @@ def _commits(result: GroupResult) -> None:
     """Raise the compared index to the highest recorded commit; if no majority reaches it, committed entries are lost."""
     claims: list[int] = [one.point.index for one in result.replicas if one.point is not None]
     for one in result.replicas:
-        # What the log and the mark of its own directory refute is a finding there, and no evidence.
+        # A record that the log or the mark of its own directory refutes is a finding there, and no evidence here.
         told = [index for index in (one.commit, one.applied) if index is not None]
         claims += [index for index in told if not (one.ends_whole and index > one.last_index)]
     result.recorded = max((commit for commit in claims if commit >= 0), default=None)
@@ -255,12 +256,12 @@ def _commits(result: GroupResult) -> None:
     agreed = -1 if result.compared is None else result.compared
     slow = {one.name for one in result.replicas if one.awaited is not None and not one.cut_short and one.last_index < result.recorded}
     if len(set(result.voters) - slow) < result.majority:
-        # Whoever has not applied an entry in time may hold it all the same.
+        # A replica that has not applied an entry yet may still hold it.
         return
-    # Where a majority had it, and some of them lost it or have it damaged now, neither the one that is left with it nor one that only lags
-    # is at fault.
+    # If a majority had the entry, and some of it lost or damaged theirs, then neither the one that still has it nor one that only lags is
+    # at fault.
     recorded = result.recorded
-    # So has one that lost its directory.
+    # A replica that lost its directory had the entry, too.
     had = [
         one
         for one in result.replicas
@@ -268,7 +269,7 @@ def _commits(result: GroupResult) -> None:
     ]
     sound = [one for one in result.replicas if not one.broken and one.name not in result.divergent]
     whole = [one for one in sound if one.held >= recorded]
-    # Unless those that have it hold different entries there, and no majority says which is right.
+    # Unless those that have it hold different entries there, without a majority for any.
     parted = len({entry(one, recorded) for one in whole}) > 1
     for one in result.replicas:
         if one.name in result.returned or (parted and one not in whole and one in sound):
@@ -286,7 +287,7 @@ def _commits(result: GroupResult) -> None:
 
 
 def note_lag(result: GroupResult) -> None:
-    """A replica that ends before the compared index without having lost anything only lags: ordinary, but it does not prove equality."""
+    """A replica that ends before the compared index without having lost anything only lags. That is normal, but equality is not proven."""
     if result.compared is None:
         return
     for one in result.replicas:
@@ -312,7 +313,7 @@ def note_lag(result: GroupResult) -> None:
 
 
 def _only_elections(result: GroupResult, one: Replica) -> bool:
-    """Whether all a replica lacks is term-start records, as when the nodes of a cluster stop one after the other."""
+    """Whether a replica lacks only term-start records, as when the nodes of a cluster stop one after the other."""
     ahead = [other for other in result.replicas if result.compared is not None and other.held >= result.compared]
     for other in ahead[:1]:
         files = [report for report in other.filled if report.last_index is not None and report.last_index > one.held]

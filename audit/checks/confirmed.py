@@ -1,10 +1,9 @@
-"""Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what directories alone prove of them.
+"""Groups whose masters a controller appoints (rules `in-sync` and `all`, docs/format.md §11): what directories alone prove about them.
 
-No majority says what is committed there: with an in-sync set of one only the master holds the newest confirmed entries. What is proven is
-what a replica recorded as confirmed (checkpoint, snapshot, consume queues; of a running one what its node has applied) and holds, with the
-chain that leads to it: the record of the highest epoch speaks for all before it, since a master is elected only from those that hold every
-confirmed entry. Entries that nobody recorded were promised to nobody but their master's own clients (class MASTER), and are no finding
-wherever they end.
+Such groups have no committing majority: with an in-sync set of one, only the master holds the newest confirmed entries. Proven is what a
+replica recorded as confirmed (checkpoint, snapshot, consume queues; for a running one, what its node has applied) and holds, with the chain
+that leads to it. The record of the highest epoch implies all earlier ones, because only replicas that hold every confirmed entry can be
+elected. Entries without any record were acknowledged only to clients of their master (class MASTER), and are no finding wherever they end.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ledgermq.audit.checks.scan import LogReport
 
 @dataclass(frozen=True, slots=True)
 class _Parting:
-    """Where a replica's history leaves that of another one."""
+    """Where a replica's history leaves another's."""
 
     index: int
     report: LogReport
@@ -34,7 +33,8 @@ class _Parting:
 
 
 def agree_by_record(result: GroupResult) -> None:
-    """Find the compared index, the highest that anybody recorded as confirmed, and who leaves the history that leads to it, and how."""
+    """Find the compared index, which is the highest that any replica recorded as confirmed, and the replicas that leave the history leading
+    to it."""
     named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
     members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
     reference, partings = _reference(members)
@@ -51,7 +51,7 @@ def agree_by_record(result: GroupResult) -> None:
     result.recorded = max((index for index, _ in claims), default=None)
     if result.recorded is None or result.recorded <= limit:
         return
-    # Whoever recorded it does not hold it whole any more; another one may.
+    # The replica that recorded it may no longer hold it intact; another one may.
     whole = [one for one in sound if one.held >= result.recorded]
     slow = any(one.awaited is not None for one in result.replicas)
     if whole:
@@ -68,7 +68,8 @@ def _confirmed(one: Replica) -> int:
 
 
 def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _Parting]]:
-    """Whose confirmed history counts: that of the highest epoch, then of the highest index; unless more replicas recorded another one."""
+    """The replica whose confirmed history counts: of the highest epoch, then of the highest index, unless more replicas recorded
+    another."""
     points = [(entry(one, _confirmed(one)), one) for one in members if _confirmed(one) >= 0]
     order = [one for found, one in sorted(points, key=lambda row: ((row[0] or (-1,))[0], _confirmed(row[1])), reverse=True)]
     first: tuple[Replica | None, dict[str, _Parting]] = (None, {})
@@ -84,12 +85,12 @@ def _reference(members: Sequence[Replica]) -> tuple[Replica | None, dict[str, _P
 
 
 def _contradicts(one: Replica, reference: Replica, parting: _Parting) -> bool:
-    """Whether a replica recorded another history as confirmed, and no operator gave that up."""
+    """Whether a replica recorded another history as confirmed, and no operator gave that history up."""
     return parting.index <= one.known_commit and _given_up_by(reference, one, parting.index) is None
 
 
 def _parting(one: Replica, reference: Replica) -> _Parting | None:
-    """The first entry up to the reference's confirmed one at which two replicas hold different intact ones."""
+    """The first entry up to the reference's confirmed one at which two replicas hold different intact entries."""
     limit = min(_confirmed(reference), one.held)
     theirs = {report.base: report for report in reference.filled}
     for report in one.filled:
@@ -111,7 +112,7 @@ def _parting(one: Replica, reference: Replica) -> _Parting | None:
 
 
 def _judge(result: GroupResult, one: Replica, reference: Replica, parting: _Parting) -> None:
-    """Say in which way a replica left the confirmed history: with a tail that was never confirmed, by an operator's word, or against all
+    """Classify how a replica left the confirmed history: with an unconfirmed tail, by an operator's decision, or in violation of the
     rules."""
     index = parting.index
     forced = _given_up_by(reference, one, index)
@@ -135,7 +136,7 @@ def gives_up(value: Mapping[str, object], index: int, epoch: int) -> bool:
 
 
 def note_given_up(result: GroupResult, one: Replica, index: int, forced: Mapping[str, object]) -> None:
-    """What a replica holds from `index` on was lost by an operator's word."""
+    """Note that an operator's decision gave up what a replica holds from `index` on."""
     one.stale_from = index
     result.given_up[one.name] = f"given up when an operator forced {forced.get('node')} to be master of epoch {forced.get('epoch')}"
 
@@ -150,7 +151,7 @@ def _elections(one: Replica) -> Iterator[tuple[int, dict[str, object], LogReport
 
 
 def check_leaders(result: GroupResult) -> None:
-    """A term, or epoch, begins with one record of one leader, wherever it is still told of."""
+    """A term, or epoch, begins with one record of one leader, wherever that record still exists."""
     told: dict[object, Counter[tuple[int, object]]] = {}
     for one in result.replicas:
         for index, value, _ in _elections(one):

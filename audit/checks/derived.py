@@ -1,7 +1,7 @@
-"""Index files and consume queues: re-derived from the entries of a log file and compared with what is stored, unit by unit.
+"""Index files and consume queues: derived again from the entries of a log file and compared with the stored units.
 
-The log is the truth here; nothing is concluded from a derived file. What lies behind the last unit is looked at separately, without the log
-(`tails`), and judged by `replica`.
+The log is the reference here; a derived file proves nothing. Bytes behind the last unit are checked separately, without the log (`tails`),
+and judged by `after_scan`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ledgermq.audit.reading.files import is_directory, names_in, open_file, size
 from ledgermq.audit.reading.walk import LogFile
 
 REACH_MAX = 1 << 20
-"""Numbers farther apart than this are read separately: one of them is damaged, and nothing between them is read."""
+"""Numbers farther apart than this are read separately: one of them is damaged, and the range between them is not read."""
 WAITING_MAX = 100
-"""How many runs of missing units are kept apart for each queue and log file."""
+"""At most this many separate runs of missing units are kept per queue and log file."""
 
 
 @dataclass(slots=True)
 class QueueRun:
-    """One (topic, queue) within one log file: its queue offsets first … last, and how far they are in the consume queue.
+    """One (topic, queue) within one log file: its queue offsets first … last, and which of them are in the consume queue.
 
-    Of its first and its last message also the index, how many sound entries the file has before it, and where it begins. `waiting`:
-    runs of messages without their units, each as first and last queue offset, first and last index. `filed_offset` and `filed_index`: the
-    last message with its unit.
+    For its first and its last message also the index, the number of intact entries before it in the file, and its offset. `waiting`: runs
+    of messages without units, each as first and last queue offset, first and last index. `filed_offset` and `filed_index`: the last message
+    with a unit.
     """
 
     topic: str
@@ -63,7 +63,7 @@ class QueueRun:
 
 
 def differing(has: bytes, wants: bytes) -> tuple[int, int]:
-    """The first and the last (exclusive) place where two equally long byte strings differ."""
+    """The first and the last (exclusive) place where two byte strings of equal length differ."""
     places = np.flatnonzero(np.frombuffer(has, np.uint8) != np.frombuffer(wants, np.uint8))
     return int(places[0]), int(places[-1]) + 1
 
@@ -82,7 +82,7 @@ class IndexCheck:
             self._check(entries, rows[near])
 
     def _check(self, entries: Columns, rows: I64) -> None:
-        """Entries whose units lie near each other."""
+        """Check entries whose units lie near each other."""
         task = self._task
         index = entries.index[rows]
         first, last = int(index.min()), int(index.max())
@@ -121,8 +121,8 @@ class IndexCheck:
 
 
 def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
-    """Places of numbers that are not negative, in groups between which there are gaps of more than `REACH_MAX`: all of them, unless
-    something is damaged."""
+    """Places of numbers that are not negative, in groups separated by gaps of more than `REACH_MAX`; a single group, unless a number is
+    damaged."""
     if not len(numbers):
         return
     low, high = int(numbers.min()), int(numbers.max())
@@ -136,7 +136,7 @@ def near_each_other(numbers: I64) -> Iterator[I64 | slice]:
 
 
 def _of_replaced(has: np.void, wants: np.void) -> bool:
-    """Whether a unit describes an entry of an older term that a leader had replaced by the one that is there."""
+    """Whether a unit describes an entry of an older term, which a leader replaced by the current one."""
     same = has["magic"] == wants["magic"] and has["index"] == wants["index"]
     return bool(same and 0 <= has["term"] < wants["term"] and has["pos"] > 0 and has["size"] >= HEADER_BYTES)
 
@@ -187,7 +187,7 @@ class QueueCheck:
         index, start, offset = int(entries.index[row]), int(entries.offset[row]), int(entries.queue_offset[row])
         lost = index - before[0] - int(entries.ordinal[row]) + before[1]
         flaw = density_flaw(self._task.shown, queue, (index, start), offset, expected)
-        # Damaged entries between them may have had the missing queue offsets.
+        # Damaged entries in between may have had the missing queue offsets.
         explained = 0 < offset - expected <= lost
         self.flaws.append(replace(flaw, measures=((flaw.file, before[2], start + HEADER_BYTES),)) if explained else flaw)
 
@@ -238,7 +238,7 @@ class QueueCheck:
 
 
 def density_flaw(file: str, queue: str, entry: tuple[int, int], offset: int, expected: int) -> Flaw:
-    """The queue offset of an entry (index, place in its file) is not the one that follows."""
+    """The flaw of an entry (index, place in its file) whose queue offset does not follow the previous one."""
     rule = "record.queue-offset" if offset > expected else "record.queue-repeat"
     place = entry[1] + HEADER_BYTES
     return Flaw(rule, file, entry[0], place + 20, place + 28, f"queue offset {offset} of {queue} follows {expected - 1}")
@@ -254,20 +254,20 @@ def queue_flaw(task: LogFile, rule: str, folder: str, offset: int, index: int | 
 
 @dataclass(slots=True)
 class TailReport:
-    """What was seen of one derived space without the log: the end (absolute, exclusive) of its bytes that are not zero, its flaws, and
-    where files are missing between others: from where on, and where the next one begins."""
+    """One set of derived files, checked without the log: the end (absolute, exclusive) of its nonzero bytes, its flaws, and where files are
+    missing between others: start of the gap, and start of the next file."""
 
     folder: str
     used: int
     last_file: str
     flaws: list[Flaw]
     first_base: int = 0
-    """Where the first file begins; files before it are missing, or were trimmed."""
+    """The start of the first file; earlier files are missing, or were trimmed."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
 
 def tails(task: LogFile) -> Iterator[TailReport]:
-    """Index files, then every consume queue of a replica: names, lengths, and how far they are written."""
+    """Index files, then every consume queue of a replica: names, sizes, and the end of the written part."""
     yield space_tail(task, f"{task.log_folder}/index", task.index_file_bytes)
     queues = f"{task.root}/consumequeue"
     for topic in names_in(queues):
@@ -277,7 +277,7 @@ def tails(task: LogFile) -> Iterator[TailReport]:
 
 
 def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
-    """Check the files of one derived space and find where its written part ends."""
+    """Check one set of derived files, and find the end of its written part."""
     report = TailReport(folder, 0, f"{0:020d}", [])
     shown = f"{os.path.basename(task.root)}/{folder}"
     files = numbered_files(f"{task.root}/{folder}")
@@ -302,8 +302,8 @@ def space_tail(task: LogFile, folder: str, file_bytes: int) -> TailReport:
 
 
 def _length_and_end(path: str, *, running: bool, file_bytes: int) -> tuple[int, int]:
-    """The length of a file, and its last byte that is not zero, or −1. Of a running replica the latter is −1: its files go on behind what
-    is looked at. One that is just being made there has its length a moment later. Raises OSError."""
+    """The size of a file and its last nonzero byte, or −1. For a running replica the latter is −1, because its files continue behind the
+    checked part. A file that is being created there reaches its full size a moment later. Raises OSError."""
     with open_file(path) as file:
         if not running:
             return file.size, last_nonzero(file, file.size)

@@ -1,6 +1,6 @@
-"""What a replica's small files and consume queues claim about its log, held against the log: synced mark, snapshot, dispatch.
+"""Comparing what a replica's small files and consume queues claim about its log with the log: synced mark, snapshot, dispatch.
 
-Flaws are added to the replica; what they mean is for `compare` to say.
+Flaws are added to the replica; `compare` decides what they mean.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def is_int(value: dict[str, object], key: str) -> bool:
 
 
 def entry(one: Replica, index: int) -> tuple[int, int, int] | None:
-    """(term, end position, chain CRC) of an entry; None when it is damaged or not there."""
+    """(term, end position, chain CRC) of an entry; None if it is damaged or missing."""
     found = None if index in one.broken else locate(one, index)
     return None if found is None else (found.term, found.pos + found.size, found.chain)
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """An entry of a log: where it stands, and what its header says."""
+    """An entry of a log: its position, and the content of its header."""
 
     base: int
     """The file."""
     pos: int
-    """Its place in the whole log."""
+    """The position in the whole log."""
     size: int
     term: int
     chain: int
 
 
 def locate(one: Replica, index: int) -> Located | None:
-    """An entry, damaged or not, by its index unit or else by reading its file; None when it is not there."""
+    """An entry, damaged or not, found by its index unit or else by reading its file; None if it is missing."""
     if not one.sizes[0]:
         return None
     spans = ((r.first_index, r.last_index, r) for r in one.filled)
@@ -68,8 +68,8 @@ def locate(one: Replica, index: int) -> Located | None:
 
 
 def check_mark(one: Replica, others: Sequence[Replica]) -> None:
-    """The synced mark names an entry of the log. If the log ends before it, another replica has to hold the entry that it names; otherwise
-    the mark is a finding, too. A stop in good order leaves the mark at the last entry."""
+    """The synced mark names an entry of the log. If the log ends before it, another replica must hold that entry; otherwise the mark is a
+    finding, too. A clean stop leaves the mark at the last entry."""
     mark, path = one.mark, f"{one.log_folder}/syncedmark"
     if mark is None:
         return
@@ -89,7 +89,7 @@ def check_mark(one: Replica, others: Sequence[Replica]) -> None:
         one.flaws.append(Flaw("mark.end", file, one.last_index + 1, start, end, proof))
         held = {entry(other, mark.index) for other in others}
         if others and (mark.term, mark.end_pos, mark.chain) not in held:
-            # Either the log lost entries that no other replica has, or the mark is wrong: both are named.
+            # Either the log lost entries that no other replica has, or the mark is wrong: report both.
             proof = f"it names entry {mark.index}, {_point((mark.term, mark.end_pos, mark.chain))}: no replica has such an entry"
             one.flaw("mark.log", path, proof, 0, SLOT_FILE_BYTES, mark.index)
     elif mark.index >= 0:
@@ -112,7 +112,7 @@ def check_mark_reaches_end(one: Replica) -> None:
 
 
 def check_point(one: Replica) -> None:
-    """What a running node says of the entry up to which it is looked at is what its log says."""
+    """The log has the entry that a running node describes as the limit of the check."""
     point = one.point
     if point is None or point.index < 0:
         return
@@ -142,14 +142,14 @@ def check_snapshot(one: Replica) -> None:
         return
     index, term, end_pos, chain = (int(value[key]) for key in keys)
     if one.point is not None and index > one.point.index:
-        # Of a later entry than those that are looked at; whether it follows from the log is asked elsewhere.
+        # The snapshot is of a later entry than those checked; whether it follows from the log is checked elsewhere.
         return
     if not one.is_backup:
         _check_kept_units(one)
     if one.log_id is not None and value.get("log_id") != one.log_id:
         one.flaw("snapshot.log", path, f"the snapshot belongs to log {value.get('log_id')}, the replica to {one.log_id}")
     if index > one.last_index:
-        # If the log lost its end, the snapshot may be right up to where the log is known to have reached.
+        # If the log lost its end, the snapshot may be right up to the last known end of the log.
         lost = one.lost_end if index <= max((known for known, _ in one.known_ends), default=-1) else None
         proof = f"index {index} is applied, the log ends with {one.last_index}"
         place = one.shown(path), None, 0, 0
@@ -163,7 +163,7 @@ def check_snapshot(one: Replica) -> None:
 
 
 def check_state(one: Replica) -> None:
-    """What was derived from a log counts as far as the log is intact."""
+    """State derived from a log counts as far as the log is intact."""
     found = one.state
     if found is None:
         return
@@ -178,7 +178,7 @@ def check_state(one: Replica) -> None:
 
 
 def _check_kept_units(one: Replica) -> None:
-    """Of a queue of which everything was trimmed the last unit is kept, and the snapshot repeats it: no message is left that could."""
+    """If all messages of a queue were trimmed, its last unit is kept, and the snapshot repeats it, because no message could."""
     for (topic, queue), low in one.lows.items():
         if low.last is None:
             continue
@@ -198,7 +198,7 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
         for topic, by_queue in (queues.items() if isinstance(queues, dict) else ())
         for queue, offset in (by_queue.items() if isinstance(by_queue, dict) else ())
     }
-    # What was trimmed is counted by the minimum; the log counts on from there.
+    # Trimmed messages are counted by the minimum; the log continues the count.
     wanted: dict[tuple[str, int], int] = {key: low.offset for key, low in one.lows.items()}
     for report in one.filled:
         if report.last_index is not None and report.last_index <= applied:
@@ -210,7 +210,7 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
                     wanted[topic, int(piece.queue[at])] = int(piece.queue_offset[at]) + 1
     for key in sorted({*told, *wanted}):
         if LITE in key[0] and key not in told:
-            # A lite topic vanishes when nothing of it is kept, even while the log still has its messages.
+            # A lite topic vanishes when none of its messages is kept, even while the log still has them.
             continue
         if told.get(key, 0) != wanted.get(key, 0):
             proof = f"the next offset of {key[0]}/{key[1]} is {told.get(key)}, the log says {wanted.get(key, 0)}"
@@ -218,9 +218,9 @@ def _check_next_offsets(one: Replica, applied: int, queues: object) -> None:
 
 
 def same_snapshots(replicas: Sequence[Replica]) -> None:
-    """Snapshots of one version at one index are equal, the older ones included. A snapshot that was derived from its own log is not
-    compared, one that its log contradicts is no measure for others, and the first one of a new version may know less than that of another
-    node."""
+    """Snapshots of one version at one index are equal, including older ones. A snapshot that was verified against its own log is not
+    compared. One that its log contradicts is not a reference for others. The first snapshot of a new version may know less than that of
+    another node."""
     by_index: dict[tuple[int, object], list[tuple[Replica, str]]] = {}
     for one in replicas:
         for file, value in one.snapshots.items():
@@ -239,15 +239,15 @@ def same_snapshots(replicas: Sequence[Replica]) -> None:
 
 
 def _comparable(snapshots: Sequence[Mapping[str, Any]], *, older: bool) -> list[str]:
-    """What equal replicas have in common. Since when a snapshot remembers lapsed leases depends on when its node was upgraded: if an older
-    snapshot is among them, lapsed leases are compared only where that is the same."""
+    """The keys that must be equal. How far back a snapshot remembers lapsed leases depends on when its node was upgraded: with an older
+    snapshot among them, lapsed leases are compared only if that is equal."""
     since = {json.dumps(value["lapsed"].get("since")) if isinstance(value.get("lapsed"), dict) else "" for value in snapshots}
     left_out = {"lapsed"} if older and len(since) > 1 else set()
     return [json.dumps({key: each for key, each in value.items() if key not in left_out}, sort_keys=True) for value in snapshots]
 
 
 def dispatched_too_far(replicas: Sequence[Replica], compared: int) -> None:
-    """No replica dispatches what is not committed. The caller has every voter at hand: else it could not be said that something is not."""
+    """No replica dispatches uncommitted entries. Only for callers that have every voter: otherwise an entry may be committed elsewhere."""
     for one in replicas:
         for report in one.reports:
             for run in report.queues:

@@ -1,4 +1,4 @@
-"""What is known of one broker group while its replicas are held against each other. Values only."""
+"""The results about one broker group while its replicas are compared. Values only."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAJORITY = "majority"
 
 @dataclass(slots=True)
 class GroupResult:
-    """The outcome for one broker group. `compared` is None when nothing could be compared."""
+    """The result for one broker group. `compared` is None if nothing could be compared."""
 
     group: str
     replicas: list[Replica]
     rule: str = MAJORITY
     """What makes an entry committed (docs/format.md §11): a majority, or the members of an in-sync set."""
     proven_by: str | None = None
-    """Of a group whose masters are appointed: the replica whose history is the confirmed one up to the compared index."""
+    """With appointed masters: the replica whose history is the confirmed one up to the compared index."""
     voters: tuple[str, ...] = ()
     learners: tuple[str, ...] = ()
     compared: int | None = None
@@ -29,23 +29,23 @@ class GroupResult:
     missing: tuple[str, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     folds: list[tuple[Finding, Finding]] = field(default_factory=list)
-    """Findings that were not told, each with the failing one that is told in its place and covers its bytes."""
+    """Findings that are not reported, each with the reported failing finding that covers its bytes."""
     reasons: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     divergent: dict[str, int] = field(default_factory=dict)
-    """Replica → first index at which it holds another entry than the majority."""
+    """Replica → first index at which its entry differs from the majority's."""
     given_up: dict[str, str] = field(default_factory=dict)
-    """Replicas that hold entries which an operator gave up when he forced another master → by which record."""
+    """Replicas with entries that an operator gave up by forcing another master → the record of it."""
     moved: set[str] = field(default_factory=set)
-    """Replicas that were written to while they were looked at."""
+    """Replicas that were written to during the audit."""
     excused: set[str] = field(default_factory=set)
-    """Replicas that need not reach the compared index: backups, learners, former members, and those that only lack election records."""
+    """Replicas that need not reach the compared index: backups, learners, former members, and those that lack only election records."""
     former: set[str] = field(default_factory=set)
-    """Who was a member and is none any more: what it left behind ends where it was removed."""
+    """Former members: the files of such a replica end where it was removed."""
     returned: set[str] = field(default_factory=set)
-    """Replicas in a new directory that no membership record names yet: they lost what they had, and have promised nothing since."""
+    """Replicas in a new directory that no membership record names yet: they lost their data, and have made no promises since."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Replicas of a running cluster that could not be looked at → why."""
+    """Replicas of a running cluster that could not be read → why."""
 
     @property
     def proving(self) -> tuple[str, ...]:

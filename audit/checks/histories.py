@@ -1,7 +1,7 @@
-"""The same log file on several replicas, entry by entry: where their histories part, and in which way.
+"""Comparing the same log file on several replicas entry by entry: where and how their histories diverge.
 
-Files that are equal by their edges are not looked at again. What counts as committed is decided by the callers: here a majority (rule
-`majority`), in `confirmed.py` what a replica recorded as confirmed.
+Files whose edges are equal are not read again. The callers decide what counts as committed: here a majority (rule `majority`), in
+`confirmed.py` what a replica recorded as confirmed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64
 
 NEIGHBOURS = 16
-"""So many entries beside a damaged one are tried in its place."""
+"""At most this many entries next to a damaged one are tried in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The entries of one replica in one log file: index, chain CRC (−1 where it is not intact) and place."""
+    """The entries of one replica in one log file: index, chain CRC (−1 if not intact) and place."""
 
     first: int
     chain: I64
@@ -33,7 +33,7 @@ class Table:
 
 
 def read_table(one: Replica, report: LogReport) -> Table:
-    """Look at one log file again, entry by entry; only what the replica holds counts."""
+    """Read one log file again, entry by entry; only entries that the replica holds count."""
     first = report.first_index or 0
     # A damaged first index may claim more entries than the file has room for.
     length = max(min(one.held - first + 1, (report.last_index or 0) - first + 1, report.length // HEADER_BYTES), 0)
@@ -49,7 +49,7 @@ def read_table(one: Replica, report: LogReport) -> Table:
 
 
 def agree_by_majority(result: GroupResult) -> None:
-    """Find the compared index and every replica's first different entry, file by file; files that are equal are not looked at again."""
+    """Find the compared index and every replica's first different entry, file by file; equal files are not read again."""
     named = [one for one in result.replicas if one.name in {*result.voters, *result.learners}]
     members = [one for one in named if not any(flaw.rule == "identity.twice" for flaw in one.flaws)]
     for base in sorted({report.base for one in members for report in one.filled}):
@@ -71,7 +71,7 @@ def agree_by_majority(result: GroupResult) -> None:
 
 def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]]) -> None:
     tables = [read_table(one, report) for one, report in present]
-    # Only numbers that some replica has: a damaged index may be far away from all others.
+    # Only indexes that some replica has: a damaged index may be far from all others.
     numbers = np.unique(np.concatenate([table.first + np.arange(len(table.chain)) for table in tables]))
     chains = np.full((len(tables), len(numbers)), -1, np.int64)
     for row, table in enumerate(tables):
@@ -92,7 +92,7 @@ def _agree_within(result: GroupResult, present: list[tuple[Replica, LogReport]])
 
 
 def first_apart(own: I64, theirs: I64) -> int | None:
-    """The first place from which on two rows of chain CRCs (−1: not intact) differ for good."""
+    """The first place from which on two columns of chain CRCs (−1: not intact) differ permanently."""
     both = (own >= 0) & (theirs >= 0)
     equal = np.flatnonzero(both & (own == theirs))
     different = np.flatnonzero(both & (own != theirs))
@@ -103,9 +103,9 @@ def first_apart(own: I64, theirs: I64) -> int | None:
 def diverge(
     result: GroupResult, one: Replica, report: LogReport, table: Table, other: tuple[Replica, LogReport], theirs: Table, index: int
 ) -> None:
-    """A replica whose own chain is whole holds another entry than the majority from `index` on: say in which way.
+    """Classify a replica whose own chain is intact, but whose entries from `index` on differ from the majority's.
 
-    Entries of another term that it never knew committed are what a deposed leader keeps until it is started again: stale, not divergent.
+    Entries of another term that it never knew to be committed are stale, not divergent: a deposed leader keeps them until its restart.
     """
     if _meet_again(one, other[0], index):
         return
@@ -136,7 +136,7 @@ def _meet_again(one: Replica, other: Replica, index: int) -> bool:
 
 
 def entry_place(one: Replica, index: int) -> tuple[str, int, int]:
-    """File and bytes of an entry; the end of the log when it is not there or cannot be read."""
+    """File and byte range of an entry; the end of the log if it is missing or unreadable."""
     report = next((r for r in one.filled if r.last_index is not None and index <= r.last_index), None)
     if report is not None and report.first_index is not None and index >= report.first_index:
         found = entry(one, index)

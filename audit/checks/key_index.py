@@ -1,8 +1,8 @@
-"""The key index held against the log (docs/format.md §14): every key of every message stands where it is found, and nothing else does.
+"""Comparing the key index with the log (docs/format.md §14): every key of every message has its unit, and there are no other units.
 
-One look for what the position says as a whole, and one for each file, which reads the part of the log that the file is about. The units of
-a file are the keys of the log in their order, so both are gone through side by side. Where the log is damaged, or begins only later, units
-are passed over by the position they name; only their chains can be looked at then. What lies behind the position (§14.3) does not count.
+One look checks the position as a whole; one look per file reads the part of the log that the file covers. The units of a file are the keys
+of the log in order, so both are walked side by side. Where the log is damaged, or begins later, units are skipped by the position they
+name, and only their chains can be checked. Bytes behind the recorded position (§14.3) are ignored.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ FLAWS_MAX = 500
 
 
 def key_looks(task: LogFile) -> list[str]:
-    """What to look at, by name: the whole, and each file that counts."""
+    """The names of the looks: the whole, and each valid file."""
     position = _believed(task)
     return [WHOLE, *(note.name for note in (position.notes if position is not None else ()))]
 
 
 def check_keys(task: LogFile) -> list[Flaw]:
-    """One of `key_looks`, named by the task."""
+    """Run one of `key_looks`, named by the task."""
     if task.name == WHOLE:
         return list(_check_position(task))
     position = _believed(task)
@@ -70,12 +70,12 @@ def _shown(task: LogFile, name: str) -> str:
 
 
 def _is_clean(task: LogFile) -> bool:
-    """Whether the node was stopped: what is on the disk is then what it meant to be there."""
+    """Whether the node was stopped: the disk then has everything that the node wrote."""
     return not exists(f"{task.root}/abort")
 
 
 def _believed(task: LogFile) -> KeyPosition | None:
-    """The position, if there is one that counts: of another log, an index is begun anew."""
+    """The position, if it is valid; an index of another log does not count, because the node starts it again."""
     try:
         position = read_position(task.root)
     except (ValueError, OSError):
@@ -84,7 +84,7 @@ def _believed(task: LogFile) -> KeyPosition | None:
 
 
 def _check_position(task: LogFile) -> Iterator[Flaw]:
-    """The position itself, and which files there are."""
+    """Check the position itself, and the existence of files."""
     path = f"{task.root}/state/keyindex"
     shown = f"{task.group}/state/keyindex"
     clean = _is_clean(task)
@@ -102,7 +102,7 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             yield Flaw("keyindex.position", shown, None, 0, 0, "the file is missing, and there are files of a key index")
         return
     if position.log_id != task.log_id:
-        # After a recovery gave the log a new id, the next start begins the index anew.
+        # After a recovery gave the log a new id, the next start creates a new index.
         if task.log_id and position.log_id not in former_logs(task.root):
             proof = f"it belongs to log {position.log_id}, the replica to {task.log_id}"
             yield Flaw("keyindex.position", shown, None, 0, size_of(path), proof)
@@ -122,7 +122,7 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
             continue
         size = size_of(f"{task.root}/index/{note.name}")
         if size != note.file_bytes:
-            # Nothing of such a file counts.
+            # No byte of such a file counts.
             bounds = 0, max(size, note.file_bytes)
             yield Flaw("file.length", _shown(task, note.name), note.first_index, *bounds, f"{size} bytes instead of {note.file_bytes}")
     if clean:
@@ -134,7 +134,7 @@ def _check_position(task: LogFile) -> Iterator[Flaw]:
 
 
 def _check_last(task: LogFile, position: KeyPosition, shown: str) -> Iterator[Flaw]:
-    """The position has the chain CRC and the store time of the last entry indexed, if the log has that entry."""
+    """The position has the chain CRC and the store time of the last indexed entry, if the log has that entry."""
     last, size = position.next_index - 1, size_of(f"{task.root}/state/keyindex")
     for file, start in needed(_log_files(task), Span(last, last)) if position.chain is not None and last >= 0 else ():
         try:
@@ -157,7 +157,7 @@ def _check_last(task: LogFile, position: KeyPosition, shown: str) -> Iterator[Fl
 
 @dataclass(slots=True)
 class KeyFileCheck:
-    """One file beside its part of the log. `number` is the next unit to be looked at."""
+    """One file and its part of the log. `number` is the next unit to check."""
 
     task: LogFile
     file: AnyFile
@@ -170,7 +170,7 @@ class KeyFileCheck:
     """Units were passed over, so `ahead` may lack some."""
     flaws: list[Flaw] = field(default_factory=list)
     table: NDArray[np.int32] = field(init=False)
-    """Of each slot its newest unit so far."""
+    """The newest unit so far, by slot."""
     bits: NDArray[np.uint32] = field(init=False)
     """The filter so far (§14.2)."""
 
@@ -211,7 +211,7 @@ class KeyFileCheck:
     # --------------------------------------------------------------------------------------------------- units and log
 
     def _go_through(self) -> None:
-        """Every unit, with the log beside it."""
+        """Walk every unit, together with the log."""
         note = self.note
         passed: int | None = note.first_rows
         fresh, last = True, -1
@@ -234,15 +234,15 @@ class KeyFileCheck:
         self._pass_over(None)
         clean = _is_clean(self.task)
         if fresh and clean:
-            # The log goes on with entries that cannot be read.
+            # The log continues with unreadable entries.
             return
-        # If the log lost the entries of these units with a power cut, the next start begins the index anew.
+        # If a power cut removed the entries of these units from the log, the next start creates a new index.
         proof = f"the log has no keys for the last {left} units"
         self.flaws.append(Flaw("keyindex.unit", _shown(self.task, note.name), None, *bounds, proof, torn=not clean))
 
     def _beside(self, entries: Entries, passed: int | None, fresh: bool) -> tuple[int | None, bool]:
-        """The units of some entries. `passed`: how many keys the file before still holds, from the file's first entry on; None once some of
-        these cannot be read. `fresh`: nothing is known of what lies before these entries. Returns both for the entries behind."""
+        """Check the units of some entries. `passed`: how many keys of the file's first entries are in the previous file; None once some of
+        these are unreadable. `fresh`: nothing is known about the entries before these. Returns both values for the next entries."""
         keys = keys_of(entries)
         sound = entries.sound & (entries.index >= self.note.first_index)
         edges = np.flatnonzero(np.diff(sound.astype(np.int8), prepend=0, append=0))
@@ -264,8 +264,8 @@ class KeyFileCheck:
         return passed, fresh if not seen else not bool(sound[-1])
 
     def _held_before(self, pos: I64) -> int:
-        """How many of these keys in front of the first unit the file before holds: those of messages before the one it begins with, and of
-        that one those for which there is no unit here."""
+        """How many of these keys before the first unit are in the previous file: those of messages before this file's first message, and
+        those of that message without a unit here."""
         if self.number > 1:
             return 0
         low, high = map(int, np.searchsorted(pos, [self.note.begin_pos, self.note.begin_pos + 1]))
@@ -274,7 +274,7 @@ class KeyFileCheck:
         return high - min(here, high - low)
 
     def _expect(self, hashes: I64, pos: I64, ms: I64, index: I64) -> None:
-        """The next units are these keys."""
+        """Check that the next units are these keys."""
         note = self.note
         count = min(len(hashes), note.count - self.number)
         seconds = np.clip((ms - note.begin_ms) // 1000, 0, SECONDS_MAX) if note.begin_ms > 0 else np.zeros(len(ms), np.int64)
@@ -310,7 +310,7 @@ class KeyFileCheck:
             self._flaw("keyindex.unit", place + start, place + stop, proof, int(index[at]))
 
     def _chain(self, numbers: I64, hashes: I64) -> I64:
-        """For units in a row the one before each in its slot; notes them in slots and filter."""
+        """For consecutive units, the previous unit of each in its slot; records them in slots and filter."""
         slots = hashes % self.note.slots
         order = np.argsort(slots, kind="stable")
         sorted_slots, sorted_numbers = slots[order], numbers[order]
@@ -327,7 +327,8 @@ class KeyFileCheck:
         return previous
 
     def _pass_over(self, until: int | None) -> None:
-        """Units of messages below a position, or all that are left: what they are about cannot be read, their chains can."""
+        """Skip units of messages below a position, or all remaining ones: their messages are unreadable, but their chains can be
+        checked."""
         note = self.note
         while self.number < note.count:
             found = next(read_key_units(self.file, note, self.number), None)
@@ -366,7 +367,7 @@ class KeyFileCheck:
                 self._flaw("keyindex.slot", place, place + SLOT_BYTES, f"unit {int(stored[at])} instead of {int(wanted[at])}")
 
     def _check_rest(self) -> None:
-        """Unit 0, which is never used, and everything behind the last unit."""
+        """Check unit 0, which is never used, and everything behind the last unit."""
         note = self.note
         for start, end in ((note.unit_at(0), note.unit_at(1)), (note.unit_at(note.count), note.file_bytes)):
             stain = find_stain(self.file, start, end)
@@ -374,7 +375,7 @@ class KeyFileCheck:
                 self._flaw("keyindex.tail", stain.first, stain.last + 1, "bytes that no unit takes are not zero")
 
     def _check_filter(self) -> None:
-        """The filter of a full file; one that is missing is made again by the node."""
+        """Check the filter of a full file; the node rebuilds a missing one."""
         path = f"{self.task.root}/state/bloom/{self.note.name}"
         if not exists(path):
             return

@@ -1,6 +1,6 @@
 """Finding the replicas of a node directory, and reading their small files: identities, marks, hard state, checkpoints, snapshots, peers.
 
-What they say is put into the `Replica`, what is wrong with them becomes flaws. Log files and what was made of them are not looked at here.
+Their content is stored in the `Replica`; errors become flaws. Log files and derived files are not read here.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NAME_KEYS = ("cluster_id", "group", "log_id", "replica", "incarnation", "node")
 NODE_KEYS = {"format_version", "cluster_id", "node", "created_ms"}
 SLOT_LOOKS = 5
 FOUND_FOLDER = "lost+found"
-"""Of a volume that is a file system of its own; only root may look into it."""
+"""The directory of a volume that is a file system of its own; only root may read it."""
 
 
 def find_replicas(directory: str) -> list[Replica]:
-    """The broker groups of a node directory: every folder that holds an identity or an entry log."""
+    """The broker groups of a node directory: every folder that contains an identity or an entry log."""
     replicas = []
     for name in names_in(directory):
         if name == FOUND_FOLDER:
@@ -52,7 +52,7 @@ def find_replicas(directory: str) -> list[Replica]:
 
 
 def open_running(directory: str, group: str, point: Point) -> Replica:
-    """A replica of a running node, as far as the point that its node has described. Raises OSError."""
+    """A replica of a running node, up to the point that its node described. Raises OSError."""
     root = f"{directory}/{group}"
     replica = _open(directory, root, group, [entry for entry in names_in(root) if entry.startswith("dledger-")], point)
     _check_node(directory, [replica])
@@ -72,11 +72,11 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
     replica.log_folder = folder if folder in logs or not logs else logs[0]
     if folder != replica.log_folder and replica.identity is not None:
         replica.flaw("identity.agree", "identity.json", f"it belongs to replica {replica.name}, the log folder is {replica.log_folder}")
-    # Whatever the identity says, the log is that of the node whose name it has.
+    # Whatever the identity says, the log belongs to the node in the name of its folder.
     replica.name = replica.log_folder.removeprefix("dledger-")
     if point is None and exists(f"{directory}/{MANIFEST}"):
         replica.name += SUFFIX
-    # Whatever lies before the point is committed, and has to be there.
+    # Everything before the point is committed, so it must exist.
     replica.clean = point is not None or not exists(f"{root}/abort")
     if replica.identity is None:
         lengths = Counter(size_of(f"{replica.log}/data/{name}") for _, name in numbered_files(f"{replica.log}/data"))
@@ -87,7 +87,7 @@ def _open(directory: str, root: str, group: str, logs: list[str], point: Point |
 
 
 def fingerprint(replica: Replica) -> tuple[object, ...]:
-    """What changes whenever a node works on the directory: to notice that it did so during the audit. Of a running replica, nothing."""
+    """Values that change whenever a node works on the directory, to notice that during the audit. Empty for a running replica."""
     if replica.point is not None:
         return ()
     names = [f"{replica.log}/{name}" for name in ("syncedmark", "hardstate", "checkpoint", "begin")]
@@ -96,7 +96,7 @@ def fingerprint(replica: Replica) -> tuple[object, ...]:
 
 
 def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | None, keys: Sequence[set[str]] = ()) -> dict[str, Any] | None:
-    """`keys`: the sets of keys it may have; none for any."""
+    """Read a sealed JSON file. `keys`: the permitted sets of keys; empty for any."""
     raw = _read(replica, path, shown, missing)
     if raw is None:
         return None
@@ -108,7 +108,7 @@ def _json(replica: Replica, path: str, rule: str, shown: str, missing: str | Non
 
 
 def _read(replica: Replica, path: str, shown: str, missing: str | None = None) -> bytes | None:
-    """A small file; None where there is none, which breaks rule `missing`, or where it cannot be read. Raises PermissionError, NodeLost."""
+    """Read a small file; None if it does not exist, which breaks rule `missing`, or is unreadable. Raises PermissionError, NodeLost."""
     try:
         raw = read_if_there(path)
     except PermissionError:
@@ -122,14 +122,14 @@ def _read(replica: Replica, path: str, shown: str, missing: str | None = None) -
 
 
 def _has_types(value: dict[str, Any]) -> bool:
-    """Whether what an identity file names are names and sizes."""
+    """Whether the values of an identity file have the types of names and sizes."""
     sizes = [value[key] for key in SIZE_KEYS if key in value]
     names = [value[key] for key in NAME_KEYS if key in value]
     return all(type(size) is int and size > 0 for size in sizes) and all(isinstance(name, str) for name in names)
 
 
 def _check_node(directory: str, replicas: list[Replica]) -> None:
-    """node.json concerns all groups of the directory; its flaws are told once, with the first."""
+    """node.json concerns all groups of the directory; its flaws are reported once, with the first group."""
     first = replicas[0]
     if first.is_backup and manifest_of(directory) is None:
         first.flaws.append(Flaw("backup.json", MANIFEST, None, 0, size_of(f"{directory}/{MANIFEST}"), "it does not have its checksum"))
@@ -190,7 +190,7 @@ def _read_small_files(replica: Replica) -> None:
     peers = _json(replica, f"{replica.root}/state/peers.json", "peers.json", "state/peers.json", None, shapes)
     if peers is not None and isinstance(peers["peers"], dict):
         replica.peers = peers["peers"]
-        # Directories that are older than the word say nothing.
+        # Older directories do not have this key.
         replica.vouched = peers.get("vouched") is True if "met_by" in peers else None
         if replica.name in replica.peers:
             replica.flaw("peers.incarnation", "state/peers.json", f"{replica.name} is listed as a peer of its own")
@@ -199,13 +199,13 @@ def _read_small_files(replica: Replica) -> None:
 
 
 def _is_within(replica: Replica, snapshot: dict[str, Any]) -> bool:
-    """Whether a snapshot is of an entry that is looked at."""
+    """Whether a snapshot is of an entry that is checked."""
     applied = snapshot.get("applied_index")
     return replica.point is None or (isinstance(applied, int) and applied <= replica.point.index)
 
 
 def _check_begin(replica: Replica, path: str) -> None:
-    """The snapshot repeats the begin that was decided, once it knows of it."""
+    """The snapshot repeats the decided begin, once it contains it."""
     retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
     if not isinstance(retained, dict) or retained.get("begin_index") != replica.begin.index:
         return
@@ -218,7 +218,7 @@ def _check_begin(replica: Replica, path: str) -> None:
 
 
 def _find_begin(replica: Replica, path: str) -> None:
-    """A trimmed log without a whole begin file: where it begins, the snapshot knows as well, if the files that are left bear it out."""
+    """A trimmed log without an intact begin file: the snapshot also knows the begin, if the remaining files confirm it."""
     retained = replica.snapshot.get("retained") if replica.snapshot is not None else None
     told = {name: retained.get(f"begin_{name}") for name in KEYS} if isinstance(retained, dict) else {}
     found = read_begin({"v": 1, **told})
@@ -231,7 +231,7 @@ def _find_begin(replica: Replica, path: str) -> None:
 
 
 def _check_seed(replica: Replica, path: str, chain: int) -> None:
-    """A whole log whose chain does not begin with its own log id goes on from another one: the record of a recovery has to name it."""
+    """If the chain of an untrimmed log does not start with its own log id, the record of a recovery must name the former log."""
     record = _json(replica, f"{replica.root}/recovery.json", "identity.json", "recovery.json", None)
     former = None if record is None else record.get("former")
     if not isinstance(former, list) or not former or crc(str(former[0]).encode("ascii", "replace")) != chain:
@@ -239,7 +239,7 @@ def _check_seed(replica: Replica, path: str, chain: int) -> None:
 
 
 def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> list[tuple[Any, ...]]:
-    """What the intact slots hold, the one that counts first."""
+    """The content of the intact slots, the current one first."""
     data = _read_slots(replica, name, kind, f"{rule}.missing")
     if data is None:
         return []
@@ -259,7 +259,7 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> l
             places = [used + at for at, byte in enumerate(rest) if byte]
             replica.flaw(f"{rule}.fill", name, "bytes outside the slots are not zero", places[0], places[-1] + 1)
     if newest is not None and all(slot.state == "intact" and slot.sequence == newest.sequence for slot in slots):
-        # Whether the newer value went or the older one, nobody can tell any more.
+        # Whether the newer or the older value was lost cannot be determined.
         proof = f"both slots hold value {newest.sequence}, so one of them lies where another value was written"
         replica.flaw(f"{rule}.slot", name, proof, 0, PAGE + slot_bytes(kind))
     if newest is None:
@@ -268,7 +268,7 @@ def _slots(replica: Replica, name: str, kind: tuple[bytes, Any], rule: str) -> l
 
 
 def _read_slots(replica: Replica, name: str, kind: tuple[bytes, Any], missing: str) -> bytes | None:
-    """A file of two slots. A running node may be writing one while it is read: a slot that stays damaged is damaged."""
+    """Read a file of two slots. A running node may be writing one during the read, so a slot counts as damaged only if it stays so."""
     path = f"{replica.root}/{name}"
     data = _read(replica, path, name, missing)
     for _ in range(SLOT_LOOKS if replica.point is not None else 0):

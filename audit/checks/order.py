@@ -1,8 +1,8 @@
 """Order inside the log: the sequence numbers of native producers through one log file, and the queues of message groups.
 
-A producer's sequence numbers are dense in a broker group's log, in its order, and its epochs never fall (docs/format.md §4.5, §11). What
-one log file says of its producers is put in a row by `replica`. A message group lies in one queue; a topic that gets queues moves it once,
-and nodes that hear of it one after the other may do so once more, so only a group that goes to and fro is a flaw.
+A producer's sequence numbers are dense in a broker group's log, in log order, and its epochs never decrease (docs/format.md §4.5, §11).
+`after_scan` joins the results of the log files. A message group lies in one queue. When a topic gets more queues, the group moves once, and
+nodes that learn of it at different times may cause another move; only a group that moves back and forth is a flaw.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CONFIG_TOPIC = b"rmq_sys_ledgermq_config"
 TOPIC_CODE = tags_code(b"topic")
 MOVES_MAX = 3
 GROUPS_MAX = 1 << 17
-"""Message groups that are remembered at a time; of more the oldest are forgotten."""
+"""Message groups remembered at a time; beyond that the oldest are forgotten."""
 
 
 @dataclass(slots=True)
 class ProducerRun:
-    """One native producer within one log file: its first and its last message there, each with how many sound entries the file has before
-    it."""
+    """One native producer within one log file: its first and its last message there, each with the number of intact entries before it in
+    the file."""
 
     producer: int
     first_sequence: int
@@ -55,7 +55,7 @@ class OrderCheck:
         self._places: dict[tuple[bytes, bytes], list[int]] = {}
         """(topic, message group) → queue, moves."""
         self.unnumbered: list[int] = []
-        """Indexes of messages whose numbers cannot be told."""
+        """Indexes of messages whose numbers are unknown."""
 
     def runs(self) -> list[ProducerRun]:
         return list(self._runs.values())
@@ -83,7 +83,7 @@ class OrderCheck:
             self._follow(columns, rows[mine], int(producer[mine[0]]), epoch[mine], sequence[mine])
 
     def _follow(self, columns: Columns, rows: I64, producer: int, epoch: I64, sequence: I64) -> None:
-        """Messages of one producer in the order of the log."""
+        """Check messages of one producer in log order."""
         run = self._runs.get(producer)
         if run is None:
             first = int(rows[0])
@@ -102,7 +102,7 @@ class OrderCheck:
             previous = columns.place_of(int(rows[at - 1])) if at else (run.last_index, run.last_ordinal, run.last_at)
             lost = index - previous[0] - int(columns.ordinal[row]) + previous[1]
             lost += sum(previous[0] < number < index for number in self.unnumbered)
-            # Messages between them that cannot be read, or whose numbers cannot be told, may have the missing sequence numbers.
+            # Unreadable messages in between, or messages with unknown numbers, may have the missing sequence numbers.
             explained = 0 < int(steps[at]) - 1 <= lost and not falls[at]
             measures = ((self._task.shown, previous[2], place + HEADER_BYTES),) if explained else ()
             self.flaws.append(Flaw("order.producer", self._task.shown, index, place, place + size, proof, measures=measures))
@@ -140,7 +140,7 @@ class OrderCheck:
         self._change(len(changes) - now)
 
     def _change(self, records: int) -> None:
-        """So many topic records lie between: the queues of a topic may be others behind them."""
+        """Note `records` topic records in between: behind them the queues of a topic may differ."""
         if records:
             self._places.clear()
 
@@ -159,12 +159,12 @@ class OrderCheck:
         if known[1] == MOVES_MAX:
             place, size = int(columns.offset[row]), int(columns.size[row])
             names = group.decode("utf-8", "replace"), topic.decode("utf-8", "replace")
-            proof = f"message group {names[0]} of {names[1]} changes its queue again and again"
+            proof = f"message group {names[0]} of {names[1]} changes its queue repeatedly"
             self.flaws.append(Flaw("order.group", self._task.shown, int(columns.index[row]), place, place + size, proof))
 
 
 def wrong_step(producer: int, before: int, sequence: int, fallen: bool) -> str:
-    """What is wrong with a message of a producer that follows another."""
+    """Describe an invalid step from one message of a producer to the next."""
     if fallen:
         return f"producer {producer} goes on in an older epoch, at sequence number {sequence}"
     return f"sequence number {sequence} of producer {producer} follows {before}"
@@ -183,7 +183,7 @@ def numbers_of(data: U8, starts: I64) -> tuple[I64, I64, I64]:
 
 
 def _found(window: bytes, name: bytes) -> I64:
-    """Every place of these bytes."""
+    """All positions of these bytes."""
     places = []
     at = window.find(name)
     while at >= 0:

@@ -1,7 +1,7 @@
-"""The outline of a log: what the headers at the edges of its files say, and how far its index files lead; nothing between is read.
+"""The outline of a log: the headers at the edges of its files, and the entries that its index files lead to; nothing in between is read.
 
-`outline` is the plain function (replica → one report per file) that both engines run: three headers a file. What is reported are stored
-words, believed as they stand; only `scan` recomputes. For the quick comparison (`agreement`), which says that it did not read the bytes.
+`outline` is the plain function (replica → one report per file) that both engines run: three headers per file. It reports stored words
+without verifying them; only `scan` recomputes. For the quick comparison (`agreement`), which states that it did not read the bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ledgermq.audit.reading.walk import LogFile, Progress
 LENGTH_BYTES = 4
 SECTOR = 512
 TAIL_MAX = 64
-"""So many entries at the end are looked at to tell whether they are records of elections."""
+"""At most this many entries at the end are checked for being election records."""
 
 
 def outline(task: LogFile, progress: Progress | None = None) -> list[LogReport]:
-    """One report for each log file of the replica that the task belongs to, in order of position."""
+    """One report per log file of the task's replica, in order of position."""
     folder = f"{task.log_folder}/data"
     names = [(base, name) for base, name in numbered_files(f"{task.root}/{folder}") if base % task.data_file_bytes == 0]
     reports = [_begin(task, base, f"{folder}/{name}") for base, name in names if base >= task.begin_pos]
@@ -60,7 +60,7 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
                 report.flaws.append(Flaw("file.length", report.file, None, bounds[0], bounds[1], proof))
             head = file.pread(HEADER_BYTES + RECORD_FIXED_BYTES, 0)
             if len(head) < HEADER_BYTES + RECORD_FIXED_BYTES or not any(head):
-                # Allocated ahead, or cut off: told above.
+                # Allocated ahead, or truncated, which was reported above.
                 return report
             fields = HEADER.unpack_from(head)
             if fields[0] != ENTRY_MAGIC or fields[4] != base or fields[1] != fields[8] + HEADER_BYTES or fields[1] < ENTRY_BYTES_MIN:
@@ -77,11 +77,11 @@ def _begin(task: LogFile, base: int, path: str) -> LogReport:
 
 
 def _end(task: LogFile, report: LogReport, last: int) -> None:
-    """The last entry of a file: by its index unit, and what its header says."""
+    """The last entry of a file: found by its index unit, with the content of its header."""
     assert report.first_index is not None
     found = header_at(task, last)
     if found is None and last == report.first_index and _is_empty(task, last):
-        # The units of the last file may all be lacking after a kill: its first entry is known by itself.
+        # After a kill the last file may lack all its units: its first entry is known independently.
         report.entries, report.last_index, report.last_intact_index = 1, last, last
         report.last_term, report.end, report.ending = report.first_term, report.first_size, "zero"
         report.last_chain = report.first_chain
@@ -102,13 +102,13 @@ def _end(task: LogFile, report: LogReport, last: int) -> None:
 
 
 def _is_empty(task: LogFile, index: int) -> bool:
-    """Whether the unit of an entry was never written, or its file is not there."""
+    """Whether the unit of an entry was never written, or its file does not exist."""
     place = index * INDEX_UNIT_BYTES
     return not any(read_space(task.index_directory, task.index_file_bytes, place, place + INDEX_UNIT_BYTES))
 
 
 def _leads_to_unwritten(task: LogFile, index: int) -> bool:
-    """Whether the log has, where the unit of an entry points, a sector that was never written: as after a loss of power."""
+    """Whether the log sector to which the unit of an entry points was never written, as after a power cut."""
     start = index * INDEX_UNIT_BYTES
     unit = read_space(task.index_directory, task.index_file_bytes, start, start + INDEX_UNIT_BYTES)
     pos = int.from_bytes(unit[4:12], "big", signed=True)
@@ -120,7 +120,7 @@ def _leads_to_unwritten(task: LogFile, index: int) -> bool:
 
 
 def _last_by_units(task: LogFile, first: int) -> int:
-    """The last entry that the index files lead to, from entry `first` on: units are written in order."""
+    """The last entry, from entry `first` on, that the index files lead to: units are written in order."""
     step = 1
     while header_at(task, first + step) is not None:
         step *= 2
@@ -132,7 +132,7 @@ def _last_by_units(task: LogFile, first: int) -> int:
 
 
 def _elections_from(task: LogFile, first: int, last: int) -> int | None:
-    """From this entry on, up to the last, there are only records of elections; None: the last one is none."""
+    """The first entry of the election records at the end of the log; None if the last entry is not an election record."""
     tail = None
     for index in range(last, max(first, last - TAIL_MAX) - 1, -1):
         found = header_at(task, index)
@@ -146,7 +146,7 @@ def record_at(task: LogFile, pos: int, size: int) -> tuple[bytes, bytes]:
     """The stored topic, if its name is short, and the body of an entry."""
     base = pos - pos % task.data_file_bytes
     with open_file(f"{task.root}/{task.log_folder}/data/{base:020d}") as file:
-        # The size is not verified: it may reach beyond the file.
+        # The size is not verified: it may exceed the file.
         entry = file.pread(max(min(size, file.size - (pos - base)), 0), pos - base)
     body_at = HEADER_BYTES + RECORD_FIXED_BYTES
     at = body_at + int.from_bytes(entry[body_at - LENGTH_BYTES : body_at], "big")

@@ -1,7 +1,7 @@
-"""One replica of one broker group, as far as it is known: what its small files say, the reports of its log files, the flaws found so far.
+"""What is known about one replica of a broker group: its small files, the reports of its log files, and the flaws found so far.
 
-Values and what follows from them at once; no file is opened here. `opening` fills it from the directory, `after_scan` and `evidence`
-look at it, `compare` judges.
+Values and their direct consequences; no file is opened here. `opening` fills it from the directory, `after_scan` and `evidence` check it,
+`compare` judges it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUEUE_FILE_BYTES = 6_000_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The synced mark that counts."""
+    """The current synced mark."""
 
     term: int
     index: int
@@ -40,7 +40,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The entry up to which a running replica is looked at: its node has applied it, and everything derived from it stands in its files."""
+    """The entry up to which a running replica is checked: its node has applied it, and all derived files cover it."""
 
     index: int
     end_pos: int
@@ -62,37 +62,37 @@ class Replica:
     identity: dict[str, Any] | None = None
     mark: Mark | None = None
     older_mark: Mark | None = None
-    """What the other slot holds: it counts where the newer one is torn."""
+    """The content of the other slot: it counts if the newer one is torn."""
     hard_term: int | None = None
     end_hint: int | None = None
     commit: int | None = None
-    """The commit index its checkpoint recorded."""
+    """The commit index in its checkpoint."""
     snapshot: dict[str, Any] | None = None
-    """The newest one that is whole."""
+    """The newest intact snapshot."""
     upgraded: bool = False
-    """Its two snapshots have different versions: what only the newer one knows begins where this replica was when it was upgraded."""
+    """Its two snapshots have different versions: state that only the newer version has starts at the upgrade of this replica."""
     snapshots: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Those that are whole, by their files."""
+    """The intact snapshots, by file."""
     begin: Begin = WHOLE
     peers: dict[str, str] = field(default_factory=dict)
     vouched: bool | None = None
-    """Its directory was found to be one of those that the group began with; None: it has not said."""
+    """Whether its directory is one of those that formed the group; None: not recorded."""
     store_stamps: tuple[int, ...] = ()
     clean: bool = True
     flaws: list[Flaw] = field(default_factory=list)
     reports: list[LogReport] = field(default_factory=list)
     tails: list[TailReport] = field(default_factory=list)
     state: StateReport | None = None
-    """Its state as derived from its log, once that was tried."""
+    """Its state as derived from its log, after that was tried."""
     log_id: str | None = None
     sizes: tuple[int, int, int] = (0, INDEX_FILE_BYTES, QUEUE_FILE_BYTES)
     fingerprint: tuple[object, ...] = ()
     stale_from: int | None = None
     """From this index on it holds entries that the majority replaced before they were committed."""
     point: Point | None = None
-    """Of a running replica. What lies behind it is nobody's business yet."""
+    """For a running replica: the limit of the check."""
     awaited: int | None = None
-    """The marker that its running node had not reached when it was described."""
+    """The marker entry that its running node had not reached when it was described."""
     lost: str = ""
     """Why its node could not be asked any more."""
 
@@ -117,23 +117,23 @@ class Replica:
         return LogFile(self.root, self.group, self.name, self.log_id or "", self.log_folder, name, *self.sizes, deep, seed, begin, end)
 
     def tasks(self, deep: bool = False) -> list[LogFile]:
-        """Its log files; those that an interrupted trim has still to remove are none of them any more."""
+        """Its log files, without those that an interrupted trim has yet to remove."""
         return [self.task(name, deep) for base, name in self.log_files if base % self.sizes[0] == 0 and base >= self.begin.pos]
 
     @property
     def log_files(self) -> list[tuple[int, str]]:
-        """Base and name of the files of its log; of a running replica of those that hold what is looked at."""
+        """Base and name of the files of its log; for a running replica, only files with checked entries."""
         end = None if self.point is None else self.point.end_pos
         return [(base, name) for base, name in numbered_files(f"{self.log}/data") if end is None or base < end]
 
     @property
     def lows(self) -> dict[tuple[str, int], Low]:
-        """What its snapshot says of queues that were trimmed."""
+        """The snapshot's data about trimmed queues."""
         return lows(self.snapshot) if self.begin.index else {}
 
     @property
     def lows_are_exact(self) -> bool:
-        """The snapshot speaks of the very begin that the files have; else a trim was decided that is not carried out yet."""
+        """Whether the snapshot has the same begin as the files; otherwise a trim was decided that is not carried out yet."""
         retained = self.snapshot.get("retained") if self.snapshot is not None else None
         return isinstance(retained, dict) and retained.get("begin_index") == self.begin.index
 
@@ -158,7 +158,7 @@ class Replica:
 
     @property
     def broken(self) -> list[int]:
-        """Indexes at which the log is damaged, as far as they are known."""
+        """Known indexes at which the log is damaged."""
         lost = [
             flaw.index for report in self.reports for flaw in report.flaws if flaw.rule == "entry.unreadable" and flaw.index is not None
         ]
@@ -167,17 +167,17 @@ class Replica:
 
     @property
     def known_ends(self) -> list[tuple[int, int]]:
-        """Index and end position of the last entry that was on stable storage, and of the last one that its running node knows."""
+        """Index and end position of the last entry that was on stable storage, and of the last one known to its running node."""
         return [(known.index, known.end_pos) for known in (self.mark, self.point) if known is not None]
 
     @property
     def cut_short(self) -> bool:
-        """The log ends before what was on stable storage, or is known to its running node."""
+        """The log ends before an entry that was on stable storage, or is known to its running node."""
         return max((index for index, _ in self.known_ends), default=-1) > self.last_index
 
     @property
     def lost_end(self) -> Place | None:
-        """Of a log that is cut short, where the entries should be that it lost, as far as they stood in one file."""
+        """For such a log, where the lost entries should be, as far as they were in one file."""
         index, known = max(self.known_ends, default=(-1, 0))
         if index <= self.last_index:
             return None
@@ -189,19 +189,19 @@ class Replica:
 
     @property
     def ends_whole(self) -> bool:
-        """Stopped in good order, and the log is there up to its own mark: nothing that its directory says of later entries can be true."""
+        """Stopped cleanly, and the log reaches its own mark: what its directory says of later entries cannot be true."""
         stopped = self.clean and self.point is None
         return stopped and self.mark is not None and self.mark.index == self.last_index and self.last_index not in self.broken
 
     @property
     def lost_entries(self) -> int:
-        """How many entries before the last one cannot be read or are not what was written, as far as is known."""
+        """The known number of entries before the last one that are unreadable or damaged."""
         intact = self.entries - sum(len(report.damaged) for report in self.reports)
         return max(len(self.broken), self.last_index + 1 - self.begin.index - intact)
 
     @property
     def held(self) -> int:
-        """The last index this replica can be said to hold: after an unclean stop nothing counts from the first damage above its mark on."""
+        """The last index that this replica holds: after an unclean stop, entries from the first damage above its mark on do not count."""
         intact = max((report.last_intact_index for report in self.reports), default=-1)
         if self.stale_from is not None:
             intact = min(intact, self.stale_from - 1)
@@ -212,14 +212,14 @@ class Replica:
 
     @property
     def known_commit(self) -> int:
-        """The highest index that anything in its directory, or its running node, says was committed."""
+        """The highest index that its directory, or its running node, records as committed."""
         filed = [run.filed_index for report in self.reports for run in report.queues if run.filed_index is not None]
         told = [self.commit, self.applied, None if self.point is None else self.point.index]
         return max([-1, *(index for index in told if index is not None), *filed])
 
     @property
     def applied(self) -> int | None:
-        """What its snapshot covers of the part of the log that is looked at."""
+        """The applied index of its snapshot, limited to the checked part of the log."""
         applied = self.snapshot.get("applied_index") if self.snapshot is not None else None
         if not isinstance(applied, int):
             return None

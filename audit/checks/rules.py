@@ -1,7 +1,7 @@
-"""Every check of the auditor by name: rule id, the class of a finding it makes, and what the rule demands in one line.
+"""Every check of the auditor by name: rule id, the class of its findings, and the requirement in one line.
 
-Only names and the two value types that carry them live here; the checks themselves live where the bytes are read. A rule that is not in the
-table cannot be reported.
+Only names and the two value types that carry them live here; the checks live where the bytes are read. A rule that is not in the table
+cannot be reported.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ NEXT_STEP = {
 }
 
 CLIENT_STEP = {
-    "client.lost": "Keep all directories and the receipts: an acknowledged message is gone; look for a further copy of the log.",
-    "client.twice": "Keep all directories: one message stands twice in the log, and consumers met it twice.",
-    "client.order": "Keep all directories and the clients' files: messages changed their order on their way.",
+    "client.lost": "Keep all directories and the receipts: an acknowledged message is gone; look for another copy of the log.",
+    "client.twice": "Keep all directories: one message is in the log twice, and consumers received it twice.",
+    "client.order": "Keep all directories and the clients' files: messages changed their order.",
     "client.receipt": "Check the receipts with `ledgermq receipts verify`; if they are true, the log was changed: keep all directories.",
-    "client.phantom": "Keep all directories and the clients' files: a consumer had what the log does not hold.",
-    "client.redelivered": "Compare with the consumer group's delivery records in the log; messages were worked on again.",
+    "client.phantom": "Keep all directories and the clients' files: a consumer received a message that the log does not hold.",
+    "client.redelivered": "Compare with the consumer group's delivery records in the log; messages were processed again.",
     "client.delivery": "Correct the program that wrote this file of deliveries.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One check: the class its findings have unless the circumstances say otherwise, and its meaning."""
+    """One check: the class of its findings, unless the circumstances change it, and its meaning."""
 
     id: str
     klass: str
@@ -199,8 +199,8 @@ class Flaw:
     """A broken rule at a place, before the circumstances (synced mark, peers, clean stop) decide what it means.
 
     `file` is a path under the node directory; bytes `byte_from` … `byte_to` − 1 of it are concerned. `index` is the first entry concerned.
-    `torn`: a write cut short by a crash could have left this. `measures`: the places that the
-    bytes were held against, if damage there would explain the flaw: then a finding there replaces it (`verdicts`).
+    `torn`: a write that a crash interrupted could have left this. `measures`: the places that the bytes were compared with, if damage there
+    would explain the flaw; a finding there then replaces it (`verdicts`).
     """
 
     rule: str
@@ -218,7 +218,7 @@ class Flaw:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A flaw with its verdict. `fails` is False for what ordinary recovery removes; everything else makes the audit FAIL."""
+    """A flaw with its verdict. `fails` is False for what ordinary recovery removes; every other finding makes the audit FAIL."""
 
     klass: str
     replica: str
@@ -228,7 +228,7 @@ class Finding:
 
     @property
     def next_step(self) -> str:
-        """What to do about it."""
+        """The operator's next step."""
         return CLIENT_STEP.get(self.flaw.rule, NEXT_STEP[self.klass])
 
     @property
@@ -254,8 +254,8 @@ class Finding:
 
 
 def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
-    """Join runs of the same rule over consecutive entries of a file: a writer that is wrong everywhere is one finding, not a million. Of
-    more than `limit` the others of a rule in a file are one flaw that covers them all."""
+    """Join runs of the same rule over consecutive entries of a file, so that a systematic writer error is one finding, not a million.
+    Beyond `limit` flaws, the others of a rule in a file become one flaw that covers them all."""
     joined: list[Flaw] = []
     counts: list[int] = []
     last: dict[tuple[object, ...], tuple[int, int]] = {}
@@ -280,12 +280,12 @@ def coalesce(flaws: Sequence[Flaw], limit: int) -> list[Flaw]:
 
 
 def _over(one: Flaw, other: Flaw) -> Flaw:
-    """The first flaw at the bytes of both."""
+    """The first flaw, extended to the bytes of both."""
     return replace(one, byte_from=min(one.byte_from, other.byte_from), byte_to=max(one.byte_to, other.byte_to))
 
 
 def _summed(flaws: Sequence[Flaw]) -> list[Flaw]:
-    """One flaw for each rule and file, as strict as the strictest: of the first entry, torn only if all are."""
+    """One flaw per rule and file, as strict as the strictest: of the first entry, torn only if all are."""
     sums: dict[tuple[str, str], list[Flaw]] = {}
     for flaw in flaws:
         sums.setdefault((flaw.rule, flaw.file), []).append(flaw)

@@ -1,7 +1,7 @@
 """Checking one log file on its own: every entry's header, both CRCs, its record, its index unit and its consume queue unit.
 
-`scan` is the plain function (file → report) that both engines run; what crosses to the caller is small: one report per file. What needs
-more than one file (chain and index across files, the end of the log, other replicas) is left to `replica` and `compare`.
+`scan` is the plain function (file → report) that both engines run; only a small report per file is returned. Checks that need more than one
+file (chain and index across files, the end of the log, other replicas) are in `after_scan` and `compare`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ELECTION_CODES = (tags_code(b"term-start"), tags_code(b"forced"))
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """The chain of one piece, entry by entry: what goes in, what came before, what came out, and what is believed so far."""
+    """The chain of one piece, per entry: the input, the word before, the computed word, and the word accepted so far."""
 
     inputs: bytes
     before: list[int]
@@ -60,7 +60,7 @@ class _Links:
 
 @dataclass(slots=True)
 class LogReport:
-    """What is known about one log file after the scan; plain values, so that it can cross process borders as JSON."""
+    """What is known about one log file after the scan; plain values, so that it can cross process boundaries as JSON."""
 
     file: str
     base: int
@@ -72,9 +72,9 @@ class LogReport:
     last_term: int = 0
     first_size: int = 0
     prev_chain: int | None = None
-    """The chain value that the first entry was checked against; None: unchecked."""
+    """The chain value against which the first entry was checked; None: unchecked."""
     first_input: str = ""
-    """Header[0:36] and body CRC of the first entry, in hex, to check its chain CRC with."""
+    """Header[0:36] and body CRC of the first entry, in hexadecimal, for checking its chain CRC."""
     first_chain: int = 0
     first_store_ms: int = 0
     last_store_ms: int = 0
@@ -87,21 +87,21 @@ class LogReport:
     ending: str = "zero"
     memberships: list[tuple[int, str]] = field(default_factory=list)
     elections: list[tuple[int, str]] = field(default_factory=list)
-    """Index and body of every record by which a term began, or a master was forced."""
+    """Index and body of every record that began a term, or forced a master."""
     trims: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every trim record."""
     seals: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every seal record."""
     sha256: str = ""
-    """Of a file that ends in a blank, where bytes are compared (`--deep`): the digest as it is sealed."""
+    """For a file that ends in a blank, if bytes are compared (`--deep`): the digest in the form of a seal."""
     resets: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every record by which an operator moved a consumer group."""
     sound: int = 0
-    """How many entries are sound (`Columns`)."""
+    """The number of intact entries (`Columns`)."""
     last_sound_term: int | None = None
-    """The term of the last entry that is proven."""
+    """The term of the last proven entry."""
     unnumbered: list[int] = field(default_factory=list)
-    """Indexes of sound messages whose producer and sequence number cannot be told."""
+    """Indexes of intact messages whose producer and sequence number are unknown."""
     queues: list[derived.QueueRun] = field(default_factory=list)
     producers: list[ProducerRun] = field(default_factory=list)
     flaws: list[Flaw] = field(default_factory=list)
@@ -114,11 +114,11 @@ class LogReport:
 PACKINGS = (0x101, 0x201)
 """SYSFLAGs of compressed bodies: LZ4, ZSTD."""
 OLD_PACKING = 0x301
-"""zlib: of imported messages, and of what is made of them. No native message has it."""
+"""zlib: in imported messages, and in messages made from them. No native message has it."""
 
 
 class Scan:
-    """One pass over one log file. Iterate `columns()`; afterwards `report` is complete."""
+    """One pass over one log file. Iterate over `columns()`; afterwards `report` is complete."""
 
     def __init__(self, task: LogFile, progress: Progress | None = None) -> None:
         self.task = task
@@ -133,7 +133,7 @@ class Scan:
         self._term = 0
 
     def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
-        """Read the file; every piece is checked before it is handed out. An OSError becomes a flaw and ends the pass."""
+        """Read the file; every piece is checked before it is yielded. An OSError becomes a flaw and ends the pass."""
         report = self.report
         try:
             file = open_file(self.task.path)
@@ -214,7 +214,8 @@ class Scan:
         return np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
 
     def _hint(self, piece: Piece) -> int | None:
-        """The chain value before a piece that does not follow another: the seed, or what the index says is the entry before this file."""
+        """The chain value before a piece that follows no other: the seed, or the word of the previous file's last entry, found by the
+        index."""
         index = int(piece.rows["index"][0])
         if piece.start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
@@ -227,7 +228,7 @@ class Scan:
         self._flaws.append(Flaw(rule, self.task.shown, index, place + start, place + end, proof, torn))
 
     def _check_headers(self, piece: Piece) -> tuple[I64, Flags]:
-        """The indexes the entries must have, and which headers have a field that is wrong by itself."""
+        """The indexes that the entries must have, and which headers have a field that is wrong by itself."""
         rows, count, sizes = piece.rows, piece.count, piece.sizes
         index = self._true_indexes(piece)
         pos = self.task.base + piece.start + piece.offsets
@@ -250,7 +251,7 @@ class Scan:
         return index, flawed
 
     def _true_indexes(self, piece: Piece) -> I64:
-        """What the index fields should be: they count up by one; a field only its own entry believes is wrong; a lasting jump is a gap."""
+        """The correct index fields: they count up by one; a deviation of a single field is an error, a lasting jump is a gap."""
         index: I64 = piece.rows["index"].astype(np.int64)
         total = len(index)
         last = self.report.last_index
@@ -277,7 +278,7 @@ class Scan:
     def _check_chain(
         self, piece: Piece, index: I64, body_crcs: U32, inputs: bytes, previous: int | None, flawed: Flags
     ) -> tuple[Flags, Flags]:
-        """Recompute the chain with the stored value before each entry, and tell damage of body, header and both CRC words apart. Returns
+        """Recompute the chain with the stored value before each entry, and distinguish damage of body, header and both CRC words. Returns
         which entries are intact, and which are proven (see `Columns`)."""
         rows, count = piece.rows, piece.count
         stored = rows["chain_crc"].astype(np.int64)
@@ -289,7 +290,7 @@ class Scan:
         good = calculated == stored
         same_body = rows["body_crc"] == body_crcs
         if previous is None:
-            # The value before this entry is not known: only the body can be checked. `after_scan` checks the link across files.
+            # The value before this entry is unknown: only the body can be checked. `after_scan` checks the link across files.
             good[0] = same_body[0]
             if piece.start:
                 self._unlinked(piece, int(index[0]))
@@ -301,7 +302,7 @@ class Scan:
         return link.intact[:count], link.proven[:count]
 
     def _unlinked(self, piece: Piece, index: int) -> None:
-        """Only a peer can confirm the header of an entry behind a place that cannot be read. Without a peer that place is the finding."""
+        """Only a peer can confirm the header of an entry behind an unreadable place. Without a peer that place is the finding."""
         start, size = piece.start, int(piece.sizes[0])
         proof = "the entry before it cannot be read, so nothing continues to this one"
         flaw = Flaw("entry.chain", self.task.shown, index, start, start + size, proof, torn=True)
@@ -321,7 +322,7 @@ class Scan:
                 link.good[at] = link.good[at + 1] = link.intact[at] = link.intact[at + 1] = True
                 proof = f"the word is {stored:08x}, the chain goes on from {calculated:08x}"
                 self._flaw(piece, at, index, "entry.chain-word", 36, 40, proof)
-                # Whoever compares replicas compares what the entry says, not the damaged word.
+                # The comparison of replicas uses the entry's content, not the damaged word.
                 piece.rows["chain_crc"][at] = calculated
         if link.good[at]:
             if has != wants:
@@ -334,13 +335,13 @@ class Scan:
         elif authentic and link.flawed[at]:
             link.proven[at] = True
         else:
-            # The body may have been altered together with its bodyCrc: nothing of this entry is proven.
+            # The body may have been altered together with its bodyCrc: no part of this entry is proven.
             rule = "chain.seed" if at == 0 and piece.start == 0 and self.task.base == self.task.begin_pos else "entry.chain"
             self._flaw(piece, at, index, rule, 0, size, f"the chain CRC is {stored:08x}, recomputed {calculated:08x}")
 
     def _mended(self, piece: Piece, at: int, index: int) -> bytes:
-        """The first 36 bytes of a header with the fields that `_check_headers` found wrong put right: where the chain continues over these,
-        nothing else of the header is wrong."""
+        """The first 36 bytes of a header, with the fields corrected that `_check_headers` found wrong: if the chain continues over these
+        bytes, the rest of the header is right."""
         row, pos = piece.rows[at], self.task.base + piece.start + int(piece.offsets[at])
         return HEADER.pack(ENTRY_MAGIC, int(piece.sizes[at]), index, int(row["term"]), pos, int(row["channel"]), 0, 0, 0)[:36]
 
@@ -376,9 +377,9 @@ class Scan:
         return columns
 
     def _check_records(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> None:
-        """The rules of a record, for proven entries only: elsewhere the damage itself is the finding."""
+        """Check the rules of a record, for proven entries only; elsewhere the damage itself is the finding."""
         pos = self.task.base + columns.offset
-        # Term 0 has no leader: what it holds besides the first members was imported, and keeps these fields.
+        # Term 0 has no leader: except for the first membership record, its entries were imported, and keep these fields.
         constant = ((rows["born_host"] != 0) | (rows["reconsume_times"] != 0)) & (columns.term > 0)
         packed = rows["sys_flag"].astype(np.int64)
         flagged = self._odd_flags(piece, rows, columns, parts)
@@ -413,8 +414,8 @@ class Scan:
                     self._flaw(piece, at, int(columns.index[at]), "record.properties", place, int(piece.sizes[at]), proof, torn=False)
 
     def _odd_flags(self, piece: Piece, rows: NDArray[np.void], columns: Columns, parts: Parts) -> Flags:
-        """Records whose FLAG is neither 0 nor that of the next message of a frame with a native id. Behind a damaged entry, or at the begin
-        of a piece, nothing is known of the one before."""
+        """Records whose FLAG is neither 0 nor that of the next message of a frame with a native id. Behind a damaged entry, or at the start
+        of a piece, the previous record is unknown."""
         flags = rows["flag"].astype(np.int64)
         odd: Flags = columns.proven & (flags < 0)
         if flags.any():
@@ -427,7 +428,7 @@ class Scan:
         return odd
 
     def _check_order(self, piece: Piece, columns: Columns) -> None:
-        """Terms and store times never fall from one proven entry to the next."""
+        """Terms and store times never decrease from one proven entry to the next."""
         rows = np.flatnonzero(columns.proven)
         if not len(rows):
             return
@@ -462,7 +463,7 @@ class Scan:
             self.report.resets += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
 
     def _note_elections(self, piece: Piece, columns: Columns) -> None:
-        """Who began which term, and where the run of such records at the end of the file begins."""
+        """Record which leader began which term, and where the run of such records at the end of the file begins."""
         raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
         chosen = columns.sound & raft[columns.topic_of] & np.isin(columns.tags_code, ELECTION_CODES)
         self.report.elections += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]

@@ -1,7 +1,7 @@
-"""Recorded digests of sealed log files, held against what is there: the file's edges, its bytes (`--deep`), and what a node noted itself.
+"""Comparing recorded digests of sealed log files with the files: their edges, their bytes (`--deep`), and the node's own notes.
 
-A seal record says, with the word of a majority, what a complete file held when the next one began. It is the only witness that speaks of
-bytes and is no neighbour of them: a history that was written anew with all its CRCs, on every replica alike, is seen by it alone.
+A seal record states, confirmed by a majority, what a complete file held when the next one began. It is the only evidence about bytes that
+is not stored next to them: only a seal detects a history that was rewritten with all its CRCs, equally on every replica.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIGESTS = "state/digests"
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """What a record says of one file."""
+    """The content of a seal record about one file."""
 
     first: int
     last: int
@@ -32,7 +32,8 @@ class Seal:
 
 
 def seals_of(result: GroupResult) -> dict[int, Seal]:
-    """By the position of the file: what the log says up to the compared index, or else a snapshot up to there. The first record stands."""
+    """Seals by the position of the file: from the log up to the compared index, or else from a snapshot up to there. The first record
+    counts."""
     found: dict[int, Seal] = {}
     limit = -1 if result.compared is None else result.compared
     for value in _records(result, limit):
@@ -44,9 +45,9 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
 
 
 def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
-    """Seal records: first from the log in its order, up to the compared index, then from snapshots, which remember those of trimmed files.
-    Each as most replicas have it; where two versions are equally frequent, neither counts."""
-    # Of another history than the majority's, nothing is a record.
+    """Seal records: first from the log in order, up to the compared index, then from snapshots, which keep those of trimmed files. Each in
+    the version of most replicas; if two versions are equally frequent, neither counts."""
+    # Records of a history other than the majority's do not count.
     ends = [(one, result.divergent.get(one.name, limit + 1) - 1) for one in result.replicas]
     in_log: dict[int, Counter[str]] = {}
     for one, end in ends:
@@ -76,7 +77,7 @@ def _usual(told: Counter[str]) -> str:
 
 
 def check_seals(result: GroupResult) -> None:
-    """Hold the records of a compared group against its files; after everything else was judged."""
+    """Compare the seals of a judged group with its files."""
     seals = seals_of(result)
     for one in result.replicas:
         for flaw in check_records(one, seals):
@@ -92,13 +93,13 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
         if seal is None or report.last_index is None:
             continue
         if report is one.filled[-1] and report.last_index < seal.last:
-            # It ends before the file was complete: a replica that lags, or a backup. What it lost, others tell.
+            # The log ends before the file was complete: a replica that lags, or a backup. Losses are reported elsewhere.
             continue
         found = report.first_index, report.last_index, report.base + report.end
         if found != (seal.first, seal.last, seal.end):
             sealed = f"sealed with entries {seal.first} to {seal.last} up to position {seal.end}"
             proof = f"{sealed}; here {found[0]} to {found[1]} up to {found[2]}"
-            # If the file lacks entries, or some cannot be read, another finding names bytes between both ends.
+            # If the file lacks entries, or some are unreadable, another finding names bytes between both ends.
             ends = sorted((report.end, seal.end - report.base))
             places = [(report.file, 0, report.first_size)] if report.first_index in report.damaged else []
             places += [(report.file, report.last_at, ends[1])] if found[2] != seal.end or report.last_index in report.damaged else []
@@ -107,7 +108,7 @@ def check_records(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
 
 
 def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
-    """What the node itself computed of its files: 32 bytes instead of all of them. For whoever does not read the bytes."""
+    """Check the digests that the node itself computed of its files: 32 bytes per file, for audits that do not read the bytes."""
     noted = read_sealed_json(f"{one.root}/{DIGESTS}")
     flaws = []
     digests = noted.get("digests") if noted is not None and noted.get("log_id") == one.log_id else None
@@ -120,8 +121,8 @@ def check_notes(one: Replica, seals: Mapping[int, Seal]) -> list[Flaw]:
 
 
 def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
-    """The bytes of complete files (reports with a digest) against the records. Differences that other findings cover are not told twice. If
-    no replica has the sealed bytes, it is not known which bytes differ."""
+    """Compare the bytes of complete files (reports with a digest) with the records. Differences that other findings cover are not repeated.
+    If no replica has the sealed bytes, it is unknown which bytes differ."""
     for base, seal in sorted(seals.items()):
         reports = [(one, report) for one in result.replicas for report in one.reports if report.base == base and report.sha256]
         wrong = [(one, report) for one, report in reports if report.sha256 != seal.sha256]
@@ -131,7 +132,7 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
         for one, report in wrong:
             proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
             flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
-            # The same other bytes on a majority are another history, unless they are known to be damaged.
+            # If a majority has the same different bytes, it is another history, unless they are known to be damaged.
             damaged = any(f.fails and f.replica == one.name and f.flaw.file == report.file for f in result.findings)
             klass = DIVERGENCE if rewritten and report.sha256 == usual[0][0] and not damaged else BIT_ROT
             finding = Finding(klass, one.name, result.group, flaw)

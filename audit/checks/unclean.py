@@ -1,8 +1,8 @@
-"""What a node that was not stopped in good order may leave behind, told from damage: the one place that excuses a flaw.
+"""What a node that was not stopped cleanly may leave behind, as opposed to damage: the only module that excuses a flaw.
 
-A kill leaves what had been written; a power cut leaves, of everything that was not synced, any subset of 512-byte sectors, the others as
-they were before: zero. Each kind of file has its own point up to which all of it had to be on the disk. What is wrong below that point is
-damage, and so is a byte that no unwritten sector explains. Nothing here looks at replicas that were stopped in good order, or that run.
+A kill leaves everything written so far. A power cut leaves, of the unsynced bytes, any subset of 512-byte sectors; the others keep their
+former content, zero. For each kind of file there is a point up to which all bytes had to be on disk. A flaw below that point is damage, and
+so is any byte that no unwritten sector explains. Replicas that were stopped cleanly, or that are running, are not considered here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY_INDEX_RULES = tuple(rule for rule in RULES if rule.startswith("keyindex."))
 
 
 def excuse(one: Replica, flaw: Flaw, compared: int | None, peers: Sequence[Replica]) -> str | None:
-    """Why a flaw is what ordinary recovery removes; None when it is damage. `peers`: replicas that hold the place intact."""
+    """Why ordinary recovery removes a flaw; None if it is damage. `peers`: replicas that hold the place intact."""
     if one.clean:
         return None
     marked = -1 if one.mark is None else one.mark.index
@@ -46,7 +46,7 @@ def excuse(one: Replica, flaw: Flaw, compared: int | None, peers: Sequence[Repli
 
 
 def _in_file_of_mark(one: Replica, index: int) -> bool:
-    """Index units are synced with the first sync after the log went on to its next file, and the mark follows in a later one."""
+    """Index units are synced with the first sync after the log continued in its next file; the mark follows in a later sync."""
     if one.mark is None or one.mark.index < 0 or not one.sizes[0]:
         return True
     last = one.mark.end_pos - 1
@@ -61,12 +61,12 @@ def _is_zero(one: Replica, flaw: Flaw) -> bool:
 
 
 def _unwritten(one: Replica, flaw: Flaw, peers: Sequence[Replica]) -> bool:
-    """Whether a damaged place of the log differs from an intact peer in nothing but sectors that are zero, or zero from the first different
-    byte on: that is how the log left the sector when it ended there."""
+    """Whether a damaged place of the log differs from an intact peer only in sectors that are zero, or zero from the first different byte
+    on: this is a sector as it was when the log ended there."""
     if not peers or not flaw.file.startswith(one.shown(f"{one.log_folder}/data/")):
         return False
     name = flaw.file.rpartition("/")[2]
-    # Of what stands behind the end only the bytes that are not zero are named.
+    # For bytes behind the end, a flaw names only the nonzero ones.
     rests = [(report.end, report.length) for report in one.reports if report.file == flaw.file and flaw.rule == "tail.zero"]
     start, end = (*rests, (flaw.byte_from, flaw.byte_to))[0]
     differ = False

@@ -1,11 +1,11 @@
-"""What every flaw of a replica means once its group was compared: ordinary after a crash, damage, or undecidable; and where exactly.
+"""The meaning of every flaw of a replica after its group was compared: normal after a crash, damage, or undecidable; and the exact place.
 
-Damage of the log is narrowed down to the bytes that differ from an intact peer's. A flaw of which no byte differs has its cause in what it
-was held against: it is moved there.
+Damage of the log is narrowed to the bytes that differ from an intact peer's. If no byte of a flaw differs, its cause is in the bytes that
+it was compared with, and it is moved there.
 
-The law of this module, which alone leaves findings out: a finding is left out only for another one of the same replica that is reported and
-fails, and that covers the same bytes, or lies on what these bytes were held against (`Flaw.measures`). `GroupResult.folds` keeps every such
-pair; the tests hold them against the findings of every audit that they run.
+The law of this module, which is the only one to omit findings: a finding is omitted only in favour of another one of the same replica that
+is reported and fails, and that covers the same bytes, or lies on the bytes that these were compared with (`Flaw.measures`).
+`GroupResult.folds` keeps every such pair; the tests check them against the findings of every audit that they run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.decode import I64
 
 CHAINED = ("entry.chain", "chain.seed")
-"""Rules that hold an entry against the chain word before it, which may be the one that is damaged."""
+"""Rules that compare an entry with the chain word before it, which may itself be damaged."""
 CHECKED = (*CHAINED, "entry.body", "entry.body-crc", "entry.chain-word")
-"""Rules that hold parts of an entry against each other: each part may have been altered so that it speaks against another one."""
+"""Rules that compare parts of an entry with each other: any part may have been altered so that it contradicts another."""
 PROVEN = ("entry.body-crc", "entry.body-size", "entry.chain-word")
-"""Rules of words that may be rotten though the chain proves their entry."""
+"""Rules about words that may be damaged although the chain proves their entry."""
 CHAIN_WORD = (36, 40)
 HISTORIES = "replica."
-"""Rules that say that entries are others, from the named one on."""
+"""Rules that mean other entries from the named one on."""
 
 
 def settle(result: GroupResult) -> None:
-    """Make findings of all flaws of all replicas."""
+    """Turn the flaws of all replicas into findings."""
     witnesses = [_Witness(one, result.divergent.get(one.name)) for one in result.replicas]
     for witness in witnesses:
         _Settling(result, witness.replica, [other for other in witnesses if other is not witness]).run()
@@ -48,8 +48,8 @@ def covers(finding: Finding, flaw: Flaw) -> bool:
 
 
 def answers(finding: Finding, flaw: Flaw) -> bool:
-    """Whether a finding of the same replica replaces a flaw: it covers the flaw's bytes, or it lies on what they were held against. A
-    measure that is the flaw's own place has to be covered."""
+    """Whether a finding of the same replica replaces a flaw: it covers the flaw's bytes, or lies on the bytes that they were compared with.
+    A measure that is the flaw's own place must be covered."""
     own = flaw.file, flaw.byte_from, flaw.byte_to
     return covers(finding, flaw) or any(_lies_on(finding.flaw, place) for place in flaw.measures if place != own)
 
@@ -60,7 +60,7 @@ def _lies_on(flaw: Flaw, place: Place) -> bool:
 
 
 def tell(result: GroupResult, finding: Finding) -> None:
-    """Add a finding to those that are settled, unless one of them answers for it."""
+    """Add a finding, unless an earlier one replaces it."""
     settled = (other for other in result.findings if other.fails and other.replica == finding.replica)
     told = next((other for other in settled if answers(other, finding.flaw)), None) if finding.flaw.measures else None
     if told is None:
@@ -70,7 +70,7 @@ def tell(result: GroupResult, finding: Finding) -> None:
 
 
 def tell_difference(result: GroupResult, finding: Finding, one: Replica, peer: Replica, end: int) -> None:
-    """Tell of a log file whose first `end` bytes differ from a peer's, as far as no other finding covers the bytes that differ."""
+    """Report a log file whose first `end` bytes differ from a peer's, unless other findings cover the bytes that differ."""
     failing = [other for other in result.findings if other.fails and other.replica == one.name and other.flaw.file == finding.flaw.file]
     told: dict[int, list[int]] = {}
     open_bytes: list[int] = []
@@ -102,14 +102,14 @@ def _narrowed(finding: Finding, start: int, end: int, proof: str = "") -> Findin
 
 @dataclass(slots=True)
 class _Witness:
-    """What a replica is worth as a peer: where its log is intact."""
+    """A replica as a peer: where its log is intact."""
 
     replica: Replica
     divergent: int | None
     held: int = field(init=False)
     broken: frozenset[int] = field(init=False)
     flawed: dict[str, I64] = field(init=False)
-    """By the name of a log file, the bytes that flaws concern, as rows of begin and end, and whether the chain proves the entry."""
+    """By the name of a log file, the bytes of flaws as rows of begin and end, and whether the chain proves the entry."""
 
     def __post_init__(self) -> None:
         one = self.replica
@@ -122,8 +122,8 @@ class _Witness:
         self.flawed = {name: np.array(rows, np.int64) for name, rows in places.items()}
 
     def holds(self, flaw: Flaw, *, proven: bool = False) -> bool:
-        """Whether the place of a flaw is intact here, and of the history that the majority has. `proven`: rotten words do not count where
-        the chain proves their entry."""
+        """Whether the place of a flaw is intact here, and of the majority's history. `proven`: damaged words do not count where the chain
+        proves their entry."""
         if flaw.index is None or self.divergent is not None or self.held < flaw.index or flaw.index in self.broken:
             return False
         rows = self.flawed.get(flaw.file.rpartition("/")[2])
@@ -155,13 +155,13 @@ class _Settling:
             self._settle(flaw)
         left = [flaw for flaw in self._waiting if not self._fold(flaw)]
         for flaw in left:
-            # A flaw that follows from no finding is one itself, and later flaws may follow from it.
+            # A flaw that no finding replaces becomes a finding, and may replace later flaws.
             if not self._fold(flaw):
                 self._add(flaw)
         self._result.findings += self._findings
 
     def _settle(self, flaw: Flaw) -> None:
-        """Tell of a flaw at its place, or note that it may follow from another one."""
+        """Report a flaw at its place, or record that it may follow from another."""
         peers = self._intact(flaw)
         if self._excuse(flaw, peers) is not None:
             self._add(flaw, peers)
@@ -174,7 +174,7 @@ class _Settling:
         if before is not None:
             self._waiting.append(before)
         if narrowed is not None and narrowed is not flaw:
-            # Bytes that differ from a peer's are a finding whatever else is damaged.
+            # Bytes that differ from a peer's are a finding, whatever else is damaged.
             self._add(replace(narrowed, measures=()), peers)
         elif narrowed is not None or before is None:
             self._offer(flaw)
@@ -193,7 +193,8 @@ class _Settling:
         self._by_file.setdefault(finding.flaw.file, []).append(finding)
 
     def _fold(self, flaw: Flaw) -> bool:
-        """Leave a flaw out for a finding that replaces it. If that one is excused, so is a flaw behind it: nothing counts from there on."""
+        """Omit a flaw in favour of a finding that replaces it. If that finding is excused, so is a flaw behind it: nothing counts from
+        there on."""
         files = dict.fromkeys((flaw.file, *(file for file, _, _ in flaw.measures)))
         answering = [finding for file in files for finding in self._by_file.get(file, ()) if answers(finding, flaw)]
         for finding in answering:
@@ -229,7 +230,7 @@ class _Settling:
         return BIT_ROT if flaw.rule == "chain.seed" and peers else RULES[flaw.rule].klass
 
     def _is_rot(self, flaw: Flaw, peers: list[Replica]) -> bool:
-        """Whether a flaw is damage of bytes of the log, as a class and by its place."""
+        """Whether a flaw is damage of log bytes, by its class and its place."""
         return flaw.index is not None and flaw.file.startswith(self._data) and self._class_of(flaw, peers) == BIT_ROT
 
     def _is_undecidable(self, flaw: Flaw, peers: list[Replica]) -> bool:
@@ -238,14 +239,14 @@ class _Settling:
         if index is None or result.compared is None or index > result.compared or self._one.name in result.divergent:
             return False
         others = [other for other in result.replicas if other is not self._one and other.last_index >= index]
-        # Where masters are appointed a confirmed entry may stand on one replica alone.
+        # With appointed masters, a confirmed entry may be on a single replica.
         return (bool(others) or result.rule != MAJORITY) and not peers
 
     # What intact peers have there
 
     def _intact(self, flaw: Flaw) -> list[Replica]:
-        """Replicas of the majority whose log file of the same name has no flaw that touches the place; of an entry, if there are none,
-        those whose chain proves theirs."""
+        """Replicas of the majority whose log file of the same name has no flaw at the place; for an entry, if there are none, those whose
+        chain proves theirs."""
         found = [other.replica for other in self._others if other.holds(flaw)]
         if not found and flaw.rule in CHECKED:
             found = [other.replica for other in self._others if other.holds(flaw, proven=True)]
@@ -255,7 +256,7 @@ class _Settling:
         return self._parted is not None and index >= self._parted
 
     def _narrow(self, flaw: Flaw, peers: list[Replica]) -> Flaw | None:
-        """The flaw at the bytes that differ from an intact peer's, or as it is where none can be compared; None: the place is equal."""
+        """The flaw at the bytes that differ from an intact peer's, or unchanged if none can be compared; None if the place is equal."""
         if not peers or flaw.index is None or flaw.byte_to - flaw.byte_from > bytewise.READ_MAX or self._is_apart(flaw.index):
             return flaw
         entry = self._entry(peers[0], flaw, flaw.index) if flaw.rule in CHECKED else None
@@ -266,8 +267,8 @@ class _Settling:
         return self._difference(peers[0], flaw)
 
     def _before(self, flaw: Flaw, peers: list[Replica]) -> Flaw | None:
-        """The flaw in the entry before, where the chain word of that one is not the one that an intact peer continues: what was altered
-        with its chain word made right again shows only in the entry behind it."""
+        """The flaw in the previous entry, if its chain word is not the one that an intact peer continues: an entry that was altered
+        together with its chain word shows only in the entry behind it."""
         if not peers or not flaw.index or flaw.index <= self._one.begin.index or self._is_apart(flaw.index):
             return None
         whole = self._entry(peers[0], flaw, flaw.index - 1)
@@ -276,11 +277,11 @@ class _Settling:
         word = replace(whole, byte_from=whole.byte_from + CHAIN_WORD[0], byte_to=whole.byte_from + CHAIN_WORD[1])
         if self._difference(peers[0], word) is None:
             return None
-        # Of a peer that is damaged there itself the word is right all the same: its next entry continues it.
+        # Even a peer that is damaged there has the right word, because its next entry continues it.
         return self._difference(peers[0], whole if peers[0] in self._intact(whole) else word)
 
     def _entry(self, peer: Replica, flaw: Flaw, index: int) -> Flaw | None:
-        """The flaw at the whole of an entry, which stands where it stands on an intact peer."""
+        """The flaw at the whole of an entry, at its place on an intact peer."""
         found = locate(peer, index)
         if found is None:
             return None
@@ -288,7 +289,7 @@ class _Settling:
         return replace(flaw, file=f"{self._data}{found.base:020d}", index=index, byte_from=start, byte_to=start + found.size)
 
     def _difference(self, peer: Replica, flaw: Flaw) -> Flaw | None:
-        """The flaw at the bytes that differ from a peer's, or as it is where they cannot be compared; None: there are none."""
+        """The flaw at the bytes that differ from a peer's, or unchanged if they cannot be compared; None if none differ."""
         name = flaw.file.rpartition("/")[2]
         own, theirs = (bytewise.read(f"{each.log}/data/{name}", flaw.byte_from, flaw.byte_to) for each in (self._one, peer))
         if own is None or theirs is None or len(own) != len(theirs):

@@ -1,5 +1,5 @@
-"""The one error of the client side of the audit that its user can mend. It stands alone, for it has to be known where pyarrow is not."""
+"""The user error of the client side of the audit. In a module of its own, because it must be importable without pyarrow."""
 
 
 class BadFile(ValueError):
-    """A file of clients that cannot be used, and what to give instead, in one sentence."""
+    """A clients' file that cannot be used; one sentence says what to give instead."""

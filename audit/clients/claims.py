@@ -1,7 +1,7 @@
-"""What clients say, one row a claim, in the buckets in which the log answers: a piece of a receipt, or a delivery.
+"""The claims of clients, one per row, in the same buckets as the log's messages: pieces of receipts, and deliveries.
 
-A receipt speaks of a frame, whose messages have consecutive sequence numbers; it is cut where buckets end. Rows that cannot be a claim at
-all become a claim with a `wrong` text, so that they are told like all others. Nothing is judged here.
+A receipt is about a frame, whose messages have consecutive sequence numbers; it is split at the bounds of buckets. Rows that cannot be
+valid claims become claims with a `wrong` text, so that they are reported like all others. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
         ("wrong", pa.string()),
         ("broker_group", pa.string()),
         ("topic", pa.string()),
-        # Of a piece of a receipt: `length` messages from the one with sequence number `sequence`, `skip` of the receipt before it.
+        # Columns of a piece of a receipt: `length` messages from sequence number `sequence` on, `skip` messages of the receipt before it.
         ("log_id", pa.string()),
         ("producer_id", pa.int64()),
         ("epoch", pa.int64()),
@@ -42,7 +42,7 @@ SCHEMA = pa.schema(
         ("durable", pa.bool_()),
         ("master", pa.bool_()),
         ("ranges", _RANGES),
-        # Of a delivery.
+        # Columns of a delivery.
         ("consumer_group", pa.string()),
         ("queue", pa.int32()),
         ("offset", pa.int64()),
@@ -68,11 +68,11 @@ ORDERED = pa.schema(
 )
 SEQUENCES = 1 << 48
 MESSAGES_MAX = 1 << 20
-"""More than a frame can hold."""
+"""More messages than a frame can hold."""
 
 
 def read_claims(part: ClientFile, buckets: int) -> Iterator[pa.RecordBatch]:
-    """The claims of a part of a file. Raises BadFile."""
+    """The claims in a part of a file. Raises BadFile."""
     for row, batch in read_part(part):
         made = _of_receipts if part.kind == RECEIPTS else _of_deliveries
         yield made(part.number, row, batch, buckets)
@@ -152,7 +152,7 @@ def _of_receipts(number: int, row: int, batch: pa.RecordBatch, buckets: int) -> 
 
 
 def _contradictions(batch: pa.RecordBatch, numbers: Mapping[str, I64]) -> pa.Array:
-    """What is wrong with each receipt by itself; null of those that may be true."""
+    """What is wrong with each receipt by itself; null for receipts that may be true."""
     wrong = pa.nulls(batch.num_rows, pa.string())
     sums = np.zeros(batch.num_rows, np.int64)
     ranges = batch.column("ranges")
@@ -169,8 +169,8 @@ def _contradictions(batch: pa.RecordBatch, numbers: Mapping[str, I64]) -> pa.Arr
     impossible |= (n["first_index"] < 0) | (n["term"] < 0)
     class_ = pc.is_in(batch.column("durability"), pa.array(["durable", "memory", "master"]))
     wrong = pc.if_else(pa.array(odd | (sums != n["count"])), "its queue ranges do not hold as many messages as it says", wrong)
-    wrong = pc.if_else(pa.array(impossible), "its numbers are none that a frame can have", wrong)
-    wrong = pc.if_else(pc.invert(class_), "its durability is none of durable, memory and master", wrong)
+    wrong = pc.if_else(pa.array(impossible), "its numbers are impossible for a frame", wrong)
+    wrong = pc.if_else(pc.invert(class_), "its durability is not durable, memory or master", wrong)
     for name in batch.schema.names:
         if name not in ("cluster_id", "key_id"):
             wrong = pc.if_else(pc.is_null(batch.column(name)), f"the row has no {name}", wrong)

@@ -1,7 +1,7 @@
-"""Deliveries to consumers against the stored messages of one bucket: never stored, delivered again after the acknowledgement, out of order.
+"""Comparing deliveries to consumers with the stored messages of one bucket: never stored, redelivered after acknowledgement, out of order.
 
-Times are those of the clients' clocks: within one file they are compared as they are, across files with room for clocks that differ. What a
-consumer asked for again itself, and what comes again because an operator moved its group, is as it should be.
+Times are those of the clients' clocks: within one file they are compared exactly, across files with a tolerance for clock differences.
+Redeliveries that a consumer requested, or that an operator caused by moving a group, are correct.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def judge_deliveries(bucket: Bucket, rows: pa.Table, scopes: Mapping[str, Scope]
     delivered, acknowledged = (numbers(rows.column(name)) for name in ("delivered_ms", "acknowledged_ms"))
     at = np.full(rows.num_rows, -1, np.int64)
     for turn in range(int(number.max(initial=0))):
-        # A message id may stand in several places, of a message that was sent again or waited for its time: any that fits will do.
+        # A message id may have several places, if the message was sent again or was delayed: any that fits is accepted.
         open_ = np.flatnonzero((at < 0) & (number > turn))
         places = bucket.order[begin[open_] + turn]
         take, mine = pa.array(places), pa.array(open_)
@@ -65,9 +65,9 @@ def _owners(bucket: Bucket, at: I64) -> pa.Array:
 
 
 def _deliveries_out_of_reach(rows: pa.Table, scopes: Mapping[str, Scope]) -> list[tuple[str, Flags]]:
-    """Deliveries of messages that need not be found: of another broker group, trimmed, perhaps damaged, or behind the compared index.
+    """Deliveries of messages that need not be found: of another broker group, trimmed, possibly damaged, or behind the compared index.
 
-    Without a broker group any of those that were given may be meant; without an offset anything may have been trimmed.
+    Without a broker group any of the given ones may be meant; without an offset any message may have been trimmed.
     """
     count = rows.num_rows
     foreign, trimmed, unreadable, beyond = (np.zeros(count, np.bool_) for _ in range(4))
@@ -90,7 +90,7 @@ def _deliveries_out_of_reach(rows: pa.Table, scopes: Mapping[str, Scope]) -> lis
 def _judge_again(
     bucket: Bucket, rows: pa.Table, at: I64, delivered: I64, acknowledged: I64, scopes: Mapping[str, Scope], results: Results
 ) -> None:
-    """What a consumer group acknowledged it is not given again, unless it went back itself or an operator moved it."""
+    """A consumer group does not receive what it acknowledged, unless it moved back itself or an operator moved it."""
     members = pc.fill_null(one(rows.column("consumer_group")), "").dictionary_encode()
     group = members.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     names, topics = members.dictionary.to_pylist(), one(rows.column("topic"))
@@ -122,7 +122,7 @@ def _judge_again(
 
 
 def judge_order(rows: pa.Table, scopes: Mapping[str, Scope]) -> pa.Table:
-    """Deliveries of one bucket of message groups: a FIFO consumer group is given the messages of each for the first time in their order."""
+    """For deliveries of one bucket of message groups: a FIFO consumer group first receives the messages of each group in order."""
     results = Results(1)
     fifo = {name for scope in scopes.values() for name in scope.fifo}
     moved = {pair for scope in scopes.values() for pair in scope.resets}

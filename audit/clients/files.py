@@ -1,7 +1,7 @@
-"""What clients kept, as columns: receipts of producers and deliveries of consumers, from Parquet or JSON lines, in pieces of bounded size.
+"""Reading the clients' files as columns: receipts of producers and deliveries of consumers, Parquet or JSON lines, in bounded pieces.
 
-The files come from anywhere: a file that is not what it should be is a `BadFile`, a sentence for the user; a row that is not what it should
-be is a claim that cannot be true, and is told as such where it is judged. Nothing is compared with a log here.
+The files come from users: an invalid file raises `BadFile` with a sentence for the user; an invalid row becomes a claim that cannot be
+true, and is reported where claims are judged. Nothing is compared with a log here.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ NEEDED = {RECEIPTS: tuple(KINDS[RECEIPTS]), DELIVERIES: ("topic", "message_id", 
 
 @dataclass(frozen=True, slots=True)
 class ClientFile:
-    """A part of a file: of Parquet some row groups, of JSON lines all of it. `number`: of the file, among those of the audit. `first_row`
-    counts from 1."""
+    """A part of a file: some row groups of a Parquet file, or a whole JSON lines file. `number`: of the file among those of the audit.
+    `first_row` counts from 1."""
 
     kind: str
     path: str
@@ -78,7 +78,7 @@ class ClientFile:
 
 
 def find_files(kind: str, paths: Sequence[str]) -> list[str]:
-    """The files behind what the user named: files, and directories of .parquet, .jsonl and .json. Raises BadFile."""
+    """The files that the user named: files, and directories of .parquet, .jsonl and .json. Raises BadFile."""
     found: list[str] = []
     for path in paths:
         if os.path.isdir(path):
@@ -92,7 +92,7 @@ def find_files(kind: str, paths: Sequence[str]) -> list[str]:
 
 
 def parts_of(kind: str, number: int, path: str, rows_at_once: int) -> list[ClientFile]:
-    """A file cut into parts of about so many rows, its columns checked. Raises BadFile."""
+    """Split a file into parts of about `rows_at_once` rows, and check its columns. Raises BadFile."""
     if not path.endswith(".parquet"):
         part = ClientFile(kind, path, number, None, None)
         with _told(kind, path):
@@ -137,7 +137,7 @@ def _lines(part: ClientFile, rows_at_once: int = BATCH_ROWS) -> Iterator[pa.Reco
             except (ValueError, RecursionError):
                 value = None
             if not isinstance(value, dict):
-                raise BadFile(f"{part.path}, line {number}, is no JSON object; give a file of {part.kind}, .parquet or JSON lines")
+                raise BadFile(f"{part.path}, line {number}, is not a JSON object; give a file of {part.kind}, .parquet or JSON lines")
             if not rows:
                 _check_columns(part.kind, part.path, value)
             rows.append({name: value.get(name) for name in KINDS[part.kind]})
@@ -152,11 +152,11 @@ def _of_rows(part: ClientFile, rows: list[dict[str, Any]]) -> pa.RecordBatch:
     try:
         return pa.RecordBatch.from_pylist(rows, schema=pa.schema(KINDS[part.kind].items()))
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise BadFile(f"{part.path} is no file of {part.kind}: {error}") from error
+        raise BadFile(f"{part.path} is not a file of {part.kind}: {error}") from error
 
 
 def _typed(part: ClientFile, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The columns of the kind with their types, null where the file has none of that name."""
+    """The columns of the kind with their types; null where the file has no such column."""
     columns = []
     for name, wanted in KINDS[part.kind].items():
         if name not in batch.schema.names:
@@ -168,18 +168,18 @@ def _typed(part: ClientFile, batch: pa.RecordBatch) -> pa.RecordBatch:
         try:
             columns.append(column if column.type == wanted else pc.cast(column, wanted))
         except pa.ArrowException as error:
-            raise BadFile(f"{part.path} is no file of {part.kind}: column {name} is {column.type}, not {wanted}") from error
+            raise BadFile(f"{part.path} is not a file of {part.kind}: column {name} is {column.type}, not {wanted}") from error
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(KINDS[part.kind].items()))
 
 
 def _check_columns(kind: str, path: str, names: Any) -> None:
     missing = [name for name in NEEDED[kind] if name not in names]
     if missing:
-        raise BadFile(f"{path} is no file of {kind}: it has no column {missing[0]}")
+        raise BadFile(f"{path} is not a file of {kind}: it has no column {missing[0]}")
 
 
 class _told:
-    """Whatever a reader of files may raise becomes a BadFile that names the file."""
+    """Converts every error of a file reader to a BadFile that names the file."""
 
     def __init__(self, kind: str, path: str) -> None:
         self._kind, self._path = kind, path
@@ -191,4 +191,4 @@ class _told:
         if isinstance(error, BadFile) or not isinstance(error, OSError | pa.ArrowException | UnicodeDecodeError):
             return
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-        raise BadFile(f"{self._path} cannot be read as {self._kind} ({why}); a file is complete once its writer was closed") from error
+        raise BadFile(f"{self._path} cannot be read as {self._kind} ({why}); a file is complete after its writer was closed") from error

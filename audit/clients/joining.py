@@ -1,6 +1,6 @@
-"""Bringing equal buckets of two sides together, in this process: each side is read once, spread over scratch files, judged by bucket.
+"""Joining two sides by bucket in this process: each side is read once, split into scratch files, and judged bucket by bucket.
 
-What is held in memory is one bucket of both sides. A side is a list of sources, texts that can cross process borders, and a function that
+Memory holds one bucket of both sides. A side is a list of sources, which are texts that can cross process boundaries, and a function that
 reads one of them into batches with a column `bucket`. `spark.clients` does the same on a Spark cluster.
 """
 
@@ -21,7 +21,7 @@ Judge = Callable[[pa.Table, pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two tables of a join. `read(source, buckets)` makes batches of `schema`, which has a column `bucket`."""
+    """One of the two tables of a join. `read(source, buckets)` yields batches of `schema`, which has a column `bucket`."""
 
     sources: tuple[str, ...]
     read: Read
@@ -29,13 +29,13 @@ class Side:
 
 
 class Joiner(Protocol):
-    """Runs a judge over every bucket of two sides, and hands out what it made."""
+    """Runs a judge over every bucket of two sides, and yields its results."""
 
     def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]: ...
 
 
 def join_here(left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
-    """The join in this process. Raises what the sides raise."""
+    """The join in this process. Raises the errors of the sides."""
     scratch = tempfile.mkdtemp(prefix="ledgermq-audit-")
     try:
         spread = [_Spread(f"{scratch}/{name}", side, buckets) for name, side in (("left", left), ("right", right))]
@@ -48,7 +48,7 @@ def join_here(left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets:
 
 
 class _Spread:
-    """One side in scratch files, one for each bucket that has rows."""
+    """One side in scratch files, one for each bucket with rows."""
 
     def __init__(self, name: str, side: Side, buckets: int) -> None:
         self._name, self._schema = name, side.schema
@@ -84,10 +84,10 @@ def nothing(schema: pa.Schema) -> Side:
 
 
 def no_rows(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
-    """Reads nothing."""
+    """A read function without rows."""
     yield from ()
 
 
 def count_of(sources: Sequence[Any], rows: int, most: int) -> int:
-    """How many buckets hold so many rows in all, at most `most` each."""
+    """The number of buckets needed for `rows` rows with at most `most` each."""
     return max(1, -(-rows // most)) if sources else 1

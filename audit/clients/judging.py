@@ -1,7 +1,7 @@
-"""Claims of clients against what the log holds, within one bucket: both are tables whose rows about one message lie in the same bucket.
+"""Comparing claims of clients with the log, within one bucket: both are tables, and all rows about one message are in the same bucket.
 
-A message is known by its id, which of a native message says producer, epoch and sequence number; where it is stored, the log says. Here
-both kinds of claims get their judge, and claims that cannot be true at all their finding. Pure: tables in, rows of `RESULTS` out.
+A message is identified by its id; a native message's id contains producer, epoch and sequence number. The log tells where it is stored.
+This module calls the judge of each kind of claim, and reports claims that cannot be true. Pure: tables in, rows of `RESULTS` out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ledgermq.audit.clients.scope import Scope
 
 
 def judge(stored: pa.Table, claims: pa.Table, scopes: Mapping[str, Scope], window_ms: int) -> pa.Table:
-    """One bucket: what its claims say against what is stored."""
+    """Judge one bucket: compare its claims with the stored messages."""
     results = Results(window_ms)
     wrong = pc.is_valid(claims.column("wrong"))
     for row in claims.filter(wrong).to_pylist():

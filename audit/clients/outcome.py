@@ -1,7 +1,7 @@
-"""The client side of an audit as a whole: which files, which scopes, both joins, and what they add up to.
+"""The client side of an audit as a whole: files, scopes, both joins, and the sum of their results.
 
-Findings, the reasons for which the verdict cannot be PASS, and a table of counts per window come out. How buckets are brought together is
-the joiner's business, what is wrong is judged in `judging`.
+Returns findings, the reasons for which the verdict cannot be PASS, and a table of counts per window. The joiner brings buckets together;
+`judging` decides what is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ledgermq.audit.outputs import WriteTo, text
 from ledgermq.audit.reading.node_paths import NodeLost
 
 WHO = "clients"
-"""What stands in the place of a replica in findings about clients."""
+"""Takes the place of a replica in findings about clients."""
 BUCKET_ROWS = 400_000
 PART_ROWS = 200_000
 FINDINGS_MAX = 1000
@@ -52,16 +52,16 @@ COUNTS = (
 )
 """The columns of the table of counts, in messages."""
 OPEN = {
-    "beyond": "lie behind the compared index, or were handed out while the log was read",
+    "beyond": "are behind the compared index, or were delivered while the log was read",
     "foreign": "are of a broker group or a log that was not given",
-    "unreadable": "may stand in entries that no replica holds intact",
+    "unreadable": "may be in entries that no replica holds intact",
 }
-"""What leaves the audit incomplete, and why."""
+"""Counts that make the audit incomplete, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """The files to be held against the log, looked into as far as it takes to know what they are. `window_ms`: the width of a count."""
+    """The clients' files to compare with the log, opened only as far as needed to recognise them. `window_ms`: the width of a count."""
 
     names: tuple[str, ...]
     parts: tuple[ClientFile, ...]
@@ -69,7 +69,7 @@ class ClientFiles:
 
     @classmethod
     def find(cls, receipts: Sequence[str], deliveries: Sequence[str], window_ms: int = 60_000) -> ClientFiles:
-        """What the user named. Raises BadFile."""
+        """The files that the user named. Raises BadFile."""
         parts: list[ClientFile] = []
         names: list[str] = []
         for kind, paths in ((RECEIPTS, receipts), (DELIVERIES, deliveries)):
@@ -81,18 +81,18 @@ class ClientFiles:
 
 @dataclass(slots=True)
 class ClientResult:
-    """What clients' files say against the log."""
+    """The result of comparing the clients' files with the log."""
 
     files: list[str]
     findings: list[Finding] = field(default_factory=list)
     more: dict[str, int] = field(default_factory=dict)
-    """Rule → findings that are not among `findings`."""
+    """Rule → number of findings that are not in `findings`."""
     reasons: list[str] = field(default_factory=list)
     windows: list[dict[str, object]] = field(default_factory=list)
-    """Rows of broker group, topic, beginning of the window in ms since 1970, and `COUNTS`."""
+    """Rows of broker group, topic, start of the window in ms since 1970, and `COUNTS`."""
 
     def total(self, what: str) -> int:
-        """Messages counted under this name, over all windows."""
+        """The number of messages counted under this name, over all windows."""
         return sum(int(str(row[what])) for row in self.windows)
 
     def as_json(self) -> dict[str, object]:
@@ -105,7 +105,7 @@ class ClientResult:
         }
 
     def lines(self) -> list[str]:
-        """The sums in words, one line for people."""
+        """The sums as text lines."""
         told = ", ".join(f"{self.total(what)} {what}" for what in COUNTS if self.total(what))
         more = [f"clients: {count} more findings of rule {rule} are not listed" for rule, count in sorted(self.more.items())]
         return [f"clients: {len(self.files)} file{'s' * (len(self.files) != 1)}; messages: {told or 'none'}", *more]
@@ -122,12 +122,12 @@ class ClientResult:
 
 
 def check_clients(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> ClientResult:
-    """Hold the files of clients against the logs of these broker groups. A log that cannot be read to the end now, as it could before, is a
-    reason and no finding. Raises BadFile."""
+    """Compare the clients' files with the logs of these broker groups. If a log that was readable before cannot be read now, that is a
+    reason, not a finding. Raises BadFile."""
     try:
         return _held(groups, given, join)
     except (NodeLost, OSError) as error:
-        why = f"clients' files were not held against the log, which could not be read again ({error}); audit again"
+        why = f"clients' files were not compared with the log, which could not be read again ({error}); audit again"
         return ClientResult(list(given.names), reasons=[why])
 
 
@@ -157,7 +157,7 @@ def _held(groups: Sequence[GroupResult], given: ClientFiles, join: Joiner) -> Cl
     return result
 
 
-# What crosses process borders is text, so these take text.
+# Only text crosses process boundaries, so these functions take text.
 
 
 def read_stored(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
@@ -176,12 +176,12 @@ def read_ordered(source: str, buckets: int) -> Iterator[pa.RecordBatch]:
 
 
 def judge_bucket(left: pa.Table, right: pa.Table, *, told: str, window_ms: int) -> pa.Table:
-    """One bucket, the scopes given as text."""
+    """Judge one bucket, with the scopes as text."""
     return judge(left, right, from_json(told), window_ms)
 
 
 def judge_orders(left: pa.Table, right: pa.Table, *, told: str) -> pa.Table:
-    """One bucket of message groups, the scopes given as text."""
+    """Judge one bucket of message groups, with the scopes as text."""
     return judge_order(right, from_json(told))
 
 
@@ -229,7 +229,7 @@ class _Gathered:
         for what, why in OPEN.items():
             count = result.total(what)
             if count:
-                result.reasons.append(f"{count} messages of clients {why}; nothing can be said of them")
+                result.reasons.append(f"{count} messages of clients {why}; they cannot be judged")
 
     def _finding(self, row: dict[str, object], only: str) -> Finding:
         path = self._result.files[int(str(row["file"]))]
@@ -239,7 +239,7 @@ class _Gathered:
 
 
 def _joined(rows: list[dict[str, object]]) -> list[dict[str, object]]:
-    """One finding for a row and a proof: the pieces of a receipt that lie in several buckets are one."""
+    """One finding per row and proof: the pieces of a receipt in several buckets are one finding."""
     found: dict[tuple[object, object, str], dict[str, object]] = {}
     for row in rows:
         key = (row["file"], row["row"], str(row["proof"]).partition(": ")[2])

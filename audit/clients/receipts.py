@@ -1,7 +1,7 @@
-"""Receipts of producers against the stored messages of one bucket: lost, stored twice, out of order, or not as the receipt says.
+"""Comparing receipts of producers with the stored messages of one bucket: lost, stored twice, out of order, or different from the receipt.
 
-A receipt is taken apart into its messages, whose ids follow from producer, epoch and sequence number. A message is judged only where the
-log reaches: what was trimmed, or cannot be looked at, is counted. One acknowledged from memory may be lost without anybody's fault.
+A receipt is split into its messages, whose ids follow from producer, epoch and sequence number. A message is judged only where the log can
+be read: trimmed and unreadable messages are counted. A message acknowledged from memory may be lost without a fault of the cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ledgermq.audit.clients.stored import native_ids_of
 from ledgermq.audit.reading.decode import I64, Flags, crc
 
 Tell = Callable[[str, Flags, str], None]
-"""Makes a finding of a rule for each receipt that has chosen messages, with this proof."""
+"""Makes a finding of a rule, with this proof, for each receipt with chosen messages."""
 NUMBERS = (
     "file",
     "row",
@@ -36,7 +36,7 @@ NUMBERS = (
 
 
 class Receipts:
-    """Pieces of receipts, one row a message. `of`: the piece of each message, `nth`: its place in its receipt."""
+    """Pieces of receipts, one row per message. `of`: the piece of each message, `nth`: its index in its receipt."""
 
     def __init__(self, pieces: pa.Table) -> None:
         self.pieces = pieces
@@ -70,7 +70,7 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     begin, number = bucket.find(bucket.codes[0])
     at = bucket.order[np.minimum(begin, max(len(bucket.order) - 1, 0))] if len(bucket.order) else np.zeros(len(begin), np.int64)
     for row in np.flatnonzero(number > 1).tolist():
-        # Of several the acknowledged one, if it is among them.
+        # If several messages have the id, take the acknowledged one if it is among them.
         places = bucket.order[begin[row] : begin[row] + number[row]]
         same = places[bucket.index[places] == receipts.index[row]]
         at[row] = same[0] if len(same) else places[0]
@@ -78,7 +78,7 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     claimed_ms = receipts.number("store_ms")
 
     def tell(what: str, chosen: Flags, proof: str) -> None:
-        """A finding for each receipt that has such messages, and the messages counted."""
+        """Make a finding for each receipt with such messages, and count the messages."""
         if chosen.any():
             results.count(what.removeprefix("client."), receipts.groups, receipts.topics, claimed_ms, chosen)
             _tell_receipts(receipts, results, what, chosen, proof)
@@ -90,7 +90,7 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
     gone = open_ & ~found & ~receipts.durable
     results.count("memory", receipts.groups, receipts.topics, claimed_ms, gone & ~receipts.master)
     results.count("master", receipts.groups, receipts.topics, claimed_ms, gone & receipts.master)
-    tell("client.lost", open_ & ~found & receipts.durable, "acknowledged as durable, and stored nowhere up to the compared index")
+    tell("client.lost", open_ & ~found & receipts.durable, "acknowledged as durable, but not stored up to the compared index")
     results.count("acknowledged", receipts.groups, receipts.topics, claimed_ms, open_ & found)
     tell("client.twice", open_ & (number > 1), "stored more than once")
     sure = open_ & found & receipts.durable
@@ -99,7 +99,7 @@ def judge_receipts(bucket: Bucket, receipts: Receipts, scopes: Mapping[str, Scop
 
 
 def _out_of_reach(receipts: Receipts, scopes: Mapping[str, Scope], found: Flags) -> list[tuple[str, Flags]]:
-    """What a receipt says of entries that are not there to be looked at, and are not missing for that."""
+    """Messages of receipts about entries that cannot be read, but do not count as missing."""
     groups = receipts.groups.dictionary_encode()
     code = groups.indices.to_numpy(zero_copy_only=False)
     foreign, trimmed, unreadable, beyond = (np.zeros(len(receipts), np.bool_) for _ in range(4))
@@ -118,7 +118,7 @@ def _out_of_reach(receipts: Receipts, scopes: Mapping[str, Scope], found: Flags)
 
 
 def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: Tell) -> None:
-    """Stored, and not as the receipt says: another place in the log, another term, time, topic, queue offset or chain CRC."""
+    """Stored, but not as in the receipt: another place in the log, or another term, time, topic, queue offset or chain CRC."""
     if not sure.any():
         return
     same_topic = pc.equal(bucket.topics.take(pa.array(at)), receipts.topics).to_numpy(zero_copy_only=False)
@@ -130,7 +130,7 @@ def _tell_differences(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, 
         ("its entry has another term than the receipt says", bucket.term[at] != receipts.number("term")),
         ("its entry has another store time than the receipt says", bucket.store_ms[at] != receipts.number("store_ms")),
         ("it is stored in another topic than the receipt says", ~same_topic),
-        ("its queue offset is none of those that the receipt says", (offset < low) | (offset >= high)),
+        ("its queue offset is not in the ranges of the receipt", (offset < low) | (offset >= high)),
         ("the chain CRC of its entry is not the receipt's", last & (bucket.chain[at] != receipts.number("chain_crc"))),
     )
     told = np.zeros(len(receipts), np.bool_)
@@ -159,7 +159,7 @@ def _ranges(receipts: Receipts, queues: I64) -> tuple[I64, I64]:
 
 
 def _tell_order(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: Tell) -> None:
-    """Of one producer, what was acknowledged with a higher sequence number stands later in the log."""
+    """For one producer, an acknowledged message with a higher sequence number is stored later in the log."""
     rows = np.flatnonzero(sure)
     if len(rows) < 2:
         return
@@ -169,7 +169,7 @@ def _tell_order(bucket: Bucket, receipts: Receipts, at: I64, sure: Flags, tell: 
     same = (np.diff(log[order]) == 0) & (np.diff(producer[order]) == 0) & (np.diff(sequence[order]) > 0)
     late = np.zeros(len(receipts), np.bool_)
     late[rows[order[1:][same & (np.diff(bucket.index[at[rows]][order]) <= 0)]]] = True
-    tell("client.order", late, "a message that its producer sent before it stands behind it in the log")
+    tell("client.order", late, "a message that its producer sent earlier is behind it in the log")
 
 
 def _tell_receipts(receipts: Receipts, results: Results, rule: str, chosen: Flags, proof: str) -> None:

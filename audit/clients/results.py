@@ -1,4 +1,4 @@
-"""What a judge of one bucket hands out: findings with their proofs, and counts of messages by window; and the bucket's stored messages.
+"""The results of judging one bucket: findings with their proofs, and counts of messages by window; and the bucket's stored messages.
 
 Shared by the judges of receipts and of deliveries. Nothing is judged here.
 """
@@ -28,24 +28,24 @@ RESULTS = pa.schema(
         ("proof", pa.string()),
     ]
 )
-"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`, break rule `what`. A count has none. An
-empty proof stands for `n` further findings of the rule."""
+"""A finding has a proof: `n` messages of claim (`file`, `row`), the first of them entry `index`, break rule `what`. A count has no proof.
+An empty proof stands for `n` further findings of the rule."""
 CLOCKS_MS = 2_000
-"""So far the clocks of clients and nodes may be apart before it is held against the cluster."""
+"""Clock difference between clients and nodes that is tolerated before it counts as a fault of the cluster."""
 LISTED = 4_000
-"""So many findings of one rule are handed over one by one from a bucket, or from a cluster; the counts have all messages."""
+"""At most this many findings of one rule are returned individually from a bucket, or from a cluster; the counts include all messages."""
 
 
 @dataclass(slots=True)
 class Results:
-    """Rows of `RESULTS`, gathered."""
+    """Collected rows of `RESULTS`."""
 
     window_ms: int
     rows: list[dict[str, object]] = field(default_factory=list)
     _told: dict[str, int] = field(default_factory=dict)
 
     def count(self, what: str, groups: pa.Array, topics: pa.Array, store_ms: I64, chosen: Flags | None = None) -> None:
-        """Count messages, one a row, by broker group, topic and window."""
+        """Count messages, one per row, by broker group, topic and window."""
         window = store_ms - store_ms % self.window_ms
         table = pa.table({"broker_group": groups, "topic": topics, "window_ms": window, "n": np.ones(len(window), np.int64)})
         if chosen is not None:
@@ -67,7 +67,7 @@ class Results:
 
 
 class Bucket:
-    """The stored messages of one bucket, to be found by id."""
+    """The stored messages of one bucket, indexed by id."""
 
     def __init__(self, stored: pa.Table, ids: Sequence[pa.Array]) -> None:
         """`ids`: of the claims, column by column; their codes are in `codes`."""
@@ -85,7 +85,7 @@ class Bucket:
         )
 
     def find(self, codes: I64) -> tuple[I64, I64]:
-        """(first place in `order`, number) of the messages with each id."""
+        """(first index in `order`, number) of the messages with each id."""
         begin = np.searchsorted(self._sorted, codes)
         return begin, np.searchsorted(self._sorted, codes, side="right") - begin
 
@@ -97,5 +97,5 @@ def numbers(column: pa.ChunkedArray) -> I64:
 
 
 def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """A column in one piece."""
+    """A column as a single chunk."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

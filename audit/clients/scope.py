@@ -1,7 +1,7 @@
-"""What of each broker group's log counts when clients are held against it: from where to where, read from which replica, what is unknown.
+"""The part of each broker group's log that is compared with clients: its range, the replica to read it from, and what is unknown.
 
-The entries are those up to the compared index, which a majority holds alike. Of each log file the replica is read that has the least damage
-in it; what nobody holds intact is named, so that its absence is never taken for a loss. Nothing is read here but reports.
+The entries are those up to the compared index, on which a majority agrees. Each log file is read from the replica with the least damage in
+it. Entries that no replica holds intact are listed, so that their absence never counts as a loss. Only reports are read here.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from ledgermq.audit.reading.begin import former_logs
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One broker group, as plain values that cross process borders."""
+    """One broker group, as plain values that cross process boundaries."""
 
     group: str
     log_ids: tuple[str, ...]
-    """The log's id, and former ones that a recovery left behind."""
+    """The log's id, and the ids it had before recoveries."""
     begin: int
-    """The first entry that is kept."""
+    """The first kept entry."""
     last: int
     """The last entry that counts; −1: none."""
     last_store_ms: int
     whole: bool
-    """Every voter's log was read to its end: what was acknowledged and is not in it is stored nowhere."""
+    """Whether every voter's log was read to its end: an acknowledged message that is not in them is not stored anywhere."""
     unreadable: tuple[int, ...] = ()
     """Entries that no replica holds intact."""
     lows: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Of each queue the first offset that is kept."""
+    """The first kept offset of each queue."""
     fifo: tuple[str, ...] = ()
     broadcast: tuple[str, ...] = ()
-    """Consumer groups whose members all get every message."""
+    """Consumer groups that deliver every message to every member."""
     resets: tuple[tuple[str, str], ...] = ()
-    """(consumer group, topic) whose place was moved by an operator: what they are given again is wanted."""
+    """(consumer group, topic) whose position an operator moved: redeliveries are then intended."""
 
 
 def to_json(scopes: Sequence[Scope]) -> str:
@@ -58,7 +58,7 @@ def from_json(text: str) -> dict[str, Scope]:
 
 
 def scope_of(result: GroupResult) -> tuple[Scope, list[Slice]]:
-    """The scope of a broker group that was compared, and what of it is to be read."""
+    """The scope of a compared broker group, and the slices to read."""
     last = -1 if result.compared is None else result.compared
     chosen = _chosen(result, last)
     replicas = [one for one, _ in chosen] or result.replicas
@@ -75,7 +75,7 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice]]:
     for _, report in reversed(chosen):
         for run in report.queues:
             lows.setdefault(run.topic, {})[str(run.queue)] = run.first
-    # A running cluster is looked at up to a marker, and goes on behind it.
+    # A running cluster is read up to a marker, and continues behind it.
     ended = all(one.point is None for one in result.replicas)
     groups: dict[str, object] = {}
     for one in result.replicas:
@@ -98,7 +98,7 @@ def scope_of(result: GroupResult) -> tuple[Scope, list[Slice]]:
 
 
 def _chosen(result: GroupResult, last: int) -> list[tuple[Replica, LogReport]]:
-    """Of each log file the replica to read it from: one that agrees with the majority and has the least damage in it."""
+    """The replica from which to read each log file: one that agrees with the majority and has the least damage in the file."""
     found: dict[int, tuple[Replica, LogReport]] = {}
     for one in result.replicas:
         if one.name in result.divergent or one.name not in (*result.voters, *result.learners):

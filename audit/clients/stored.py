@@ -1,7 +1,7 @@
-"""What the log holds, as the client side of the audit needs it: one row a message with its id and its place, in Arrow.
+"""The messages in the log, as the client side of the audit needs them: one row per message with its id and its place, in Arrow.
 
-Decoding only, of entries that were found intact before; system topics are left out, for no client is given them. Which entries count, and
-from which replica they are read, the caller says in a `Slice`. Rows that may be about the same message share a bucket.
+Decodes only entries that were found intact; system topics are left out, because clients never receive them. The caller says in a `Slice`
+which entries count, and from which replica they are read. All rows about the same message are in one bucket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 _ID = b"UNIQ_KEY\x01"
 NATIVE_CHARACTERS = 34
 FRAME_BITS = 12
-"""Sequence numbers that share all but so many bits share a bucket, so that a frame lies in few."""
+"""Sequence numbers that differ only in this many low bits share a bucket, so that a frame is in few buckets."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -99,8 +99,8 @@ def _messages(piece: Slice, found: Piece, buckets: int) -> pa.RecordBatch | None
 
 
 def _ids(window: bytes, starts: I64, ends: I64) -> tuple[I64, I64]:
-    """Where the message id stands in each property string, and how long it is; length 0 without one. It is the first property, as
-    docs/format.md §4.1 orders them; a string that begins otherwise is searched."""
+    """The offset and length of the message id in each property string; length 0 if there is none. It is the first property, by the order of
+    docs/format.md §4.1; a string that starts otherwise is searched."""
     data = np.frombuffer(window, np.uint8)
     closes = np.append(np.flatnonzero(data == 2), len(data))
     at = starts + len(_ID)
@@ -115,7 +115,7 @@ def _ids(window: bytes, starts: I64, ends: I64) -> tuple[I64, I64]:
 
 
 def texts(window: bytes, starts: I64, lengths: I64) -> pa.Array:
-    """Byte strings out of a window as an Arrow column, in vectors."""
+    """Byte strings in a window as an Arrow column, with vector operations."""
     edges = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=edges[1:])
     places = np.repeat(starts - edges[:-1], lengths) + np.arange(edges[-1])
@@ -127,7 +127,7 @@ def texts(window: bytes, starts: I64, lengths: I64) -> pa.Array:
 
 
 def buckets_of(ids: pa.Array, buckets: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The bucket of each message id, the same in every process: native ones by producer and sequence number, others by their bytes."""
+    """The bucket of each message id, the same in every process: native ids by producer and sequence number, others by their bytes."""
     data, edges = bytes_of(ids)
     lengths = np.diff(edges)
     hashes = np.zeros(len(lengths), np.uint64)
@@ -140,7 +140,7 @@ def buckets_of(ids: pa.Array, buckets: int) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def bytes_of(ids: pa.Array) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], I64]:
-    """The bytes of a binary column without nulls, and where each value begins, the end of the last one included."""
+    """The bytes of a binary column without nulls, and the start of each value plus the end of the last."""
     edges = np.frombuffer(ids.buffers()[1], np.int32)[ids.offset : ids.offset + len(ids) + 1].astype(np.int64)
     buffer = ids.buffers()[2]
     return (np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)), edges
@@ -154,7 +154,7 @@ def _hash_of(letters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> np.nda
     for column in range(letters.shape[1]):
         hashes = hashes * _MIX + letters[:, column]
     if native.any():
-        # Of the 17 bytes the last 12 bits, three digits, are the place within what shares a bucket.
+        # The last 12 bits of the 17 bytes, three digits, are the index within one bucket.
         near = np.zeros(int(native.sum()), np.uint64)
         for column in range(letters.shape[1] - FRAME_BITS // 4):
             near = near * _MIX + letters[native][:, column]
@@ -162,9 +162,7 @@ def _hash_of(letters: np.ndarray[tuple[int, int], np.dtype[np.uint8]]) -> np.nda
     return hashes ^ (hashes >> np.uint64(29))
 
 
-def native_ids_of(
-    log_tag: I64, producer: I64, epoch: I64, sequence: np.ndarray[tuple[int], np.dtype[np.uint64]]
-) -> pa.Array:
+def native_ids_of(log_tag: I64, producer: I64, epoch: I64, sequence: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> pa.Array:
     """Message ids (docs/format.md §4.5) of these numbers."""
     count = len(producer)
     raw = np.zeros((count, 17), np.uint8)
@@ -181,7 +179,7 @@ def native_ids_of(
 
 
 def text_buckets(keys: Sequence[pa.Array], buckets: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The bucket of rows that several binary columns name together, the same in every process."""
+    """The bucket of rows that several binary columns identify together, the same in every process."""
     hashes = np.zeros(len(keys[0]), np.uint64)
     for column in keys:
         coded = column.dictionary_encode()

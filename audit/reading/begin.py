@@ -1,7 +1,7 @@
-"""Replicas whose log does not begin at entry 0: where it begins, who says so, and what the snapshots say of the queues at that point.
+"""Logs that do not begin at entry 0: where they begin, on what evidence, and what the snapshots say about the queues at that point.
 
-"Trimmed" and "missing" are told apart here. A log may lack its first files only if its begin file says so, and only if the trim was
-decided: by a trim record that some replica of the group holds, or by a snapshot that knows of one. The audit's own reading of both files.
+This module distinguishes "trimmed" from "missing". A log may lack its first files only if its begin file says so, and only if the trim was
+decided: by a trim record that some replica of the group holds, or by a snapshot that contains one. Both files are decoded independently.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from ledgermq.audit.reading.decode import read_sealed_json
 KEYS = ("index", "pos", "term", "chain")
 
 LITE = "$"
-"""In the stored name of a lite topic (docs/format.md §4.2)."""
+"""The separator in the stored name of a lite topic (docs/format.md §4.2)."""
 LITE_STEP = 300_000
-"""A lite topic that vanished with a trim and comes again begins at a multiple of this."""
+"""A lite topic that vanished with a trim and is used again begins at a multiple of this."""
 
 
 def may_begin(topic: str, offset: int, expected: int) -> bool:
-    """Is this a queue offset that need not follow the one before? A lite topic may have vanished in between."""
+    """Whether a queue offset need not follow the previous one, because a lite topic may have vanished in between."""
     return LITE in topic and offset > expected and offset % LITE_STEP == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The first entry kept, its position, and term and chain CRC of the entry before it."""
+    """The first kept entry, its position, and term and chain CRC of the entry before it."""
 
     index: int = 0
     pos: int = 0
     term: int = -1
     chain: int | None = None
-    """None: the log is whole, and its log id gives the seed. A whole log with a value goes on from another: `recovery.json` says which."""
+    """None: an untrimmed log, whose seed is its log id. An untrimmed log with a value continues another log, named in `recovery.json`."""
 
 
 WHOLE = Begin()
 
 
 def read_begin(value: Mapping[str, Any]) -> Begin | None:
-    """The content of a begin file; None when it lacks something."""
+    """The content of a begin file; None if a field is missing."""
     if value.get("v") != 1 or not all(isinstance(value.get(key), int) for key in KEYS):
         return None
     index, pos, term, chain = (int(value[key]) for key in KEYS)
@@ -50,14 +50,14 @@ def read_begin(value: Mapping[str, Any]) -> Begin | None:
 
 
 def former_logs(root: str) -> list[str]:
-    """The log ids that a replica had before the recoveries that gave it new ones, the last one first. Raises OSError."""
+    """The log ids that a replica had before recoveries gave it new ones, the latest first. Raises OSError."""
     record = read_sealed_json(f"{root}/recovery.json")
     former = None if record is None else record.get("former")
     return [str(log_id) for log_id in former] if isinstance(former, list) else []
 
 
 def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> int:
-    """Up to which begin trims were decided, by the snapshots and trim records of a whole group."""
+    """The begin up to which trims were decided, according to the snapshots and trim records of a whole group."""
     begins = [record.get("begin") for record in records]
     for snapshot in snapshots:
         retained = snapshot.get("retained")
@@ -66,16 +66,16 @@ def decided(snapshots: Sequence[Mapping[str, Any]], records: Sequence[Mapping[st
 
 
 UNIT = struct.Struct(">qiq")
-"""Of a consume queue: physical offset, size, tags code."""
+"""A consume queue unit: physical offset, size, tags code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Low:
-    """What a snapshot says of one queue that was trimmed: its first offset kept, and the unit before it, where that one stays."""
+    """The snapshot's data about one trimmed queue: its first kept offset, and the unit before it, if that is kept."""
 
     offset: int
     last: bytes | None
-    """As it lies in the consume queue; empty where the snapshot has something else there."""
+    """The unit's bytes in the consume queue; empty if the snapshot has something else there."""
 
     @property
     def floor(self) -> int:

@@ -1,6 +1,6 @@
-"""Bodies as their producers had them: what SYSFLAG and the property `__LMQ.ENC` say was done to them is undone (docs/format.md §4.1, §4.5).
+"""The original bodies of messages: reverses the compressions named by SYSFLAG and the property `__LMQ.ENC` (docs/format.md §4.1, §4.5).
 
-A stored body is never trusted: what it becomes is bounded whatever it claims to be.
+A stored body is not trusted: the size of the result is bounded, whatever it claims.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import zstandard
 
 LZ4, ZSTD, ZLIB = 0x101, 0x201, 0x301
 PACKINGS = {0: None, LZ4: "lz4", ZSTD: "zstd", ZLIB: "zlib"}
-"""SYSFLAG → how the body is compressed."""
+"""SYSFLAG → compression of the body."""
 BODY_BYTES_MAX = 4 << 20
 _GZIP_WINDOW = 31
 
 
 def unpack(body: bytes, packing: str) -> bytes | None:
-    """A body that was compressed as `lz4`, `zstd`, `zlib` or `gzip`; None when it is not one whole frame of that, or becomes too large."""
+    """Decompress a body of `lz4`, `zstd`, `zlib` or `gzip`; None if it is not exactly one frame of that, or becomes too large."""
     try:
         if packing == "zstd":
             return zstandard.ZstdDecompressor().decompress(body, max_output_size=BODY_BYTES_MAX, allow_extra_data=False)

@@ -1,6 +1,6 @@
-"""Bytes of two replicas side by side: where a damaged place differs from an intact one, and how two histories relate.
+"""Comparing bytes of two replicas: where a damaged place differs from an intact one, and how two histories are related.
 
-Only reads small places; decides nothing.
+Reads only small ranges; decides nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 
 
 def read(path: str, start: int, end: int) -> bytes | None:
-    """Bytes start … end − 1 of a file; None when they cannot be read."""
+    """Bytes start … end − 1 of a file; None if they cannot be read."""
     try:
         with open_file(path) as file:
             return file.pread(end - start, start)
@@ -27,7 +27,7 @@ def read(path: str, start: int, end: int) -> bytes | None:
 
 
 def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
-    """The first and the last (exclusive) place where two equally long byte strings differ; None when they are equal."""
+    """The first and the last (exclusive) place where two byte strings of equal length differ; None if they are equal."""
     if own == theirs:
         return None
     places = np.flatnonzero(np.frombuffer(own, np.uint8) != np.frombuffer(theirs, np.uint8))
@@ -35,8 +35,8 @@ def difference(own: bytes, theirs: bytes) -> tuple[int, int] | None:
 
 
 def cut_by_sector(has: bytes, wants: bytes, place: int) -> bool:
-    """Whether bytes at `place` of a file are what was wanted but for sectors that were never written: up to a sector's edge, or from one
-    on, they are right, and zero on the other side."""
+    """Whether the bytes at `place` of a file equal the expected ones except for unwritten sectors: they are right up to a sector boundary,
+    or from one on, and zero on the other side."""
     edge = SECTOR - place % SECTOR
     return edge < len(has) and (
         (has[:edge] == wants[:edge] and not any(has[edge:])) or (has[edge:] == wants[edge:] and not any(has[:edge]))
@@ -44,7 +44,7 @@ def cut_by_sector(has: bytes, wants: bytes, place: int) -> bool:
 
 
 def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
-    """What entries say, wherever they stand: CRCs of body, topic and properties of some entries from row `first` on."""
+    """The content of entries, independent of their positions: CRCs of body, topic and properties of some entries from row `first` on."""
     start = HEADER_BYTES + RECORD_FIXED_BYTES
     found = []
     for offset, size in zip(offsets[first : first + LOOK_AHEAD].tolist(), sizes[first : first + LOOK_AHEAD].tolist(), strict=True):
@@ -54,7 +54,7 @@ def contents(path: str, offsets: I64, sizes: I64, first: int) -> list[int]:
 
 
 def relation(own: list[int], theirs: list[int]) -> str:
-    """The rule that two histories break which part at their first entry."""
+    """The rule that is broken by two histories that diverge at their first entry."""
     if not own or not theirs or own[0] == theirs[0] or -1 in (own[0], theirs[0]):
         return "replica.divergence"
     if own[0] in theirs[1:] and theirs[0] in own[1:]:

@@ -1,6 +1,6 @@
-"""The records of a window in columns: where body, topic and properties lie, and what the derived files depend on.
+"""The records in a window as columns: the positions of body, topic and properties, and the values that derived files need.
 
-Decoding only; which value is right is for `scan` and `derived` to say.
+Decoding only; `scan` and `derived` decide which value is right.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The entries of one piece, one row each. `intact`: both CRCs of the entry are right; `proven`: they are right once the header fields
-    that are known to be wrong are put right.
+    """The entries of one piece, one row each. `intact`: both CRCs of the entry match; `proven`: they match after the header fields that are
+    known to be wrong are corrected.
 
     `offset` is the place in the file; `index` is the index the entry must have, whatever its field says; `body_crc` is recomputed; `sound`
-    marks proven entries whose record could be taken apart, only there `topics[topic_of]`, `tag_code` and the queue columns mean anything.
-    `ordinal` counts the sound entries of the file before each.
+    marks proven entries whose record could be parsed. Only there `topics[topic_of]`, `tag_code` and the queue columns are valid. `ordinal`
+    counts the sound entries of the file before each.
     """
 
     index: I64
@@ -56,13 +56,13 @@ class Columns:
         return len(self.index)
 
     def place_of(self, row: int) -> tuple[int, int, int]:
-        """Index, ordinal and place of an entry."""
+        """Index, ordinal and offset of an entry."""
         return int(self.index[row]), int(self.ordinal[row]), int(self.offset[row])
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The variable parts of records. `fits`: they fill the record exactly; elsewhere the other columns are fillers."""
+    """The variable parts of records. `fits`: they fill the record exactly; for other records the columns hold filler values."""
 
     fits: Flags
     right_magic: Flags
@@ -77,7 +77,7 @@ class Parts:
 
 
 def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) -> Parts:
-    """Find body, topic and properties of every record, in vectors; only the CRC of the body goes message by message."""
+    """Find body, topic and properties of every record with vector operations; only the CRC of the body is computed per message."""
     data: U8 = np.frombuffer(window, np.uint8)
     limit = len(data) - 1
     ends = offsets + sizes
@@ -121,7 +121,7 @@ def take_apart(window: bytes, offsets: I64, sizes: I64, rows: NDArray[np.void]) 
 
 
 def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
-    """Whether property strings begin with a native message id: `UNIQ_KEY`, 01, 34 upper-case hexadecimal digits, the first two 4C, 02."""
+    """Whether property strings start with a native message id: `UNIQ_KEY`, 01, 34 upper-case hexadecimal digits, the first two 4C, 02."""
     data: U8 = np.frombuffer(window, np.uint8)
     found = data[np.minimum(property_at[:, None] + np.arange(NATIVE_BYTES), len(data) - 1)]
     begin, digits = found[:, : len(NATIVE_BEGIN)], found[:, len(NATIVE_BEGIN) : -1]
@@ -131,12 +131,12 @@ def native_ids(window: bytes, property_at: I64, ends: I64) -> Flags:
 
 
 def is_system(topic: bytes) -> bool:
-    """Whether a stored name is that of a topic that nodes made; what is in a namespace is the clients', whatever its name."""
+    """Whether a stored name is that of a topic created by nodes; topics in a namespace belong to clients, whatever their name."""
     return topic.startswith(SYSTEM_PREFIX) and b"@" not in topic
 
 
 def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:
-    """Number equal byte strings alike: (number of each, the distinct strings)."""
+    """Assign equal byte strings the same number: (number of each, the distinct strings)."""
     numbers = np.zeros(len(starts), np.int64)
     distinct: list[bytes] = []
     for length in np.unique(lengths).tolist():
@@ -154,7 +154,7 @@ def intern(data: U8, starts: I64, lengths: I64) -> tuple[I64, list[bytes]]:
 
 
 def _group(texts: U8) -> tuple[I64, I64]:
-    """(row of the first of each kind, kind of each row) of equally long strings. Hashes only bring strings together: equality decides."""
+    """(row of the first of each kind, kind of each row) for strings of equal length. Hashes only preselect; equality decides."""
     if (texts == texts[0]).all():
         return np.zeros(1, np.int64), np.zeros(len(texts), np.int64)
     hashes = np.zeros(len(texts), np.uint64)
@@ -167,9 +167,10 @@ def _group(texts: U8) -> tuple[I64, I64]:
 
 
 def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64]:
-    """Where the value of TAGS lies in each property string, and its length; length 0 without one.
+    """The position and length of the value of TAGS in each property string; length 0 if there is none.
 
-    TAGS stands first, or second behind UNIQ_KEY: those are found in vectors. The others are searched one by one.
+    TAGS is the first property, or the second behind UNIQ_KEY: these are found with vector operations. Other strings are searched one by
+    one.
     """
     closes = np.flatnonzero(data == 2)
     padded = np.append(closes, len(data))
@@ -188,8 +189,9 @@ def find_tags(window: bytes, data: U8, starts: I64, ends: I64) -> tuple[I64, I64
 
 
 def fire_time(properties: bytes) -> int:
-    """What a consume queue holds in place of a tags code for a message that waits on the timer topic: its last property, a number; -1 if it
-    has none, which no unit of a sound queue says."""
+    """The delivery time of a message on the timer topic, which its consume queue unit holds instead of a tags code: its last property, a
+    number;
+    -1 if it has none, which does not occur in an intact unit."""
     _, found, value = properties.rpartition(FIRE_TIME)
     digits = value[:-1]
     return int(digits) if found and value.endswith(b"\x02") and digits.isdigit() and len(digits) < 19 else -1

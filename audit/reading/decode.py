@@ -1,6 +1,6 @@
 """The auditor's own decoder of docs/format.md: bytes in, NumPy columns and plain values out.
 
-Nothing here judges, and nothing is shared with the writer: two implementations of one page.
+Nothing here judges, and no code is shared with the writer: the same document is implemented twice.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ assert PREFIX.itemsize == HEADER_BYTES + RECORD_FIXED_BYTES and HEADER.size == H
 
 
 crc32c: Callable[..., int] = _crc32c.crc32c
-"""CRC-32C as the package computes it, for loops where a further call would count."""
+"""CRC-32C as the package computes it, for loops in which another function call would be noticeable."""
 
 
 def crc(data: bytes | memoryview, start: int = 0) -> int:
@@ -81,7 +81,7 @@ def crc(data: bytes | memoryview, start: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stain:
-    """Bytes that are not zero where zero is due: first … last, and whether they look like a stray change rather than a write cut short."""
+    """Nonzero bytes where zeros are expected: first … last, and whether they look like a stray change rather than a torn write."""
 
     first: int
     last: int
@@ -93,10 +93,10 @@ _STRAY_MAX = 16
 
 
 def find_stain(file: AnyFile, start: int, end: int, step: int = 8 << 20) -> Stain | None:
-    """What is not zero in start … end − 1; None when all of it is.
+    """The nonzero bytes in start … end − 1; None if there are none.
 
-    A disk writes sectors whole: what a torn write leaves begins with a record at `start`, or at a sector's edge, or fills a good part of a
-    sector. Anything sparser is called stray.
+    A disk writes whole sectors: a torn write leaves a record at `start` or at a sector boundary, or fills a large part of a sector.
+    Anything sparser is called stray.
     """
     first = last = -1
     stray = False
@@ -120,7 +120,7 @@ def find_stain(file: AnyFile, start: int, end: int, step: int = 8 << 20) -> Stai
 
 
 def last_nonzero(file: AnyFile, length: int, step: int = 1 << 20) -> int:
-    """The place of the last byte of a file that is not zero; −1 when all are."""
+    """The place of the last nonzero byte of a file; −1 if there is none."""
     for begin, stop in reversed(list(file.stretches(0, length))):
         while stop > begin:
             start = max(begin, stop - step)
@@ -133,7 +133,7 @@ def last_nonzero(file: AnyFile, length: int, step: int = 1 << 20) -> int:
 
 
 def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
-    """Bytes start … end − 1 of a space of equally long files named by their offset; shorter where a file is missing or short."""
+    """Bytes start … end − 1 of a sequence of equally long files named by offset; shorter if a file is missing or short."""
     parts: list[bytes] = []
     while start < end:
         base = start - start % file_bytes
@@ -150,7 +150,7 @@ def read_space(directory: str, file_bytes: int, start: int, end: int) -> bytes:
 
 
 def numbered_files(directory: str) -> list[tuple[int, str]]:
-    """The files of a directory that are named by an offset of 20 digits, in order."""
+    """The files of a directory whose name is an offset of 20 digits, in order."""
     return sorted((int(name), name) for name in names_in(directory) if len(name) == 20 and name.isascii() and name.isdigit())
 
 
@@ -158,7 +158,7 @@ def numbered_files(directory: str) -> list[tuple[int, str]]:
 
 
 def gather(window: bytes, offsets: I64) -> NDArray[np.void]:
-    """Header and fixed record part of the entries at `offsets`, which all lie wholly inside the window."""
+    """Header and fixed record part of the entries at `offsets`, all of which must lie inside the window."""
     data = np.frombuffer(window, np.uint8)
     strided = np.lib.stride_tricks.as_strided(data, (len(data) - PREFIX.itemsize + 1, PREFIX.itemsize), (1, 1), writeable=False)
     rows: NDArray[np.void] = strided[offsets].view(PREFIX)[:, 0]
@@ -166,7 +166,7 @@ def gather(window: bytes, offsets: I64) -> NDArray[np.void]:
 
 
 def chain_inputs(rows: NDArray[np.void], body_crcs: NDArray[np.uint32]) -> bytes:
-    """For each entry the 40 bytes that its chain CRC covers: header[0:36] and the CRC of its body as it is."""
+    """For each entry the 40 bytes that its chain CRC covers: header[0:36] and the actual CRC of its body."""
     inputs = np.empty((len(rows), 40), np.uint8)
     inputs[:, :36] = rows.view(np.uint8).reshape(len(rows), PREFIX.itemsize)[:, :36]
     inputs[:, 36:] = body_crcs.astype(">u4").view(np.uint8).reshape(len(rows), 4)
@@ -184,7 +184,7 @@ def tags_code(tag: bytes) -> int:
 
 
 def properties_are_whole(text: bytes) -> bool:
-    """Whether a property string is name 01 value 02, repeated; the empty string is."""
+    """Whether a property string is a sequence of name 01 value 02; the empty string is."""
     return not text or (text[-1] == 2 and all(part.count(b"\x01") == 1 and part[0] != 1 for part in text[:-1].split(b"\x02")))
 
 
@@ -193,7 +193,7 @@ def properties_are_whole(text: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One slot of a two-slot file: its number, whether it is intact or was never written, and its fields."""
+    """One slot of a two-slot file: its number, its state, and its fields."""
 
     number: int
     state: str  # intact, empty, damaged
@@ -230,7 +230,7 @@ def read_slots(data: bytes, kind: tuple[bytes, struct.Struct]) -> list[Slot]:
 
 
 def _can_be(kind: tuple[bytes, struct.Struct], fields: tuple[Any, ...]) -> bool:
-    """Whether a slot says what one can say: a vote is text and zero behind its length, the word behind the mark's log id is zero."""
+    """Whether the content of a slot is valid: a vote is text with zeros behind its length, the word behind the mark's log id is zero."""
     if kind == MARK:
         return bool(fields[0].isascii()) and fields[1] == 0
     length, vote = fields[1:]
@@ -242,18 +242,18 @@ def _can_be(kind: tuple[bytes, struct.Struct], fields: tuple[Any, ...]) -> bool:
 
 
 def current(slots: Sequence[Slot]) -> Slot | None:
-    """The intact slot that counts."""
+    """The current slot: the intact one with the highest sequence number."""
     return max((slot for slot in slots if slot.state == "intact"), key=lambda slot: slot.sequence, default=None)
 
 
 def read_sealed_json(path: str) -> dict[str, Any] | None:
-    """A file with a JSON object that carries its own checksum, as `sealed_json`; None where there is no file, too. Raises OSError."""
+    """A JSON file with a checksum, decoded as `sealed_json`; None also if the file does not exist. Raises OSError."""
     raw = read_if_there(path)
     return None if raw is None else sealed_json(raw)
 
 
 def sealed_json(raw: bytes) -> dict[str, Any] | None:
-    """A JSON object that carries its own checksum, without it; None when the checksum, or the exact form, is not kept."""
+    """A JSON object with a checksum, without the checksum; None if the checksum or the exact form is wrong."""
     try:
         value = json.loads(raw)
     except ValueError:
@@ -269,7 +269,7 @@ def _compact(value: Mapping[str, Any]) -> bytes:
 
 
 def log_checkpoint(raw: bytes) -> tuple[int, int] | None:
-    """(endIndex, committedIndex); None when the text is not exactly that."""
+    """(endIndex, committedIndex); None if the text has any other form."""
     lines = raw.split(b"\n")
     if len(lines) != 3 or lines[2] or not lines[0].startswith(b"endIndex=") or not lines[1].startswith(b"committedIndex="):
         return None

@@ -1,6 +1,6 @@
 """The entries of a log file, or of its part from some entry on, in columns, with or without recomputing their CRCs.
 
-For whoever wants to see entries rather than judge them: a damaged entry is marked, and nothing is said about why (`checks/scan` does).
+For code that reads entries without judging them: a damaged entry is marked without a reason (`checks/scan` gives reasons).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Walk
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Entries in a row, one row each. `window` holds their bytes, from byte `start` of the file on; `at` are their places in it.
+    """Consecutive entries, one row each. `window` holds their bytes, from byte `start` of the file on; `at` are their offsets in it.
 
-    `index`: as the entry says, or where it is not intact, as its neighbours say. `intact`: body and chain CRC, recomputed, are the stored
-    ones; None when nothing was recomputed. `sound`: the record can be taken apart, and is intact as far as that was looked at; only there
-    `parts` means something.
+    `index`: the entry's own, or if it is not intact, derived from its neighbours. `intact`: the recomputed body and chain CRCs equal the
+    stored ones; None if nothing was recomputed. `sound`: the record could be parsed, and is intact as far as that was checked; only there
+    `parts` is valid.
     """
 
     task: LogFile
@@ -42,7 +42,7 @@ class Entries:
         return len(self.at)
 
     def field(self, name: str) -> I64:
-        """One fixed field of header or record (reading/decode.py), of all rows."""
+        """One fixed field of header or record (reading/decode.py), for all rows."""
         column: I64 = self.fields[name].astype(np.int64)
         return column
 
@@ -53,7 +53,7 @@ class Entries:
 
 
 def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_bytes: int = WINDOW_BYTES) -> Iterator[Entries]:
-    """The entries of a log file from byte `start` on, where one stands. Whoever has seen enough stops iterating. Raises OSError."""
+    """The entries of a log file from byte `start` on, where an entry must start. Stop iterating at any time. Raises OSError."""
     with open_file(task.path) as file:
         chain: int | None = None
         for piece in Walk(task, file, task.limit(file.size)).pieces(window_bytes, start):
@@ -68,7 +68,7 @@ def read_entries(task: LogFile, start: int = 0, verify: bool = True, window_byte
 
 
 def _chain_before(task: LogFile, piece: Piece) -> int | None:
-    """The chain value before a piece that does not follow another."""
+    """The chain value before a piece that follows no other."""
     index = int(piece.rows["index"][0])
     if piece.start == 0 and task.base == task.begin_pos:
         return task.seed
@@ -76,8 +76,8 @@ def _chain_before(task: LogFile, piece: Piece) -> int | None:
 
 
 def _intact(piece: Piece, previous: int | None) -> Flags:
-    """Which entries are what was written, by the chain: the stored value before each, its header and its body as they are now give the
-    stored value. A chain word that is itself damaged spoils two of these sums, but not the one over both entries."""
+    """Which entries are unchanged, by the chain: the stored value before each entry, its header and its actual body must give its stored
+    value. A damaged chain word invalidates two of these checks, but not the one over both entries."""
     view = memoryview(piece.window)
     starts, ends = (piece.offsets + HEADER_BYTES).tolist(), (piece.offsets + piece.sizes).tolist()
     bodies = np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
@@ -87,7 +87,7 @@ def _intact(piece: Piece, previous: int | None) -> Flags:
     sums = np.array([crc32c(inputs[at : at + 40], first) for at, first in zip(range(0, len(inputs), 40), before, strict=True)], np.int64)
     good: Flags = sums == stored
     if previous is None:
-        # Nobody knows the value before this entry: its body is all that can be looked at.
+        # The value before this entry is unknown: only its body can be checked.
         good[0] = piece.rows["body_crc"][0] == bodies[0]
     for at in np.flatnonzero(~good[:-1] & ~good[1:]).tolist():
         if not good[at] and crc(inputs[40 * at + 40 : 40 * at + 80], int(sums[at])) == stored[at + 1]:

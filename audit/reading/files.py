@@ -1,8 +1,8 @@
-"""The only door to bytes: files and directories by path, wherever they lie.
+"""The only access to bytes: files and directories by path, local or remote.
 
-Files are read with `pread`, never mapped: a file that shrinks or a device that fails is then an `OSError`, not a dead process. A path that
-begins with `node://` lies on a running node: the same functions, and `NodeLost` where the node does not answer (`remote.py`, loaded when
-the first such path comes). Nothing here knows what the bytes mean, and nothing writes.
+Files are read with `pread`, never mapped, so that a shrinking file or a failing device gives an `OSError` instead of a signal. A path that
+starts with `node://` is on a running node: it works with the same functions, which raise `NodeLost` if the node does not answer
+(`remote.py`, loaded with the first such path). This module does not know what the bytes mean, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What changes when somebody writes to a file."""
+    """Values that change when a file is written."""
 
     size: int
     mtime_ns: int
@@ -84,7 +84,7 @@ def _entries(path: str, *, itself: bool = False) -> list[Any]:
 
 
 def open_file(path: str) -> AnyFile:
-    """For reading. Raises OSError."""
+    """Open for reading. Raises OSError."""
     if is_remote(path):
         from ledgermq.audit.reading.remote import RemoteFile
 
@@ -93,12 +93,12 @@ def open_file(path: str) -> AnyFile:
 
 
 def read_whole(path: str) -> bytes:
-    """A small file, as it was at one moment if it is replaced meanwhile. Raises OSError."""
+    """A small file, in one version even if it is replaced during the read. Raises OSError."""
     return read_at(path, 0, None)
 
 
 def read_if_there(path: str) -> bytes | None:
-    """A small file, whole; None where there is none. Raises OSError."""
+    """A small file, whole; None if it does not exist. Raises OSError."""
     try:
         return read_whole(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -106,7 +106,7 @@ def read_if_there(path: str) -> bytes | None:
 
 
 def read_at(path: str, offset: int, size: int | None) -> bytes:
-    """Bytes of a file that nothing else is wanted of; None: to its end. Fewer only at its end. Raises OSError."""
+    """Bytes of a file that is not read any further; size None: to its end. Fewer only at its end. Raises OSError."""
     if is_remote(path):
         from ledgermq.audit.reading.remote import read_at as read_remote
 
@@ -116,12 +116,12 @@ def read_at(path: str, offset: int, size: int | None) -> bytes:
 
 
 def absolute(directory: str) -> str:
-    """The same directory, whatever the working directory is later."""
+    """The absolute path, independent of later changes of the working directory."""
     return directory.rstrip("/") if is_remote(directory) else os.path.abspath(directory)
 
 
 def stat_of(path: str) -> Stat | None:
-    """None where there is no file."""
+    """None if the file does not exist."""
     if is_remote(path):
         return next((Stat(entry.size, entry.mtime_ns, entry.inode) for entry in _entries(path, itself=True)), None)
     try:
@@ -150,12 +150,12 @@ def is_directory(path: str) -> bool:
 
 
 def is_readable(path: str) -> bool:
-    """Whether this process may read it. What a running node may not read is found when it is asked."""
+    """Whether this process may read it. For a running node, that is found out by asking."""
     return is_remote(path) or os.access(path, os.R_OK)
 
 
 def names_in(directory: str) -> list[str]:
-    """The names in a directory, sorted; none where there is no directory. Raises OSError."""
+    """The names in a directory, sorted; empty if it does not exist. Raises OSError."""
     if is_remote(directory):
         return sorted(entry.path.rpartition("/")[2] for entry in _entries(directory))
     try:

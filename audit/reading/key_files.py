@@ -1,4 +1,4 @@
-"""Key index files and what the position says of them (docs/format.md §14): bytes in, columns and plain values out. Nothing here judges."""
+"""Key index files and their recorded position (docs/format.md §14): bytes in, columns and plain values out. Nothing here judges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNITS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class KeyNote:
-    """What the position says of one file: it begins behind the first `first_rows` keys of the log from entry `first_index` on; `count` is
+    """The position's record of one file: it begins behind the first `first_rows` keys of the log from entry `first_index` on; `count` is
     the number of its next unit."""
 
     name: str
@@ -46,17 +46,17 @@ class KeyNote:
         return self.unit_at(self.units)
 
     def unit_at(self, number: int) -> int:
-        """Where a unit stands in the file."""
+        """The offset of a unit in the file."""
         return KEY_HEADER.size + self.slots * SLOT_BYTES + number * KEY_UNIT.itemsize
 
     def header(self) -> bytes:
-        """The header that a file with just these units has."""
+        """The header of a file with exactly these units."""
         return KEY_HEADER.pack(self.begin_ms, self.end_ms, self.begin_pos, self.end_pos, self.used, self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPosition:
-    """What counts of a key index: `next_index` is the first entry whose keys are not all in it, `rows` of them are."""
+    """The valid extent of a key index: `next_index` is the first entry whose keys are not all in it; `rows` of them are."""
 
     log_id: str
     next_index: int
@@ -70,7 +70,7 @@ KEYS = {"v", "log_id", "next", "rows", "chain", "store_ms", "files"}
 
 
 def read_position(root: str) -> KeyPosition | None:
-    """The position of a replica's key index; None without one. Raises ValueError when it is not what it should be, OSError."""
+    """The position of a replica's key index; None if there is none. Raises ValueError if it is invalid, OSError."""
     path = f"{root}/state/keyindex"
     if not exists(path):
         return None
@@ -91,7 +91,7 @@ def _position(value: dict[str, Any]) -> KeyPosition:
     width = len(fields(KeyNote))
     for row in files:
         if not isinstance(row, list) or len(row) != width or not isinstance(row[0], str) or not all(isinstance(n, int) for n in row[1:]):
-            raise ValueError("a row of its files is none")
+            raise ValueError("a row of its files is invalid")
     notes = tuple(KeyNote(*row) for row in files)
     if any(note.slots < 1 or note.units < 2 or not 1 <= note.count <= note.units for note in notes):
         raise ValueError("a row of its files has impossible numbers")
@@ -99,7 +99,7 @@ def _position(value: dict[str, Any]) -> KeyPosition:
 
 
 def key_file_names(root: str) -> list[str]:
-    """The files that are named like key index files, in order."""
+    """The files with names of key index files, in order."""
     return [name for name in names_in(f"{root}/index") if len(name) == NAME_BYTES and name.isascii() and name.isdigit()]
 
 

@@ -1,6 +1,6 @@
-"""The keys of messages as the key index has them (docs/format.md §14): which, in which order, under which hash. In vectors.
+"""The keys of messages as in the key index (docs/format.md §14): which keys, in which order, with which hashes. Vectorised.
 
-The audit's own derivation from entries; nothing here knows what a key index holds.
+The audit's own derivation from entries; this module does not read a key index.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ledgermq.proto.names import CONTROL_TOPICS
 
 U32 = NDArray[np.uint32]
 STRETCH_BITS = 0x3FF
-"""The lowest bits of a sequence number: messages of one stretch differ in these alone."""
+"""The lowest bits of a sequence number: messages of one stretch differ only in these."""
 _INVERSE = pow(31, -1, 1 << 32)
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """One row for each key, in the order of the index. `row` is the row of its entry."""
+    """One row per key, in the order of the index. `row` is the row of its entry."""
 
     row: I64
     hashes: I64
@@ -46,14 +46,14 @@ def keys_of(entries: Entries) -> Keys:
     number, piece_at, piece_bytes = split_at_spaces(data, lists.value_at, lists.value_bytes)
     owner = np.concatenate((id_owner, lists.owner[number]))
     at, lengths = np.concatenate((id_at, piece_at)), np.concatenate((id_bytes, piece_bytes))
-    # Stable: of one message its id first, then the pieces in their order.
+    # Stable: a message's id comes first, then its words in order.
     order = np.argsort(owner, kind="stable")
     owner, at, lengths = owner[order], at[order], lengths[order]
     return Keys(rows[owner], _hashes(data, at, lengths, entries.parts.topic_of[rows[owner]], entries.parts.topics))
 
 
 def _ids(entries: Entries, rows: I64, found: Properties) -> tuple[U8, I64, I64, I64]:
-    """The bytes in which ids that are keys lie, then owner, place and length of each; that of a native message is the id of its stretch."""
+    """The bytes that contain the ids that are keys; then owner, offset and length of each. A native message has the id of its stretch."""
     ids = found.take(found.named(b"UNIQ_KEY"))
     flags = entries.field("flag")[rows][ids.owner]
     begins, ends = entries.parts.property_at[rows][ids.owner], (entries.at + entries.sizes)[rows][ids.owner]
@@ -77,10 +77,10 @@ def _digit(letters: U8) -> I64:
 
 
 def _hashes(data: U8, at: I64, lengths: I64, topic_of: I64, topics: list[bytes]) -> I64:
-    """Java's hash of `topic#key` as the index has it: without its sign, 0 for the one number that has none.
+    """Java's hash of `topic#key` as stored in the index: without its sign, and 0 for the one number whose absolute value overflows.
 
-    Java's hash of a text is its letters times powers of 31, the last letter once. So it is a difference of two running sums, times a power,
-    and the hash of the topic only moves up by as many powers as the key has letters.
+    Java's hash of a text is the sum of its letters times powers of 31, where the last letter has power 0. So it is the difference of two
+    prefix sums times a power, and the hash of the topic is multiplied by as many powers as the key has letters.
     """
     text, offsets = cut(data, at, lengths)
     up, down = _powers(31, len(text) + 1), _powers(_INVERSE, len(text) + 1)

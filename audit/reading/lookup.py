@@ -1,4 +1,4 @@
-"""One entry by its index, through the index files: a hint, which whoever uses it checks against the log. Nothing here judges."""
+"""Finding one entry by its index through the index files: a hint that the caller verifies with the log. Nothing here judges."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ledgermq.audit.reading.walk import LogFile
 
 
 def header_at(task: LogFile, index: int) -> tuple[int, tuple[int, ...]] | None:
-    """Position and header fields of an entry, found through the index files; None when they do not lead to it."""
+    """Position and header fields of an entry, found through the index files; None if they do not lead to it."""
     try:
         data = read_space(task.index_directory, task.index_file_bytes, index * INDEX_UNIT_BYTES, (index + 1) * INDEX_UNIT_BYTES)
         if len(data) < INDEX_UNIT_BYTES:

@@ -1,5 +1,5 @@
-"""How a file of a running node is named: `node://HOST:PORT/GROUP/…`, the path being that under the node directory; and the one failure
-that is none of a file. Where several workers of a node share an endpoint it is `NODE@HOST:PORT`. Nothing here reaches a node."""
+"""The path of a file on a running node: `node://HOST:PORT/GROUP/…`, followed by the path under the node directory; and the only error that
+is not about a file. If several workers of a node share an endpoint, it is `NODE@HOST:PORT`. Nothing here connects to a node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NODE_FILE = "node.json"
 
 
 class NodeLost(Exception):
-    """A node could not be reached, or refused: one sentence with what it was and why. `authority`: its HOST:PORT."""
+    """A node could not be reached, or refused: one sentence says which node and why. `authority`: its HOST:PORT."""
 
     def __init__(self, authority: str, why: str) -> None:
         super().__init__(why)
@@ -22,7 +22,7 @@ class NodeLost(Exception):
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path lies on a running node."""
+    """Whether a path is on a running node."""
     return path.startswith(NODE)
 
 

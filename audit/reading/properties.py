@@ -1,6 +1,6 @@
-"""The property strings of many records at once (docs/format.md §4.1): where every name and every value lies, and the texts in them.
+"""The property strings of many records at once (docs/format.md §4.1): the position of every name and value, and their texts.
 
-Decoding only, in vectors: no object for a message. What a property means is for whoever asks.
+Decoding only, with vector operations and without an object per message. The caller knows what a property means.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ NAME_END, VALUE_END, SPACE = 1, 2, 0x20
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """Properties in the order in which they stand. Number p belongs to record `owner[p]` of those that were asked for; name and value lie
-    in `data` at `name_at[p]` and `value_at[p]`. A piece without a name is left out."""
+    """Properties in stored order. Number p belongs to record `owner[p]` of the requested ones; name and value are in `data` at `name_at[p]`
+    and `value_at[p]`. A piece without a name is left out."""
 
     data: U8
     owner: I64
@@ -46,7 +46,7 @@ class Properties:
 
 
 def find_properties(window: bytes, starts: I64, ends: I64) -> Properties:
-    """The properties of records whose property strings lie at `starts` … `ends`, ascending and apart from each other."""
+    """The properties of records whose property strings are at `starts` … `ends`, ascending and not overlapping."""
     data: U8 = np.frombuffer(window, np.uint8)
     owner, mark = _inside(data, VALUE_END, starts, ends)
     first = np.ones(len(mark), np.bool_)
@@ -63,7 +63,7 @@ def find_properties(window: bytes, starts: I64, ends: I64) -> Properties:
 
 
 def _inside(data: U8, letter: int, starts: I64, ends: I64) -> tuple[I64, I64]:
-    """Where a byte occurs inside the ranges, and in which of them."""
+    """The places of a byte inside the ranges, and the range of each."""
     marks: I64 = np.flatnonzero(data == letter)
     owner = np.searchsorted(starts, marks, side="right") - 1
     inside = owner >= 0
@@ -72,7 +72,7 @@ def _inside(data: U8, letter: int, starts: I64, ends: I64) -> tuple[I64, I64]:
 
 
 def split_at_spaces(data: U8, at: I64, lengths: I64) -> tuple[I64, I64, I64]:
-    """The pieces of values between spaces, without empty ones: (number of the value, place, length). Values are ascending and apart."""
+    """The words of values between spaces, without empty ones: (number of the value, place, length). Values ascend and do not overlap."""
     if not len(at):
         empty = np.zeros(0, np.int64)
         return empty, empty, empty
@@ -81,7 +81,7 @@ def split_at_spaces(data: U8, at: I64, lengths: I64) -> tuple[I64, I64, I64]:
     numbers = np.concatenate((np.arange(len(at)), value))
     begins = np.concatenate((at, spaces + 1))
     stops = np.concatenate((ends, spaces))
-    # Values do not overlap, so begins and ends, each sorted for itself, belong together.
+    # Values do not overlap, so begins and ends stay pairs when each is sorted by itself.
     order = np.argsort(begins, kind="stable")
     begins, stops, numbers = begins[order], np.sort(stops, kind="stable"), numbers[order]
     kept = stops > begins
@@ -89,7 +89,7 @@ def split_at_spaces(data: U8, at: I64, lengths: I64) -> tuple[I64, I64, I64]:
 
 
 def cut(data: U8, at: I64, lengths: I64) -> tuple[U8, I64]:
-    """Short texts copied behind each other: the bytes, and n + 1 offsets."""
+    """Concatenate short texts: the bytes, and n + 1 offsets."""
     offsets = np.zeros(len(at) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     places = np.arange(int(offsets[-1])) + np.repeat(at - offsets[:-1], lengths)

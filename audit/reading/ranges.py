@@ -1,7 +1,7 @@
-"""Which log files a span of indexes, store times or positions needs, and where in the first of them to begin.
+"""The log files that contain a range of indexes, store times or positions, and where to start in the first of them.
 
-Files are named by their position. For an index or a time the files are searched by halves: the first entry of a file tells where it
-begins, and both only rise along the log. Where a first entry cannot be read, its file is rather looked at than left out.
+Files are named by position. For an index or a time the files are searched by bisection: the first entry of a file has its lowest index and
+time, and both only increase along the log. A file whose first entry cannot be read is included rather than left out.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ INDEX_MAX = MS_MAX = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Numbers from `low` to `high`, both included; None: no bound."""
+    """Numbers from `low` to `high`, both included; None: unbounded."""
 
     low: int | None = None
     high: int | None = None
 
     def within(self, other: Span) -> Span:
-        """What lies in both."""
+        """The intersection of both."""
         lows = [low for low in (self.low, other.low) if low is not None]
         highs = [high for high in (self.high, other.high) if high is not None]
         return Span(max(lows, default=None), min(highs, default=None))
 
     def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
+        """Whether it excludes anything."""
         return self.low is not None or self.high is not None
 
     def meets(self, low: int, high: int) -> bool:
-        """Whether it has a number of low … high."""
+        """Whether it contains a number of low … high."""
         return (self.low is None or self.low <= high) and (self.high is None or self.high >= low)
 
     def holds(self, values: I64) -> Flags:
-        """Which of the values it has."""
+        """A mask of the values that it contains."""
         flags: Flags = np.ones(len(values), np.bool_)
         if self.low is not None:
             flags &= values >= self.low
@@ -55,14 +55,14 @@ ALL = Span()
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """The first entry of a log file, as far as its own words can be believed without a sum."""
+    """The first entry of a log file, as far as its fields can be trusted without a checksum."""
 
     index: int
     ms: int
 
 
 def first_of(task: LogFile) -> First | None:
-    """None where no entry stands, or none that knows its place."""
+    """None if there is no entry, or one with a wrong position."""
     try:
         with open_file(task.path) as file:
             data = file.pread(PREFIX.itemsize, 0)
@@ -77,7 +77,7 @@ def first_of(task: LogFile) -> First | None:
 
 
 def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: Span = ALL) -> list[tuple[LogFile, int]]:
-    """The files that may hold entries of these indexes, store times and positions, in order, each with the byte from which on."""
+    """The files that may hold entries of these indexes, store times and positions, in order, each with the byte to start from."""
     files = [task for task in tasks if place.meets(task.base, task.base + task.data_file_bytes - 1)]
     known: dict[int, First | None] = {}
 
@@ -87,7 +87,7 @@ def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: S
         return known[number]
 
     low, high = 0, len(files)
-    # Entries of one millisecond may lie in two files.
+    # Entries of one millisecond may be in two files.
     if index.low is not None:
         low = max(low, _last(look, len(files), First(index.low, MS_MAX), False))
     if ms.low is not None:
@@ -100,8 +100,8 @@ def needed(tasks: Sequence[LogFile], index: Span = ALL, ms: Span = ALL, place: S
 
 
 def _last(look: Callable[[int], First | None], count: int, bound: First, unknown: bool) -> int:
-    """The last file that does not begin behind the bound; 0 when all do. Firsts rise, so what one file does, all before it do too; of one
-    that cannot be read, with none behind it that tells, `unknown` is assumed."""
+    """The last file that does not begin behind the bound; 0 if all do. First entries ascend, so what holds for one file holds for all
+    before it. For a file that cannot be read, without a readable one behind it, `unknown` is assumed."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
@@ -118,7 +118,7 @@ def _last(look: Callable[[int], First | None], count: int, bound: First, unknown
 
 
 def _begin(task: LogFile, index: int | None) -> int:
-    """The byte of a file at which the entry of this index stands, by the index files; 0 if they do not lead there."""
+    """The offset of the entry with this index, by the index files; 0 if they do not lead there."""
     found = header_at(task, index) if index else None
     inside = found is not None and task.base <= found[0] < task.base + task.data_file_bytes
     return found[0] - task.base if found is not None and inside else 0

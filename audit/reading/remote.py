@@ -1,9 +1,9 @@
-"""Files of running nodes, by path: `node://HOST:PORT/GROUP/…`, as `ledgermq.v1.Replicas` hands them out (proto/audit.proto).
+"""Files of running nodes, by path: `node://HOST:PORT/GROUP/…`, as `ledgermq.v1.Replicas` serves them (proto/audit.proto).
 
-The remote half of `files.py`, with the same meanings. Every process has connections of its own, opened when first needed; how to sign in is
-said once per process (`use`), by default by the environment as for every other command. A node that cannot be reached, or sends away
-whoever asks, is `NodeLost`: that says nothing about the bytes, and must never become a finding. What the node's disk says is an OSError, as
-it would be on this machine. Nothing here knows what the bytes mean.
+The remote half of `files.py`, with the same meanings. Every process has its own connections, opened when first needed. Credentials are set
+once per process (`use`); by default they come from the environment, as for every other command. A node that cannot be reached, or refuses
+the caller, raises `NodeLost`: that is no statement about the bytes, and must never become a finding. An error of the node's disk is an
+OSError, as it would be on this machine. This module does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from ledgermq.proto.signature import Credentials
 SERVICE = "/ledgermq.v1.Replicas/"
 OK, NOT_FOUND = 20000, 40400
 REFUSALS = frozenset({40100, 40300})
-"""Codes of somebody who may not ask."""
+"""Codes for a caller without permission."""
 CALL_S = 30.0
 STREAM_S = 60.0
-"""A stream that takes longer is asked for again from where it is: a node that stands still is noticed."""
+"""A stream that takes longer is requested again from its current offset, so that a paused node is noticed."""
 TRIES = 3
-"""A connection that breaks is tried again so often before its node counts as lost."""
+"""How often a broken connection is retried before its node counts as lost."""
 PAUSE_S = 0.3
 STREAM_BYTES = 1 << 20
-"""Whoever reads this much at once is likely to go on: the rest of the file is asked for ahead of need."""
+"""A caller that reads this much at once probably continues, so the rest of the file is requested ahead."""
 BEHIND_BYTES = 256 << 10
-"""So much of what was read last is kept: a window begins with the last entry of the one before."""
+"""How much of the last bytes read is kept: a window begins with the last entry of the previous one."""
 AHEAD_BYTES = 8 << 20
-"""A place further ahead in the file is asked for anew instead of being read up to."""
+"""For a place further ahead in the file a new request is made; nearer ones are reached by reading on."""
 BLOCK_BYTES = 64 << 10
-"""The least that is asked for: derived files are read unit by unit."""
+"""The smallest request: derived files are read unit by unit."""
 ENVIRONMENT = {"ca": "LEDGERMQ_TLS_CA", "certificate": "LEDGERMQ_TLS_CERTIFICATE", "certificate_key": "LEDGERMQ_TLS_CERTIFICATE_KEY"}
 M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to sign in to the nodes of a cluster. Crosses processes; the secret shows in no text."""
+    """The credentials for the nodes of a cluster. Can cross process boundaries; its text form hides the secret."""
 
     credentials: Credentials | None = None
     tls: bool = False
@@ -58,7 +58,7 @@ class Access:
     """Key and certificate."""
 
     def connect(self, endpoints: str, timeout_s: float = CALL_S) -> Connection:
-        """A connection to any nodes. Raises BadArgument where a secret would travel in clear."""
+        """A connection to these nodes. Raises BadArgument if a secret would be sent unencrypted."""
         wire: dict[str, Any] = {"credentials": self.credentials, "tls": self.tls, "ca": self.ca, "certificate": self.certificate}
         connection = Connection(endpoints, timeout_s=timeout_s, **wire)
         if self.credentials is not None:
@@ -67,8 +67,8 @@ class Access:
 
 
 def access_of(environment: Mapping[str, str]) -> Access:
-    """How the environment says to sign in: LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY; LEDGERMQ_TLS, and the names of `ENVIRONMENT` for
-    PEM files. Raises OSError for one that cannot be read."""
+    """The credentials in the environment: LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY; LEDGERMQ_TLS, and the names of `ENVIRONMENT` for PEM
+    files. Raises OSError for a file that cannot be read."""
     access_key, secret_key = (environment.get(f"LEDGERMQ_{name}_KEY", "") for name in ("ACCESS", "SECRET"))
     found = {name: environment.get(variable, "") for name, variable in ENVIRONMENT.items()}
     pems = {name: Path(path).read_bytes() for name, path in found.items() if path}
@@ -78,27 +78,27 @@ def access_of(environment: Mapping[str, str]) -> Access:
 
 
 class _Process:
-    """What this process shares: how to sign in, and its connections, by address."""
+    """The state of this process: its credentials, and its connections by address."""
 
     def __init__(self) -> None:
         self.access: Access | None = None
         self.connections: dict[str, Connection] = {}
         self.owner = 0
-        """The process that opened them: a child must not go on with its parent's."""
+        """The process that opened them: a child process must not use its parent's connections."""
 
 
 _process = _Process()
 
 
 def use(access: Access) -> None:
-    """From now on sign in like this, in this process."""
+    """Use these credentials in this process from now on."""
     if access != _process.access:
         forget()
         _process.access = access
 
 
 def access() -> Access:
-    """How this process signs in."""
+    """The credentials of this process."""
     if _process.access is None:
         _process.access = access_of(os.environ)
     return _process.access
@@ -128,7 +128,7 @@ def connection_to(authority: str) -> Connection:
 
 
 def call(authority: str, path: str, request: Message, response: type[M], timeout_s: float = CALL_S) -> M:
-    """One answer of one node, whatever its status says. Raises NodeLost."""
+    """One answer of one node, whatever its status. Raises NodeLost."""
     for left in reversed(range(TRIES)):
         connection = connection_to(authority)
         try:
@@ -156,7 +156,7 @@ def _lost(authority: str, error: grpc.RpcError) -> NodeLost:
 
 
 def require(authority: str, path: str, status: Any) -> None:
-    """What an answer's status says, as what it would be on this machine. Raises NodeLost, OSError."""
+    """Convert an answer's status to the error that a local file would raise. Raises NodeLost, OSError."""
     if status.code == OK:
         return
     if status.code == NOT_FOUND:
@@ -167,7 +167,7 @@ def require(authority: str, path: str, status: Any) -> None:
 
 
 def entries(path: str, *, itself: bool = False) -> list[Any]:
-    """The `FileEntry`s of a directory, or the one of a name. Raises NodeLost, OSError."""
+    """The `FileEntry`s of a directory, or the one of the path itself. Raises NodeLost, OSError."""
     authority, group, inner = split(path)
     request = audit_pb2.ListFilesRequest(broker_group=group, directory=inner, itself=itself)
     answer = call(authority, f"{SERVICE}List", request, audit_pb2.ListFilesResponse)
@@ -181,7 +181,7 @@ def entries(path: str, *, itself: bool = False) -> list[Any]:
 
 
 class _Stream:
-    """One `Read` under way: bytes in order, zeros where the node sent none."""
+    """One `Read` in progress: bytes in order, zeros where the node sent none."""
 
     def __init__(self, path: str, offset: int, length: int | None, *, places_only: bool = False) -> None:
         """Raises NodeLost, OSError."""
@@ -197,7 +197,7 @@ class _Stream:
         if first is None:
             raise NodeLost(self._authority, f"the node at {self._authority} ended its answer about {inner} before it began")
         self.size = int(first.size)
-        """Of the file when it was opened."""
+        """The size of the file when it was opened."""
 
     def _next(self) -> Any:
         try:
@@ -209,7 +209,7 @@ class _Stream:
         return piece
 
     def pieces(self) -> Iterator[tuple[int, int, bytes]]:
-        """(offset, length, data) of every piece to come."""
+        """(offset, length, data) of every further piece."""
         while (piece := self._next()) is not None:
             yield int(piece.offset), int(piece.length) or len(piece.data), piece.data
 
@@ -218,8 +218,8 @@ class _Stream:
 
 
 class RemoteFile:
-    """An open file of a running node: as `files.File`. What is read is asked of the node by name, now and then anew, so of a file that is
-    replaced meanwhile only `read_at` gives one version. Raises OSError, NodeLost."""
+    """An open file of a running node, with the interface of `files.File`. The node opens it by name for every request, so if the file is
+    replaced, only `read_at` returns a single version. Raises OSError, NodeLost."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -230,9 +230,9 @@ class RemoteFile:
         self._pieces: Iterator[tuple[int, int, bytes]] = iter(())
         self._begin = 0
         self._held = bytearray()
-        """Bytes from `_begin` on: what was read last, and what is there already of what comes next."""
+        """Bytes from `_begin` on: those read last, and those received ahead."""
         self._end = 0
-        """Where what was asked for ends."""
+        """The end of the requested range."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """`size` bytes at `offset`, fewer only at the end of the file."""
@@ -258,14 +258,14 @@ class RemoteFile:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Ask for what is missing of what was asked for. A file that is shorter by now ends there."""
+        """Request the missing rest of the requested range. A file that has become shorter ends there."""
         at = self._begin + len(self._held)
         self._stream = _Stream(self._path, at, self._end - at)
         self._end = min(self._end, self._stream.size)
         self._pieces = self._stream.pieces()
 
     def _fill(self, end: int) -> None:
-        """Have everything before `end` at hand; a stream that breaks is asked for again from where it broke."""
+        """Receive everything before `end`; a broken stream is requested again from where it broke."""
         for left in reversed(range(TRIES)):
             try:
                 self._take(end)
@@ -304,7 +304,7 @@ class RemoteFile:
 
 
 def read_at(path: str, offset: int, size: int | None) -> bytes:
-    """Bytes of a file from one opening of it; None: to its end. Fewer only at its end. Raises OSError, NodeLost."""
+    """Bytes of a file from a single opening; size None: to its end. Fewer only at its end. Raises OSError, NodeLost."""
     for left in reversed(range(TRIES)):
         try:
             stream = _Stream(path, offset, size)

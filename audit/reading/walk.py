@@ -1,7 +1,7 @@
-"""Finding the entries of one log file: by index units where headers agree with them, else record by record, past damage if need be.
+"""Finding the entries of one log file: by index units where headers agree with them, otherwise record by record, past damage if necessary.
 
-Yields pieces: a window of the file with the places of whole entries in it. Nothing here checks a CRC for its own sake or judges an entry;
-the walk only has to come through, whatever the bytes are.
+Yields pieces: a window of the file with the offsets of whole entries in it. This module checks no CRCs and judges no entry; it must reach
+the end of the file whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ UNITS_AT_ONCE = 1 << 15
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 Progress = Callable[[int], None]
-"""Told the number of bytes that were read since the last time."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log file to look at, with everything needed to do so in another process. Paths of findings begin with the group's folder."""
+    """One log file to check, with everything needed to do so in another process. Paths in findings start with the group's folder."""
 
     root: str
     group: str
@@ -53,14 +53,14 @@ class LogFile:
     queue_file_bytes: int
     deep: bool = False
     seed: int | None = None
-    """The chain value before the log's first entry; None when neither an identity nor a begin file tells it."""
+    """The chain value before the log's first entry; None if neither an identity nor a begin file gives it."""
     begin_pos: int = 0
-    """Where the log's first file begins: above 0 when it was trimmed."""
+    """Where the log's first file begins: above 0 if it was trimmed."""
     end_pos: int | None = None
-    """Of a running replica, where the part of the log ends that is looked at. None: the log is looked at to its end."""
+    """For a running replica, the end of the checked part of the log. None: the log is checked to its end."""
 
     def limit(self, length: int) -> int:
-        """How much of this file, which is so long, is looked at."""
+        """How many bytes of this file, which has `length` bytes, are checked."""
         return length if self.end_pos is None else min(length, max(self.end_pos - self.base, 0))
 
     @property
@@ -83,10 +83,10 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Entries in a row: `offsets` are places in `window`, which begins at byte `start` of the file.
+    """Consecutive entries: `offsets` are positions in `window`, which begins at byte `start` of the file.
 
-    The first `count` entries belong to this piece; one more may follow, which belongs to the next and is there to be looked at.
-    `joined`: the first entry stands directly behind the last one of the piece before.
+    The first `count` entries belong to this piece; one more may follow, which belongs to the next piece and may be inspected.
+    `joined`: the first entry directly follows the last one of the previous piece.
     """
 
     window: bytes
@@ -102,7 +102,7 @@ class Piece:
 class Walk:
     """The walk over one log file. After `pieces()` is exhausted, `end`, `ending` and `flaws` tell how it ended.
 
-    `ending`: "zero" (nothing behind the last entry), "blank", or "tail" (something that is neither). `end`: offset behind the last entry.
+    `ending`: "zero" (nothing behind the last entry), "blank", or "tail" (anything else). `end`: offset behind the last entry.
     """
 
     task: LogFile
@@ -112,10 +112,10 @@ class Walk:
     ending: str = "zero"
     flaws: list[Flaw] = field(default_factory=list)
     next_index: int | None = None
-    """The index the next entry should have, as far as the headers tell."""
+    """The index of the next entry, as far as the headers tell."""
 
     def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0) -> Iterator[Piece]:
-        """From byte `start` on, where an entry stands."""
+        """Walk from byte `start` on, where an entry must start."""
         joined, size = False, window_bytes
         while True:
             window = self.file.pread(min(size, self.length - start), start)
@@ -141,7 +141,7 @@ class Walk:
         return Piece(window, start, found.offsets, found.sizes, rows, count, joined)
 
     def _units(self, window: bytes) -> NDArray[np.void]:
-        """The index units that should describe the window, read from the unit that the first header names."""
+        """The index units that should describe the window, read from the unit of the first header's index on."""
         if len(window) < HEADER_BYTES:
             return np.empty(0, INDEX_UNIT)
         index = HEADER.unpack_from(window)[2]
@@ -152,12 +152,12 @@ class Walk:
             start = index * INDEX_UNIT_BYTES
             data = read_space(self.task.index_directory, self.task.index_file_bytes, start, start + count * INDEX_UNIT_BYTES)
         except OSError:
-            # The index is an aid here; that it cannot be read is found where it is checked.
+            # The index is only an aid here; that it is unreadable is reported where it is checked.
             data = b""
         return np.frombuffer(data, INDEX_UNIT, len(data) // INDEX_UNIT_BYTES)
 
     def _stuck(self, offset: int) -> int | None:
-        """No entry at `offset`: note what is there, and return where entries go on, or None at the end of the file."""
+        """There is no entry at `offset`: record what is there, and return where entries continue, or None at the end of the file."""
         self.end = offset
         rest = self.length - offset
         head = self.file.pread(8, offset)
@@ -172,7 +172,7 @@ class Walk:
         stop = self.length if after is None else after
         stain = find_stain(self.file, offset, stop)
         if after is not None:
-            proof = f"no entry can be read here; the next one stands at byte {after}"
+            proof = f"no entry can be read here; the next one is at byte {after}"
             self.flaws.append(Flaw("entry.unreadable", self.task.shown, self.next_index, offset, after, proof, torn=True))
             return after
         assert stain is not None
@@ -201,7 +201,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Entries found in a window. `stop` is the place behind the last; `more`: the window, not the log, ends there; `needed` bytes help."""
+    """Entries found in a window. `stop` is the offset behind the last; `more`: the window, not the log, ends there; `needed`: bytes
+    needed."""
 
     offsets: I64
     sizes: I64
@@ -211,7 +212,7 @@ class Found:
 
 
 def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) -> Found:
-    """The entries from the beginning of `window`, which stands at absolute position `pos`, `room` bytes before the end of its file."""
+    """The entries from the start of `window`, which is at absolute position `pos`, `room` bytes before the end of its file."""
     offsets, sizes = by_units(window, pos, units)
     at = int(offsets[-1] + sizes[-1]) if len(offsets) else 0
     more_offsets: list[int] = []
@@ -225,7 +226,7 @@ def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) ->
             break
         size = entry_size(window, at, pos, room)
         if size == 0:
-            # Late in a window the bytes that would bear out a damaged header may be missing: look again from nearer.
+            # Near the end of a window, the bytes that would confirm a damaged header may be missing: try again with a later window.
             more = more and 2 * at > reach
             break
         if at + size > reach:
@@ -239,7 +240,7 @@ def find_entries(window: bytes, pos: int, room: int, units: NDArray[np.void]) ->
 
 
 def by_units(window: bytes, pos: int, units: NDArray[np.void]) -> tuple[I64, I64]:
-    """The entries that index units and headers describe alike, from the beginning of the window; none when the first disagrees."""
+    """The entries that index units and headers describe alike, from the start of the window; none if the first disagrees."""
     offsets: I64 = units["pos"].astype(np.int64) - pos
     sizes: I64 = units["size"].astype(np.int64)
     ends = offsets + sizes
@@ -254,9 +255,9 @@ def by_units(window: bytes, pos: int, units: NDArray[np.void]) -> tuple[I64, I64
 
 
 def entry_size(window: bytes, at: int, pos: int, room: int) -> int:
-    """The size of the entry at `at`; 0 when there is none.
+    """The size of the entry at `at`; 0 if there is none.
 
-    A header with one wrong field still counts: either of its two size fields is believed if what it leads to bears it out.
+    A header with one wrong field still counts: either of its two size fields is accepted if the bytes it leads to confirm it.
     """
     magic, size, _, _, own_pos, _, _, body_crc, body_size = HEADER.unpack_from(window, at)
     limit = room - at
@@ -271,7 +272,7 @@ def entry_size(window: bytes, at: int, pos: int, room: int) -> int:
 
 
 def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
-    """Whether an entry that knows its place, or a blank that knows its length, stands at `at`."""
+    """Whether `at` holds an entry with its correct position, or a blank with its correct length."""
     if at + HEADER_BYTES <= len(window):
         magic, size, _, _, own_pos, _, _, _, body_size = HEADER.unpack_from(window, at)
         if magic == ENTRY_MAGIC and own_pos == pos + at and size == body_size + HEADER_BYTES:
@@ -281,7 +282,7 @@ def starts_record(window: bytes, at: int, pos: int, room: int) -> bool:
 
 
 def find_header(file: AnyFile, base: int, start: int, end: int, step: int = 4 << 20) -> int | None:
-    """The next place from `start` on where an entry stands that knows its place and its size."""
+    """The next offset from `start` on of an entry with its correct position and size."""
     for offset in range(start, end, step):
         data = file.pread(min(step + HEADER_BYTES, end - offset), offset)
         at = data.find(_MAGIC)

@@ -1,9 +1,9 @@
-"""The entries of one log file on all replicas side by side: which of them a majority agrees on, and which replica holds each one exactly.
+"""The entries of one log file on all replicas, compared: on which a majority agrees, and which replica holds each one exactly.
 
-A replica holds an entry *exactly* when each of its bytes is right: the body has the bodyCrc of the header, every header field says what
-belongs there, and the stored chain CRC continues the one before it. The scan of the audit calls an entry intact when its content is proven,
-although a word of its header may be damaged; such an entry is never copied and never kept. Nothing is decided here but by counting: an
-entry is agreed when a majority of the voters holds it exactly with the same chain CRC, and a chain CRC is a function of the whole history.
+A replica holds an entry *exactly* if each of its bytes is right: the body has the bodyCrc of the header, every header field has the
+expected value, and the stored chain CRC continues the previous one. The audit's scan calls an entry intact if its content is proven,
+although a word of its header may be damaged; such an entry is never copied and never kept. Decisions are made only by counting: an entry is
+agreed if a majority of the voters holds it exactly with the same chain CRC, and a chain CRC is a function of the whole history.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ledgermq.audit.reading.lookup import stored_chain
 NONE = -1
 WINDOW_BYTES = 4 << 20
 CHAINED_BYTES = 36
-"""Of a header, what its chain CRC covers besides the bodyCrc."""
+"""The part of a header that its chain CRC covers, besides the bodyCrc."""
 CONTENT_PREFIX = "record."
 CONTENT_RULES = frozenset({"entry.channel", "entry.term-order", "entry.room", "blank.needless"})
 """Rules broken by entries that are stored as they were written: no replica has other bytes for them."""
@@ -35,24 +35,24 @@ Matrix = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One replica's copy of the file; what it lacks has no entries."""
+    """One replica's copy of the file; a missing file has no entries."""
 
     replica: Replica
     index: I64
     chain: I64
-    """The stored chain CRC of an entry that is held exactly, else −1."""
+    """The stored chain CRC of an entry that is held exactly, otherwise −1."""
     before: I64
-    """The chain CRC of the entry in front of it, which such an entry continues."""
+    """The chain CRC of the previous entry, which such an entry continues."""
     vote: I64
-    """The chain CRC that this copy counts for in a majority: `chain`, and where only words of the header are damaged that the chain does
-    not cover, the chain CRC that other replicas store for the same content."""
+    """The chain CRC for which this copy counts in a majority: `chain`, and if only header words outside the chain are damaged, the chain
+    CRC that other replicas store for the same content."""
     offset: I64
     size: I64
     term: I64
     miswritten: bool
-    """Some entry breaks a rule although it is stored as it was written."""
+    """Whether some entry breaks a rule although it is stored as it was written."""
     next_head: bytes | None
-    """The header of the first entry of the next file, if one stands there."""
+    """The header of the first entry of the next file, if there is one."""
 
     @property
     def next_index(self) -> int | None:
@@ -76,11 +76,11 @@ class Entries:
     size: Matrix
     term: Matrix
     agreed: I64
-    """The chain CRC of each entry on which a majority agrees, −1 where none does."""
+    """The chain CRC of each entry on which a majority agrees, −1 for others."""
     proven: I64
-    """The same, and the chain CRC that a proven entry continues: in front of an agreed entry, one replica is enough."""
+    """The same, plus the chain CRC that a proven entry continues: before an agreed entry, a single replica is enough."""
     last: int | None
-    """The last entry of the file, as the next file of a majority tells; None where none does."""
+    """The last entry of the file, according to the next file of a majority; None if none tells."""
 
     @property
     def width(self) -> int:
@@ -88,7 +88,7 @@ class Entries:
 
     @property
     def high(self) -> int:
-        """The last entry that any copy has."""
+        """The last entry in any copy."""
         return self.low + self.width - 1
 
     def row_of(self, replica: Replica) -> int:
@@ -130,8 +130,8 @@ def _agreed(sides: Sequence[Side], voters: Sequence[str], vote: Matrix) -> I64:
 
 
 def _closing(sides: Sequence[Side], voters: Sequence[str], low: int, chain: Matrix, agreed: I64) -> tuple[int | None, int | None]:
-    """The last entry of the file, and its chain CRC if a replica holds it: what a majority's next file continues, or any one that continues
-    an agreed entry. A next file whose first index contradicts an agreed entry of this one is damaged itself."""
+    """The last entry of the file, and its chain CRC if a replica holds it: what the next file of a majority continues, or any next file
+    that continues an agreed entry. A next file whose first index contradicts an agreed entry of this one is damaged itself."""
     votes = Counter(side.next_head for side in sides if side.next_head is not None and side.replica.name in voters)
     highest = low + int(np.flatnonzero(agreed != NONE).max(initial=NONE))
     for head, count in votes.most_common():
@@ -152,12 +152,12 @@ def _continues(head: bytes, index: int, word: int) -> bool:
 
 
 def _proven(agreed: I64, chain: Matrix, before: Matrix, closing: tuple[int, int] | None) -> I64:
-    """The chain CRC that a proven entry continues is proven, too, and overrules a different one that was agreed: where one replica decides
-    for an HA group, an entry of it may have been altered together with its own chain CRC."""
+    """The chain CRC that a proven entry continues is proven too, and overrules a different agreed one: if one replica decides for an HA
+    group, its entry may have been altered together with its own chain CRC."""
     proven = agreed.copy()
     if closing is not None:
         proven[closing[0]] = closing[1]
-    # One history has one chain CRC in front of an entry, whichever replica tells it; −1 where none holds the entry.
+    # One history has one chain CRC before an entry, whichever replica has it; −1 if none holds the entry.
     continued = np.where((chain == proven) & (proven != NONE), before, NONE).max(axis=0, initial=NONE)
     for start in np.flatnonzero((proven[:-1] == NONE) | ((continued[1:] != NONE) & (continued[1:] != proven[:-1])))[::-1].tolist():
         for at in range(start, -1, -1):
@@ -172,8 +172,8 @@ def _proven(agreed: I64, chain: Matrix, before: Matrix, closing: tuple[int, int]
 
 
 class _Copy:
-    """One replica's copy while it is looked at. `written`: all fields of the header fit the place, the index and the body, so that only the
-    chain is left to be verified; `linked`: the chain is verified as well, from `before`."""
+    """One replica's copy during the scan. `written`: all header fields fit the position, the index and the body, so that only the chain
+    must still be verified; `linked`: the chain is verified too, from `before`."""
 
     def __init__(self, one: Replica, base: int) -> None:
         self.replica = one
@@ -189,7 +189,7 @@ class _Copy:
         self.linked = np.zeros(len(self.index), np.bool_)
         self.vote = np.full(len(self.index), NONE, np.int64)
         if len(self.index):
-            # The scan verified each entry from the one that stands in front of it; behind a hole, and at the beginning, there is none.
+            # The scan verified each entry from the one before it; behind a hole, and at the start, there is none.
             follows = np.zeros(len(self.index), np.bool_)
             follows[1:] = self.offset[1:] == self.offset[:-1] + self.size[:-1]
             intact = np.concatenate([piece.intact for piece in pieces])
@@ -198,7 +198,7 @@ class _Copy:
         self.miswritten = any(_is_content(flaw) for flaw in scan.report.flaws)
 
     def link(self, at: int, words: Iterable[int]) -> None:
-        """Verify the chain of an entry from any of the words that the entry in front of it may have."""
+        """Verify the chain of an entry from any of the words that the entry before it may have."""
         data = self._chained(at)
         for word in words:
             if crc(data, word) == int(self.word[at]):
@@ -218,13 +218,13 @@ class _Copy:
                 self.index[at], self.vote[at] = other.index[there], other.word[there]
 
     def words_in_front_of(self, offset: int) -> Iterator[int]:
-        """The chain CRC of the entry that ends there, if one does."""
+        """The chain CRC of the entry that ends at this offset, if there is one."""
         at = int(np.searchsorted(self.offset, offset)) - 1
         if at >= 0 and int(self.offset[at] + self.size[at]) == offset:
             yield from self.words_of(at)
 
     def words_of(self, at: int) -> Iterator[int]:
-        """The chain CRC of an entry: as it is stored, and as it is computed, since the stored one may be damaged."""
+        """The chain CRC of an entry: as stored, and as computed, because the stored one may be damaged."""
         yield int(self.word[at])
         if at:
             yield crc(self._chained(at), int(self.word[at - 1]))
@@ -239,7 +239,7 @@ class _Copy:
         try:
             head = read_at(self.replica.task(f"{base:020d}").path, 0, HEADER_BYTES)
         except OSError:
-            # Missing, or damaged: what is wrong with the next file is its own finding.
+            # Missing, or damaged: the next file has its own finding.
             return None
         found = HEADER.unpack(head) if len(head) == HEADER_BYTES else None
         return head if found is not None and (found[0], found[4]) == (ENTRY_MAGIC, base) else None
@@ -250,8 +250,8 @@ def _is_content(flaw: Flaw) -> bool:
 
 
 def _written(path: str, base: int, pieces: Sequence[Columns]) -> Flags:
-    """Which headers have the bytes that they should have, as the file stores them: the scan believes an index that the entries beside it
-    tell, and a chain CRC that the next entry continues."""
+    """Which headers have the expected bytes in the file itself; the scan accepts an index derived from neighbours, and a chain CRC that the
+    next entry continues."""
     found = [np.empty(0, np.bool_)]
     if not pieces:
         return found[0]
@@ -282,8 +282,8 @@ def _written(path: str, base: int, pieces: Sequence[Columns]) -> Flags:
 
 
 def _link(copies: Sequence[_Copy]) -> None:
-    """Verify the entries whose predecessor is damaged, lost, or in the file before. Any replica may supply the predecessor's chain CRC; the
-    proof is that the entry continues it. Entries that stay unverified are damaged."""
+    """Verify the entries whose predecessor is damaged, lost, or in the previous file. Any replica may supply the predecessor's chain CRC;
+    the proof is that the entry continues it. Entries that stay unverified count as damaged."""
     _link_first(copies)
     for copy in copies:
         for at in np.flatnonzero(copy.written & ~copy.linked).tolist():
@@ -294,7 +294,7 @@ def _link(copies: Sequence[_Copy]) -> None:
 
 
 def _link_first(copies: Sequence[_Copy]) -> None:
-    """The first entries of the file continue the seed of the log, or the last entry of the file before."""
+    """Verify the first entries of the file from the seed of the log, or from the last entry of the previous file."""
     firsts = [copy for copy in copies if len(copy.index) and copy.written[0]]
     for known in (_words_before, _last_words):
         words = set(known(copies)) if not all(copy.linked[0] for copy in firsts) else ()
@@ -304,7 +304,7 @@ def _link_first(copies: Sequence[_Copy]) -> None:
 
 
 def _words_before(copies: Sequence[_Copy]) -> Iterator[int]:
-    """The chain CRC in front of the file, from begin files, identities and index files."""
+    """The chain CRC before the file, from begin files, identities and index files."""
     firsts = {int(copy.index[0]) for copy in copies if len(copy.index)}
     for task in (copy.task for copy in copies):
         at_begin = task.base == task.begin_pos
@@ -313,7 +313,7 @@ def _words_before(copies: Sequence[_Copy]) -> Iterator[int]:
 
 
 def _last_words(copies: Sequence[_Copy]) -> Iterator[int]:
-    """The same from the file before, read whole, since index files may be damaged, too."""
+    """The same from the previous file, read whole, because index files may be damaged, too."""
     for copy in copies:
         base = copy.task.base - copy.task.data_file_bytes
         before = _Copy(copy.replica, base) if base >= copy.task.begin_pos else None

@@ -1,8 +1,8 @@
-"""The plan of a repair: for every finding what is done about it, or the sentence that says why nothing can be.
+"""The plan of a repair: for every finding the action on it, or the sentence that says why none is possible.
 
-Findings say where to look and whom to spare; whose bytes are right is found out anew, from the files as they are now. Log files are made
-whole by `splice.py`, entry by entry. Derived files are not mended but dropped: the log is the truth. What only one replica knows (its vote,
-its identity) no other one can give back.
+Findings say where to look and which replicas not to trust; which bytes are right is determined again, from the files as they are now.
+`splice.py` restores log files entry by entry. Derived files are not repaired but dropped, because they are rebuilt from the log. What only
+one replica knows (its vote, its identity) cannot be restored from others.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from ledgermq.proto.repair_plan import BeginRepair, DirectoryRepair, FileRepair,
 
 FENCE_FILE = "repair"
 BACKUP_FILE = "backup.json"
-BACKUP = "a backup is a witness and is never written to: take another one"
+BACKUP = "a backup is evidence and is never changed: make a new backup"
 NEAR_ENTRIES = 64
-"""Damaged entries of a running node that are so near to each other are one range."""
-STUCK = "once the rest of this replica is mended: audit and repair again then"
-STOP_IT = "a node mends its log while it runs; for this one stop it, audit the directories, and repair again"
+"""Damaged entries of a running node that are at most this far apart form one range."""
+STUCK = "after the rest of this replica is repaired: then audit and repair again"
+STOP_IT = "a running node repairs only its log; for this finding stop the node, audit the directories, and repair again"
 HISTORIES = frozenset({"replica.divergence", "replica.missing", "replica.extra", "replica.reordered"})
-"""Rules that say that whole entries are others, from the named one on."""
+"""Rules that mean other entries from the named one on."""
 SLOT_RULES = frozenset({"mark.slot", "mark.fill"})
 UNIT_BYTES = {"index.unit": 32, "index.missing": 32, "queue.unit": 20, "queue.missing": 20, "queue.hole": 20}
-"""Of what a running node puts right together with the entries."""
+"""Rules about data that a running node repairs together with the entries."""
 LOG_RULES = frozenset({"mark.end", "mark.log", "commit.lost"})
-"""Told of small files or of the log as a whole, and mended, if at all, in the log."""
+"""Rules reported for small files or for the log as a whole, and repaired, if at all, in the log."""
 DERIVED = ("consumequeue/", "index/", "state/bloom/", "state/keyindex", "state/snapshot")
-"""Files of a broker group's directory that its log tells, by the beginnings of their paths."""
+"""Files of a broker group's directory that can be rebuilt from its log, by the start of their paths."""
 DIGESTS = "state/digests"
 BEGIN_RULES = frozenset({"begin.json", "begin.missing"})
 COPY = "restore the file from a copy of this directory, or replace the replica (docs/recovery.md)"
 OWN_WORD = {
-    "hardstate": "its term and vote are its own word, which no other replica knows: replace the replica (docs/recovery.md)",
-    "syncedmark": "what it synced is its own word, which no other replica knows: replace the replica (docs/recovery.md)",
+    "hardstate": "only this replica knows its term and vote: replace the replica (docs/recovery.md)",
+    "syncedmark": "only this replica knows what it synced: replace the replica (docs/recovery.md)",
     "identity.json": f"no other directory has a copy of its identity: {COPY}",
     "node.json": "no other directory has a copy of the node's identity: restore the file from a copy of this directory",
-    "begin": "nothing that is whole here tells where its log begins: replace the replica (docs/recovery.md)",
-    "peers.json": f"no other directory has a copy of whom it met: {COPY}",
+    "begin": "no intact file here tells where its log begins: replace the replica (docs/recovery.md)",
+    "peers.json": f"no other directory has a copy of its list of met peers: {COPY}",
     "boots.json": f"no other directory has a copy of the list of its starts: {COPY}",
     "recovery.json": "no other directory has a copy of what the recovery gave up: restore the file from a copy of this directory",
 }
@@ -64,7 +64,7 @@ class Moved(Exception):
 
 
 def make_plan(report: Report) -> Plan:
-    """Raises Moved, OSError."""
+    """Make the plan for a report. Raises Moved, OSError."""
     found = [one for directory in report.directories for one in find_replicas(directory)]
     adopt(found)
     groups = sorted({one.group for one in report.replicas})
@@ -87,17 +87,17 @@ class _Case:
     audited: Audited
     findings: list[Told]
     bases: set[int] = field(default_factory=set)
-    """Log files that are looked at entry by entry."""
+    """Log files to examine entry by entry."""
     others_from: int | None = None
-    """Another history begins in this file."""
+    """The log file where another history begins."""
     derived: dict[str, None] = field(default_factory=dict)
     slots: bool = False
     hard_state_fill: bool = False
     begin: BeginRepair | None = None
     stuck: bool = False
-    """Something of it stays damaged, so the log is not opened and nothing is made again from it."""
+    """Whether damage of the log remains, so that the log is not opened and no file is rebuilt from it."""
     running: list[Told] = field(default_factory=list)
-    """Findings about units that a running node puts right with their entries."""
+    """Findings about units that a running node repairs with their entries."""
 
     @property
     def remote(self) -> bool:
@@ -134,7 +134,7 @@ class _Group:
             case.bases.update(_broken_bases(case.replica))
             log_id, incarnation = case.audited.log_id, case.audited.incarnation
             if log_id is None or incarnation is None:
-                # Whose directory it is, is not known: nothing is written to it.
+                # The owner of the directory is unknown, so nothing is written to it.
                 continue
             if case.remote:
                 self._plan_running(case, log_id, incarnation)
@@ -163,7 +163,7 @@ class _Group:
             base = int(path.removeprefix(data))
             case.bases.add(base)
             if told.rule == "seal.noted":
-                # The note may be wrong instead of the file.
+                # Either the note or the file may be wrong.
                 case.derived[DIGESTS] = None
             if told.rule in HISTORIES:
                 case.others_from = base if case.others_from is None else min(base, case.others_from)
@@ -184,7 +184,7 @@ class _Group:
             case.stuck = True
 
     def _begin_of(self, one: Replica) -> BeginRepair | None:
-        """Where the log begins, if the replica's snapshot tells it and the first entry there continues the chain CRC in the snapshot."""
+        """The begin of the log, if the replica's snapshot gives it and the first entry there continues the chain CRC in the snapshot."""
         begin = one.begin
         if begin.chain is None or not begin.index:
             return None
@@ -195,7 +195,7 @@ class _Group:
         return BeginRepair(begin.index, begin.pos, begin.term, begin.chain)
 
     def _bases_of_end(self, one: Replica) -> set[int]:
-        """The log files of which something is lacking before the synced mark: those that are not there, and the last one that is."""
+        """The log files that lack bytes before the synced mark: missing files, and the last existing one."""
         if one.mark is None or not one.sizes[0]:
             return set()
         size = one.sizes[0]
@@ -218,7 +218,7 @@ class _Group:
         snapshot = self._snapshot_for(case)
         mark = None if end is None else MarkRepair(end.term, end.index, end.end_pos, end.chain)
         one = case.replica
-        # An earlier attempt that was interrupted left its fence: whatever is lacking, it has to be taken away.
+        # The fence of an interrupted attempt must be removed in any case.
         small = case.slots or case.hard_state_fill or case.begin is not None
         if files or case.derived or small or drops or exists(f"{one.log}/{FENCE_FILE}"):
             self.directories.append(
@@ -240,11 +240,11 @@ class _Group:
             )
 
     def _files(self, case: _Case) -> tuple[list[FileRepair], End | None, bool]:
-        """Log files to be made anew, and, where another history is replaced, the log's end."""
+        """The log files to recreate, and if another history is replaced, the log's end."""
         files: list[FileRepair] = []
         bases, end, replaced, failed = set(case.bases), None, case.others_from is not None, False
         if case.others_from is not None and case.stuck:
-            self.remaining.append(self._left(case, case.others_from, f"another history is replaced as a whole, {STUCK}"))
+            self.remaining.append(self._left(case, case.others_from, f"another history can only be replaced as a whole, {STUCK}"))
             return [], None, False
         if case.others_from is not None:
             bases |= {base for one in self._replicas for base in _bases(one) if base >= case.others_from}
@@ -256,7 +256,7 @@ class _Group:
                 case.stuck = True
                 return [], None, False
             if replaced and (not entries.width or entries.low > self._compared):
-                # It goes with everything behind the end.
+                # The file is removed with everything behind the end.
                 continue
             try:
                 wanted = self._wanted(case, entries, replaced)
@@ -279,7 +279,7 @@ class _Group:
             elif not replaced and entries.sides[entries.row_of(case.replica)].miswritten:
                 self.remaining.append(self._left(case, base, f"{case.why(base)}: the file is as it was written, by {repair.proof}"))
         if replaced and (failed or end is None or end.index != self._compared):
-            # Half of a history is none.
+            # A history is replaced completely or not at all.
             assert case.others_from is not None, "it begins somewhere"
             why = f"another history can only be replaced up to entry {self._compared}, and that cannot be proven"
             self.undecided.append(self._left(case, case.others_from, why))
@@ -288,7 +288,8 @@ class _Group:
         return files, end if replaced else None, replaced
 
     def _outgrown(self, one: Replica, entries: Entries) -> bool:
-        """Whether the nodes went on after the audit: to end this log where that ended would take back what the replica has promised."""
+        """Whether the nodes continued after the audit: ending this log where the audited one ended would then revoke promises of the
+        replica."""
         places = np.flatnonzero(entries.agreed != NONE)
         promised = one.mark is None or one.mark.index > self._compared
         return promised and bool(len(places)) and entries.low + int(places[-1]) > self._compared
@@ -301,7 +302,7 @@ class _Group:
             last = entries.last if followed and entries.last is not None else self._compared
         else:
             index = entries.sides[entries.row_of(one)].index
-            # A damaged index may say anything.
+            # A damaged index may have any value.
             present = int(index[index <= entries.high].max(initial=-1))
             later = any(base > entries.base and _begins(one, base) for base in _bases(one))
             followed = later or (one.mark is not None and one.mark.end_pos > entries.base + size)
@@ -309,12 +310,12 @@ class _Group:
         return Wanted(one, last, self._compared, followed, replaced, self._seals.get(entries.base), case.why(entries.base))
 
     def _members(self, owner: Replica) -> list[Replica]:
-        """Everybody who may know it. A directory that was given twice, or is no member, has no say."""
+        """The replicas that may supply entries. A directory that was given twice, or is not a member, is not used."""
         named = Counter(one.name for one in self._replicas)
         return [one for one in self._replicas if one is owner or (named[one.name] == 1 and one.sizes[0] == owner.sizes[0])]
 
     def _snapshot_for(self, case: _Case) -> str | None:
-        """Of a trimmed log whose own snapshots all go: where an equal one is."""
+        """If all snapshots of a trimmed log are dropped: where an equal one is."""
         one = case.replica
         if not one.begin.index or not any(path.startswith("state/snapshot") for path in case.derived):
             return None
@@ -324,7 +325,7 @@ class _Group:
         marked = -1 if one.mark is None else one.mark.index
         others = HISTORIES | {"commit.lost"}
         about = [told for told in self._report.findings if told.group == self._name]
-        # The state of another history is right for nobody else.
+        # The state of another history is not valid for any other replica.
         hurt = {told.replica for told in about if "/state/snapshot" in told.file or told.rule in others}
         for other in self._replicas:
             applied = other.snapshot.get("applied_index") if other.snapshot is not None else None
@@ -364,8 +365,8 @@ class _Group:
             self.remaining.append(Left(case.replica.name, self._name, f"{self._name}/{path}", STOP_IT))
 
     def _differences(self, case: _Case, entries: Entries) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Runs of entries that this replica does not hold as the majority does, up to the compared index; and those of them that no other
-        one can give: to ask for them would only end the run of the group."""
+        """Runs of entries that this replica does not hold as the majority does, up to the compared index; and the runs that no other
+        replica can supply, because requesting those would only end the repair of the group."""
         width = min(entries.width, self._compared - entries.low + 1)
         if width <= 0:
             return [], []
@@ -373,7 +374,7 @@ class _Group:
         own = entries.chain[row, :width]
         damaged = own == NONE
         lost = damaged & ~_held_elsewhere(entries, row, width, self._compared)
-        # What stands in front of a lost entry cannot be put back alone either.
+        # An entry before a lost one cannot be restored alone, either.
         for at in np.flatnonzero(lost)[::-1].tolist():
             while at and damaged[at - 1]:
                 at -= 1
@@ -385,8 +386,8 @@ class _Group:
 
 
 def _held_elsewhere(entries: Entries, row: int, width: int, compared: int) -> NDArray[np.bool_]:
-    """Whether another replica holds an entry intact, as far as its history is not seen to be another one than this replica's. Equal chain
-    CRCs mean equal histories up to there: where they differ once, only what stands before the last equal ones counts."""
+    """Which entries another replica holds intact, as far as its history is known to be the same. Equal chain CRCs mean equal histories up
+    to there: after a difference, only entries before the last equal ones count."""
     own, held = entries.chain[row, :width], np.zeros(width, np.bool_)
     for other, side in enumerate(entries.sides):
         if other == row:
@@ -403,7 +404,7 @@ def _held_elsewhere(entries: Entries, row: int, width: int, compared: int) -> ND
 
 
 def _runs(places: I64, between: I64) -> list[tuple[int, int]]:
-    """Places that are near to each other, with none of `between` among them, as one run."""
+    """Join places that are near each other into runs, unless one of `between` is in the gap."""
     if not len(places):
         return []
     apart = (np.diff(places) > NEAR_ENTRIES) | (np.diff(np.searchsorted(between, places)) > 0)
@@ -417,8 +418,8 @@ def _bases(one: Replica) -> list[int]:
 
 
 def _broken_bases(one: Replica) -> Iterator[int]:
-    """Log files before the synced mark that are missing, of a wrong length, or do not begin with an entry: what else is wrong may only show
-    in the files behind them."""
+    """Log files before the synced mark that are missing, have a wrong length, or do not begin with an entry: further damage there may show
+    only in the files behind them."""
     if one.mark is None or not one.sizes[0]:
         return
     for base in range(one.begin.pos, one.mark.end_pos, one.sizes[0]):
@@ -433,7 +434,7 @@ def _whole_json(path: str) -> bool:
 
 
 def _begins(one: Replica, base: int) -> bool:
-    """Whether an entry stands at the beginning of a log file; the file ahead of the log is empty."""
+    """Whether a log file begins with an entry; the file ahead of the log is empty."""
     with open_file(one.task(f"{base:020d}").path) as file:
         head = file.pread(HEADER_BYTES, 0)
     if len(head) < HEADER_BYTES:
@@ -443,12 +444,12 @@ def _begins(one: Replica, base: int) -> bool:
 
 
 def _is_behind_slots(told: Told) -> bool:
-    """The hard state was cut or has grown, and both slots are there."""
+    """The hard state was truncated or has grown, but both slots exist."""
     return told.rule == "file.length" and told.byte_from >= PAGE + slot_bytes(HARD_STATE)
 
 
 def _all_derived(one: Replica) -> Iterable[str]:
-    """What speaks of a history that is replaced."""
+    """All files derived from a history that is replaced."""
     return (
         "state/snapshot",
         "state/snapshot.previous",
@@ -461,7 +462,7 @@ def _all_derived(one: Replica) -> Iterable[str]:
 
 
 def _seals(replicas: Sequence[Replica], voters: Sequence[str]) -> dict[int, str]:
-    """Digests of sealed files as the snapshots of a majority tell them: the log said so, with a majority's report."""
+    """Digests of sealed files according to the snapshots of a majority, which took them from seal records in the log."""
     told: Counter[tuple[int, str]] = Counter()
     for one in replicas:
         for seal in _retained(one) if one.name in voters else ():

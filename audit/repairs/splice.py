@@ -1,9 +1,9 @@
-"""One log file made whole from what all replicas hold of it: entry by entry from a replica that holds it exactly, and proven before
-anything is written.
+"""Restoring one log file from all replicas: each entry is taken from a replica that holds it exactly, and proven before anything is
+written.
 
-The proof is the seal of a majority for the whole file, or that the entries, read and computed again one after the other, lead to the chain
-CRCs on which a majority agrees. Own entries behind the last agreed one stay: nobody was promised them, and nobody contradicts them. What
-is not proven is `Undecided`, never picked.
+The proof is either the seal of a majority for the whole file, or that the entries, read and computed again in sequence, lead to the chain
+CRCs on which a majority agrees. Own entries behind the last agreed one stay: they were never acknowledged, and nothing contradicts them. If
+there is no proof, the result is `Undecided`; no version is guessed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ledgermq.proto.repair_plan import FileRepair, Piece
 CHUNK_BYTES = 1 << 20
 WINDOW_BYTES = 4 << 20
 NOWHERE = 1 << 62
-UNMARKED = "without a synced mark nobody knows where this log ends"
-START = "start the node, which gives up what no majority followed"
+UNMARKED = "without a synced mark it is unknown where this log ends"
+START = "start the node, which gives up entries without a majority"
 _BLANK = struct.Struct(">ii")
 
 
@@ -37,14 +37,14 @@ class _Readable(Protocol):
 
 
 class Undecided(Exception):
-    """Nobody proves what belongs there; the text says which entries, and why."""
+    """There is no proof of the right bytes; the text says for which entries, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is wanted of one file of one replica. `followed`: entries lie in later files, so that this one is complete; else it ends with
-    the entry `last_index`. `compared`: up to where the majority decides. `replaced`: another history goes, so no own entry behind
-    `compared` stays."""
+    """The wanted state of one file of one replica. `followed`: later files hold entries, so this one is complete; otherwise it ends with
+    the entry `last_index`. `compared`: the index up to which the majority decides. `replaced`: another history is replaced, so no own entry
+    behind `compared` stays."""
 
     owner: Replica
     last_index: int
@@ -57,7 +57,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last entry of a file that was made whole."""
+    """The last entry of a restored file."""
 
     index: int
     term: int
@@ -68,7 +68,7 @@ class End:
 def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair, End]:
     """The file as it should be. Raises Undecided, OSError."""
     chosen = _Splice(entries, wanted)
-    # Whoever copies takes whole stretches: pieces of the same source that touch are one.
+    # Adjacent pieces from the same source are joined, to be copied at once.
     pieces = tuple(_joined([*chosen.pieces(), *chosen.rest()]))
     end = chosen.verified()
     digest = _digest(pieces)
@@ -76,7 +76,7 @@ def splice(entries: Entries, wanted: Wanted) -> tuple[FileRepair, End]:
 
 
 def is_there(repair: FileRepair, wanted: Wanted) -> bool:
-    """Whether the file that is there has these bytes already. One that cannot be read has not."""
+    """Whether the existing file has these bytes already. An unreadable one does not."""
     path = wanted.owner.task(f"{repair.base:020d}").path
     try:
         found = stat_of(path)
@@ -86,24 +86,24 @@ def is_there(repair: FileRepair, wanted: Wanted) -> bool:
 
 
 def emptied(entries: Entries, wanted: Wanted) -> FileRepair:
-    """The repair of a file that lies behind the log's end: allocated ahead, and zero. Raises Undecided where something was synced in it."""
+    """The repair of a file behind the log's end: allocated ahead, and zero. Raises Undecided if a part of it was synced."""
     mark = wanted.owner.mark
     if mark is None:
         raise Undecided(UNMARKED)
     if mark.end_pos > entries.base:
-        raise Undecided(f"no replica holds an entry of the log file {entries.base:020d} as a chain proves it")
+        raise Undecided(f"no replica holds a proven entry of the log file {entries.base:020d}")
     pieces = (Piece(0, wanted.owner.sizes[0], None),)
     proof = f"the log of this replica ends before it: nothing was synced behind byte {mark.end_pos}"
     return FileRepair(entries.base, pieces, _digest(pieces), wanted.why, proof)
 
 
 def _lost(index: int) -> str:
-    return f"entry {index} is none that a majority holds, and no other replica can give it back: {START}"
+    return f"entry {index} is not held by a majority, and no other replica can supply it: {START}"
 
 
 class _Splice:
-    """Which entry is taken from whom: `_picks` has a row for each entry, `_expected` the chain CRC it must have (−1: only the
-    owner has one). Both begin with the column `_first`."""
+    """The source of each entry: `_picks` has a row per entry, `_expected` the chain CRC it must have (−1: only the owner has one). Both
+    begin with the column `_first`."""
 
     def __init__(self, entries: Entries, wanted: Wanted) -> None:
         self._entries, self._wanted, self._own = entries, wanted, entries.row_of(wanted.owner)
@@ -115,10 +115,9 @@ class _Splice:
         self._picks = self._picked(last)
 
     def _parting(self) -> int:
-        """The column from which on the owner follows another history than the majority: entries that a former leader appended and that were
-        never confirmed. They stay as they are, unless the whole history is to be replaced. Where the owner holds a later entry with the
-        chain CRC of the majority, its history is that of the majority, and a different entry in front of it is damage, even if the entry is
-        consistent with its own chain CRC."""
+        """The column from which on the owner follows another history than the majority: unconfirmed entries that a former leader appended.
+        They stay as they are, unless the whole history is to be replaced. If the owner holds a later entry with the majority's chain CRC,
+        its history is the majority's, and a different entry before that one is damage, even if it is consistent with its own chain CRC."""
         entries, own = self._entries, self._entries.chain[self._own]
         held = (own != NONE) & (entries.proven != NONE)
         same, other = np.flatnonzero(held & (own == entries.proven)), np.flatnonzero(held & (own != entries.proven))
@@ -137,7 +136,7 @@ class _Splice:
         proven, own = places[expected[places] != NONE], np.flatnonzero(held[self._own])
         found = next((columns for columns in (proven, own, places) if len(columns)), None)
         if found is None:
-            raise Undecided(f"no replica holds the first entry of the log file {entries.base:020d} as a chain proves it")
+            raise Undecided(f"no replica holds a proven first entry of the log file {entries.base:020d}")
         return int(found[0])
 
     def _last_index(self) -> int:
@@ -148,18 +147,18 @@ class _Splice:
             return wanted.last_index
         last = entries.last
         if self._parted < entries.width or not (entries.proven != NONE).any():
-            # The owner's own history: only its own next file tells where it ends.
+            # For the owner's own history, only its own next file tells where it ends.
             side, own = entries.sides[self._own], entries.chain[self._own]
             last = side.next_index - 1 if side.next_index is not None else None
             there = last is not None and 0 <= last - entries.low < entries.width
             if last is not None and not (there and side.continues(last, int(own[last - entries.low]))):
                 raise Undecided(_lost(last))
         if last is None:
-            raise Undecided(f"no majority tells with which entry the log file {entries.base:020d} ends")
+            raise Undecided(f"no majority tells the last entry of the log file {entries.base:020d}")
         return last
 
     def _picked(self, last: int) -> I64:
-        """For each entry the row it is taken from: the owner's where that is right."""
+        """For each entry the row to take it from: the owner's if it is right."""
         entries, wanted = self._entries, self._wanted
         columns = np.arange(self._first, self._first + len(self._expected))
         columns = columns[columns < entries.width]
@@ -203,14 +202,14 @@ class _Splice:
             yield Piece(int(offset[low]), int(offset[high - 1] + size[high - 1]), _path(self._entries, int(picks[low])))
 
     def rest(self) -> Iterator[Piece]:
-        """Behind the last entry: a blank, if the log goes on in the next file, else zeros."""
+        """The bytes behind the last entry: a blank if the log continues in the next file, otherwise zeros."""
         row, column = int(self._picks[-1]), self._first + len(self._picks) - 1
         end, length = int(self._entries.offset[row, column] + self._entries.size[row, column]), self._wanted.owner.sizes[0]
         if end < length:
             yield Piece(end, length, None, _BLANK.pack(BLANK_MAGIC, length - end) if self._wanted.followed else b"")
 
     def verified(self) -> End:
-        """Read every entry from where it is taken and compute it again, in a row. Returns the last one."""
+        """Read every entry from its source and compute it again, in sequence. Returns the last one."""
         entries, picks = self._entries, self._picks
         chain, end = int(entries.before[picks[0], self._first]), End(-1, -1, 0, 0)
         with contextlib.ExitStack() as stack:
@@ -235,8 +234,8 @@ class _Splice:
         return end
 
     def _checked(self, at: int, data: memoryview, before: int) -> int:
-        """The chain CRC of an entry, computed from its bytes behind `before`. Raises Undecided when the entry is not exactly what was
-        looked at, or does not continue the one in front of it: behind the compared entry nothing tells which of the two is right."""
+        """The chain CRC of an entry, computed from its bytes behind `before`. Raises Undecided if the entry is not exactly the one
+        examined, or does not continue the previous one: behind the compared entry it is unknown which of the two is right."""
         index = self._entries.low + self._first + at
         if len(data) < HEADER_BYTES:
             raise Undecided(self._no_successor(at))
@@ -253,11 +252,11 @@ class _Splice:
         return f"entry {self._entries.low + self._first + at} of {name} does not continue the entry before it"
 
     def proof(self, digest: str) -> str:
-        """What proves these bytes. Raises Undecided when nothing does."""
+        """The proof of these bytes. Raises Undecided if there is none."""
         entries, wanted, picks = self._entries, self._wanted, self._picks
         if wanted.seal is not None:
             if wanted.seal != digest:
-                told = f"the seal of a majority says {wanted.seal[:16]}…"
+                told = f"the seal of a majority is {wanted.seal[:16]}…"
                 raise Undecided(f"the entries that the replicas hold make a file with SHA-256 {digest[:16]}…, {told}")
             return f"the seal of a majority: SHA-256 {digest}"
         columns = self._first + np.arange(len(picks))
@@ -285,7 +284,7 @@ def _joined(pieces: list[Piece]) -> Iterator[Piece]:
 
 
 def _digest(pieces: Iterable[Piece]) -> str:
-    """Of the file that the pieces make (format §11, `seal`)."""
+    """The digest of the file that the pieces make (format §11, `seal`)."""
     whole, chunk, held = hashlib.sha256(), hashlib.sha256(), 0
     for data in _bytes(pieces):
         view = memoryview(data)

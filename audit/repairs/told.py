@@ -1,6 +1,6 @@
-"""What an audit said, read back from what it wrote: the object of `--json`, `verdict.json`, or the directory of `--findings`.
+"""Reading the results of an audit: the object of `--json`, `verdict.json`, or the directory of `--findings`.
 
-Only the shape is checked here; whether the directories are still those that were audited is `plan.py`'s business.
+Only the format is checked here; `plan.py` checks whether the directories are still those that were audited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VERDICT_FILE = "verdict.json"
 
 
 class NoFindings(Exception):
-    """This is nothing that an audit wrote; the text says what to give instead."""
+    """The file was not written by an audit; the text says what to give instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class Audited:
     directory: str
     log_id: str | None
     incarnation: str | None
-    """None of a replica that lost its identity."""
+    """None for a replica that lost its identity."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of one audit, what a repair needs."""
+    """The part of an audit's result that a repair needs."""
 
     replicas: tuple[Audited, ...]
     voters: Mapping[str, tuple[str, ...]]
-    """Group → names of those of whom a majority proves what is right: the voters; where masters are appointed, the one replica that holds
-    the confirmed history."""
+    """Group → names of the replicas of which a majority proves what is right: the voters; with appointed masters, the one replica that
+    holds the confirmed history."""
     compared: Mapping[str, int]
     """Group → index up to which a majority agrees."""
     findings: tuple[Told, ...]
-    """Without those that an ordinary start removes."""
+    """Findings, without those that an ordinary start removes."""
 
     @property
     def directories(self) -> list[str]:
@@ -64,8 +64,8 @@ class Report:
 
 
 def read_report(path: str) -> Report | list[str]:
-    """What an audit wrote for a repair. Of an object that lacks it (`--json`), only the directories it speaks of: they have to be audited
-    again. Raises NoFindings, OSError."""
+    """Read what an audit wrote for a repair. If an object lacks that (`--json`), return only its directories, which must be audited again.
+    Raises NoFindings, OSError."""
     if os.path.isdir(path):
         path = os.path.join(path, VERDICT_FILE)
     elif path.endswith(".jsonl"):
@@ -82,7 +82,7 @@ def read_report(path: str) -> Report | list[str]:
 
 
 def report_of(value: Mapping[str, Any]) -> Report:
-    """From the object that an audit writes for a repair. Raises KeyError, TypeError, ValueError for any other."""
+    """The report in the object that an audit writes for a repair. Raises KeyError, TypeError, ValueError for any other object."""
     known = value["repair"]
     replicas = [
         Audited(str(row["replica"]), str(row["group"]), str(row["path"]), row["log_id"], row["incarnation"]) for row in known["replicas"]

@@ -1,4 +1,4 @@
-"""Everything that knows Spark: the session and its Java, the engine that runs the checks there, and the data source `ledgermq`.
+"""Everything that depends on Spark: the session and its Java, the engine that runs the checks there, and the data source `ledgermq`.
 
-No check lives here: what is read in a task goes through the same functions as without Spark.
+No check lives here: tasks call the same functions that are used without Spark.
 """

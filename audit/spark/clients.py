@@ -1,7 +1,7 @@
-"""The join of the client side of the audit on a Spark cluster: both sides are shuffled by bucket, and every bucket is judged in a task.
+"""The join of the client side of the audit on a Spark cluster: both sides are shuffled by bucket, and each bucket is judged in a task.
 
-The driver sees sums and the first findings of each rule, however many rows there are. What is read and how it is judged is the same as
-without Spark: functions that are handed over by name, and texts.
+The driver sees only sums and the first findings of each rule, however many rows there are. Reading and judging are the same as without
+Spark: functions that are passed by name, and texts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class SparkJoin:
         self._session = session
 
     def __call__(self, left: Side, right: Side, judge: Judge, schema: pa.Schema, buckets: int) -> Iterator[pa.Table]:
-        """Sums of counts, and findings up to `LISTED` of each rule; a row without text counts those left out. Raises BadFile, NodeLost."""
+        """Yield sums of counts, and up to `LISTED` findings of each rule; a row without text counts the others. Raises BadFile,
+        NodeLost."""
         frames = [self._frame(side, buckets).groupBy("bucket") for side in (left, right)]
 
         def judged(ours: pa.Table, theirs: pa.Table) -> pa.Table:
@@ -73,7 +74,7 @@ def _table(frame: Any, schema: pa.Schema) -> pa.Table:
 
 
 def _told(error: Exception) -> Exception:
-    """What a task said of a file of clients, or of a node, as it would be said without Spark."""
+    """Convert the error of a task about a clients' file, or about a node, to the error raised without Spark."""
     for kind in (BadFile, NodeLost):
         mark = f"{kind.__name__}: "
         said = [line.partition(mark)[2] for line in str(error).splitlines() if mark in line]

@@ -1,6 +1,6 @@
-"""The options by which Spark names a topic of a running cluster: where it is, who reads or writes it, from where to where.
+"""The Spark options for a topic of a running cluster: its address, the credentials, and the range.
 
-Only parsing; a wrong option is a ValueError that names it.
+Only parsing; a wrong option raises a ValueError that names it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Places = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Target:
-    """A topic of a cluster, and how to get there."""
+    """A topic of a cluster, and how to connect to it."""
 
     endpoints: str
     topic: str
@@ -34,7 +34,7 @@ class Target:
     ca_file: str = ""
 
     def connect(self) -> TaskConnection:
-        """A connection of its own; the caller closes it."""
+        """A new connection; the caller closes it."""
         credentials = Credentials(self.access_key, self.secret_key) if self.access_key else None
         ca = Path(self.ca_file).read_bytes() if self.ca_file else None
         connection = TaskConnection(self.endpoints, credentials=credentials, tls=self.tls, ca=ca)
@@ -44,14 +44,14 @@ class Target:
 
 
 def option(options: Mapping[str, str], name: str, default: str = "") -> str:
-    """One option, however Spark has written its name: it may keep options in lower case."""
+    """One option by its name in any case: Spark may pass options in lower case."""
     return options.get(name, options.get(name.lower(), default))
 
 
 def target_of(options: Mapping[str, str]) -> Target:
-    """What the options name."""
+    """The target in the options."""
     if not option(options, "topic"):
-        raise ValueError("option topic is missing: name the topic")
+        raise ValueError("option topic is missing: set it to the topic's name")
     return Target(
         endpoints=option(options, "endpoints"),
         topic=option(options, "topic"),
@@ -68,22 +68,22 @@ def flag_of(options: Mapping[str, str], name: str, default: bool) -> bool:
     """An option that is true or false."""
     text = option(options, name, str(default)).lower()
     if text not in ("true", "false"):
-        raise ValueError(f"option {name} is {text!r}; it is true or false")
+        raise ValueError(f"option {name} is {text!r}; use true or false")
     return text == "true"
 
 
 def count_of(options: Mapping[str, str], name: str) -> int | None:
-    """An option that is a number of one or more."""
+    """An option that is a positive integer."""
     text = option(options, name)
     if not text:
         return None
     if not text.isdigit() or not int(text):
-        raise ValueError(f"option {name} is {text!r}; it is a number of one or more")
+        raise ValueError(f"option {name} is {text!r}; use a positive integer")
     return int(text)
 
 
 def places_of(queues: Mapping[Place, int]) -> Places:
-    """Offsets of queues, as they are written."""
+    """Offsets of queues in the written form."""
     places: Places = {}
     for queue in sorted(queues, key=lambda queue: (queue.broker_group, queue.queue)):
         places.setdefault(queue.broker_group, {})[str(queue.queue)] = int(queues[queue])
@@ -96,7 +96,7 @@ def queues_of(places: Places) -> dict[Place, int]:
 
 
 def bounds(connection: TaskConnection, target: Target, options: Mapping[str, str]) -> tuple[dict[Place, int], dict[Place, int]]:
-    """Where every queue begins and ends to be read, by the options startingOffsets or startingTime, endingOffsets or endingTime."""
+    """Where to start and end in every queue, from the options startingOffsets or startingTime, endingOffsets or endingTime."""
     located = connection.locate(target.topic, target.namespace)
     begins = _places(connection, target, located, options, "starting", "earliest")
     ends = _places(connection, target, located, options, "ending", "latest")
@@ -116,7 +116,7 @@ def _places(
         given = queues_of(json.loads(offsets))
     except (ValueError, AttributeError, TypeError):
         what = '"earliest", "latest" or offsets such as {"g1": {"0": 17}}'
-        raise ValueError(f"option {which}Offsets is {offsets!r}; it is {what}") from None
+        raise ValueError(f"option {which}Offsets is {offsets!r}; use {what}") from None
     unknown = given.keys() - known.keys()
     if unknown:
         text = places_of(dict.fromkeys(unknown, 0))
@@ -131,11 +131,11 @@ def offsets_at(connection: TaskConnection, target: Target, located: Located, sta
 
 
 def time_ms(text: str) -> int:
-    """Milliseconds since 1970, from such a number or an ISO 8601 time (UTC unless it says otherwise)."""
+    """Milliseconds since 1970, from such a number or an ISO 8601 time (UTC unless it has an offset)."""
     if text.isdigit():
         return int(text)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; give milliseconds since 1970, or a time such as 2026-01-31T12:00:00") from None
+        raise ValueError(f"{text!r} is not a time; give milliseconds since 1970, or a time such as 2026-01-31T12:00:00") from None
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,10 +1,10 @@
-"""Data frames and streams of Spark into a topic of a running cluster, each row once although tasks are tried again.
+"""Writing Spark data frames and streams to a topic of a running cluster, each row once even if tasks are retried.
 
     frame.write.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").mode("append").save()
 
-Every partition of a write has a producer of its own, whose name says topic, write and partition; the place of a row in its partition is its
-sequence number. A task that is tried again opens the same name, hears how many of its messages are stored, and goes on behind them. That
-is right if a partition has the same rows in the same order whenever it is computed (docs/spark.md).
+Every partition of a write has its own producer, whose name contains topic, write and partition; the index of a row in its partition is its
+sequence number. A retried task opens the same name, learns how many of its messages are stored, and continues behind them. This is correct
+if a partition has the same rows in the same order whenever it is computed (docs/spark.md).
 """
 
 from __future__ import annotations
@@ -30,29 +30,30 @@ COLUMNS = ("body", "tag", "keys", "properties", "queue_key", "born_time")
 CHUNK_BYTES = 256 << 10
 CHUNK_ROWS = 4096
 ROW_BYTES = 512
-"""What a row takes besides its values, at most."""
+"""An upper bound of the bytes of a row besides its values."""
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Where Spark tells a task of a stream which query and which batch it is for."""
+"""The properties in which Spark tells a task of a stream its query and its batch."""
 
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What became of one partition: its messages, and how many of them an earlier try had stored."""
+    """The result of one partition: its messages, and how many of them an earlier try had stored."""
 
     messages: int
     duplicates: int
 
 
 class _Writing:
-    """What tables and streams share: storing one partition. Travels to Spark's workers: the broker groups are fixed for all of a write."""
+    """The common part of tables and streams: storing one partition. Sent to Spark's workers; the broker groups are fixed for a whole
+    write."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
         if overwrite:
-            raise ValueError("a topic is not overwritten; use mode append")
+            raise ValueError("a topic cannot be overwritten; use mode append")
         names = [field.name for field in schema.fields]
         unknown = [name for name in names if name not in COLUMNS]
         if unknown or "body" not in names:
-            what = f"there is no use for column {unknown[0]!r}" if unknown else "column body is missing"
+            what = f"column {unknown[0]!r} is not supported" if unknown else "column body is missing"
             raise ValueError(f"{what}; columns are {', '.join(COLUMNS)}")
         self._target = target_of(options)
         self._compression = _compression(option(options, "compression", "none"))
@@ -74,7 +75,7 @@ class _Writing:
 
 
 def producer_name(target: Target, write_id: str, partition: int) -> str:
-    """A broker group's producers of a name have one row of numbers, whatever topic they send to: the name says the topic."""
+    """All producers of a name in a broker group share one sequence, whatever topic they send to, so the name contains the topic."""
     return f"spark {stored_name(target.namespace, target.topic)} {write_id} {partition}"
 
 
@@ -82,11 +83,11 @@ def _compression(text: str) -> Compression:
     try:
         return Compression[text.upper()]
     except KeyError:
-        raise ValueError(f"option compression is {text!r}; it is none, lz4 or zstd") from None
+        raise ValueError(f"option compression is {text!r}; use none, lz4 or zstd") from None
 
 
 class ClusterWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]
-    """A data frame into a topic. Option writeId names the write; whoever repeats it under the same name stores only what is missing."""
+    """Writes a data frame to a topic. Option writeId names the write; repeating it under the same name stores only missing messages."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], overwrite: bool) -> None:
         super().__init__(schema, options, overwrite)
@@ -97,24 +98,24 @@ class ClusterWriter(_Writing, DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class ClusterStreamWriter(_Writing, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """A stream into a topic: query and batch name the write, and both come from the checkpoint."""
+    """Writes a stream to a topic: query and batch name the write, and both come from the checkpoint."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
         query, batch = (context.getLocalProperty(name) for name in (QUERY, BATCH))
         if query is None or batch is None:
-            raise RuntimeError("Spark did not say which query and batch this is: nothing can be stored exactly once")
+            raise RuntimeError("Spark did not name the query and the batch: messages cannot be stored exactly once")
         return self.store(f"{query} {batch}", iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what a task stored is there."""
+        """Nothing to do: the messages of a task are stored already."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: the next try of the batch goes on behind what is stored."""
+        """Nothing to do: the next try of the batch continues behind the stored messages."""
 
 
 def chunks(batches: Iterator[pa.RecordBatch], group: BrokerGroupQueues, partition: int, most_bytes: int) -> Iterator[Chunk]:
-    """Rows as chunks for frames. Rows with a `queue_key` go to the queue that it stands for, the others to one queue after the other."""
+    """Rows as chunks for frames. Rows with a `queue_key` go to the queue of the key, the others to the queues in turn."""
     row = partition
     for batch in batches:
         columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
@@ -152,7 +153,7 @@ def _cut(whole: Chunk, most_bytes: int) -> Iterator[Chunk]:
 
 
 def _property_bytes(whole: Chunk, row: int) -> int:
-    """A bound: four bytes for each character, and what stands around it."""
+    """An upper bound: four bytes per character, plus separators."""
     texts: list[str] = []
     if whole.tags is not None:
         texts.append(whole.tags[row] or "")

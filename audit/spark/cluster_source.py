@@ -1,9 +1,9 @@
-"""Topics of a running cluster as tables and streams of Spark: one partition per range of a queue, read from the queue's leader.
+"""Topics of a running cluster as Spark tables and streams: one partition per range of a queue, read from the queue's leader.
 
     spark.read.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("topic", "flights").load()
 
-The driver fixes the ranges before any task runs, and a stream's checkpoint holds them: a task that is tried again reads the same messages.
-Nothing here judges; messages come as the client library reads them, not by the auditor's decoder.
+The driver fixes the ranges before any task runs, and a stream's checkpoint holds them, so a retried task reads the same messages. Nothing
+here judges; messages are read by the client library, not by the auditor's decoder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 def message_schema(options: Mapping[str, str]) -> str:
-    """The columns of the view `messages`: all of them, or those of option columns."""
+    """The columns of the view `messages`: all of them, or those in option columns."""
     wanted = [name.strip() for name in option(options, "columns", ",".join(COLUMNS)).split(",")]
     unknown = [name for name in wanted if name not in COLUMNS]
     if unknown:
@@ -69,7 +69,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]
 
 
 def split(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> list[RangePartition]:
-    """The ranges from one place to another, at most so many messages each. A queue that is new begins with its first message."""
+    """The ranges between two places, at most `most` messages each. A new queue starts with its first message."""
     found = []
     for queue in sorted(ends, key=lambda queue: (queue.broker_group, queue.queue)):
         first, end = begins.get(queue, 0), ends[queue]
@@ -79,7 +79,7 @@ def split(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | No
 
 
 class _Reading:
-    """What tables and streams share: reading one range. Travels to Spark's workers."""
+    """The common part of tables and streams: reading one range. Sent to Spark's workers."""
 
     def __init__(self, schema: Any, options: Mapping[str, str]) -> None:
         self._options = dict(options)
@@ -89,7 +89,7 @@ class _Reading:
         self._most = count_of(options, "maxMessagesPerPartition")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one empty partition of its own out of an empty list.
+        # For an empty list Spark makes an empty partition of its own.
         if not isinstance(partition, RangePartition):
             return
         place = Place(partition.broker_group, partition.queue)
@@ -111,10 +111,10 @@ class ClusterReader(_Reading, DataSourceReader):  # type: ignore[misc]
 
 
 class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """A topic as a stream. Spark keeps the offsets, in its checkpoint."""
+    """A topic as a stream. Spark keeps the offsets in its checkpoint."""
 
     _goal: dict[Place, int] | None = None
-    """Where a query ends that reads what is there and stops; None: it goes on."""
+    """The end for a query that reads the existing messages and stops; None: it continues."""
 
     def initialOffset(self) -> Places:
         with self._target.connect() as connection:
@@ -140,11 +140,11 @@ class ClusterStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         return split(queues_of(start), queues_of(end), self._most)
 
     def commit(self, end: Places) -> None:
-        """Nothing to do: the checkpoint is the only place where a stream's offsets are."""
+        """Nothing to do: a stream's offsets are only in the checkpoint."""
 
 
 def limited(begins: Mapping[Place, int], ends: Mapping[Place, int], most: int | None) -> dict[Place, int]:
-    """Ends that are at most `most` messages behind the begins, every queue having its share; never before the begins."""
+    """Ends that are at most `most` messages behind the begins, shared among the queues; never before the begins."""
     waiting = {queue: max(0, end - begins.get(queue, 0)) for queue, end in ends.items()}
     total = sum(waiting.values())
     if most is not None and total > most:

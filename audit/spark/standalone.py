@@ -1,9 +1,9 @@
-"""A Spark of our own without downloading one: its standalone master and workers from the installed packages, with the packaged Java.
+"""Starting a standalone Spark master or worker from the installed packages, with the packaged Java; no download is needed.
 
     python -m ledgermq.audit.spark.standalone master --host HOST --port 7077
     python -m ledgermq.audit.spark.standalone worker spark://HOST:7077 --cores 4 --memory 4g
 
-This process becomes Spark's; what follows the role goes to it as it is. Nothing here knows what an audit is.
+This process is replaced by Spark's; arguments after the role are passed on unchanged. This module does not know what an audit is.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from ledgermq.audit.spark.java import QUICK_START, NoJava, cache_directory, java_home
 
 DAEMON_OPTIONS = f"{QUICK_START} -Dspark.master.rest.enabled=false"
-"""Nobody submits over a port that asks for no secret: the audit is its own driver."""
+"""Disables job submission over an unauthenticated port: the audit is its own driver."""
 ROLES = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apache.spark.deploy.worker.Worker"}
 
 
 def command(role: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """What to execute, and its environment. Raises NoJava."""
+    """The command line and its environment. Raises NoJava."""
     try:
         import pyspark
     except ImportError as error:
@@ -30,7 +30,7 @@ def command(role: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, s
     settings = {
         "JAVA_HOME": java_home(),
         "SPARK_HOME": home,
-        # Tasks run in this very Python, which has the data source.
+        # Tasks run in this Python, which has the data source.
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_DAEMON_JAVA_OPTS": f"{DAEMON_OPTIONS} {os.environ.get('SPARK_DAEMON_JAVA_OPTS', '')}".strip(),
     }
@@ -42,13 +42,13 @@ def command(role: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, s
 def main() -> None:
     role = sys.argv[1] if len(sys.argv) > 1 else ""
     if role not in ROLES:
-        sys.exit("name a role: python -m ledgermq.audit.spark.standalone master|worker …")
+        sys.exit("give a role: python -m ledgermq.audit.spark.standalone master|worker …")
     try:
         words, environment = command(role, sys.argv[2:])
     except NoJava as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    # Spark's own files hold parts of messages: closed to other users, as what `ledgermq` writes.
+    # Spark's own files hold parts of messages: other users must not read them, like files that `ledgermq` writes.
     os.umask(os.umask(0o027) | 0o027)
     os.execve(words[0], words, environment)
 

@@ -1,4 +1,4 @@
-"""Two values side by side: where a stored one differs from a derived one, and which bytes of a snapshot file hold a place in it."""
+"""Comparing two values: where a stored one differs from a derived one, and which bytes of a snapshot file hold that place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN_MAX = 100
 
 
 class _Nothing:
-    """There is no value at a place."""
+    """Stands for a missing value."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -25,7 +25,7 @@ NOTHING = _Nothing()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place at which two values differ; `NOTHING` where one of them has none. `moved`: everything behind it in its list is moved."""
+    """One place at which two values differ; `NOTHING` where a value is missing. `moved`: everything behind it in its list is shifted."""
 
     path: Path
     derived: Any
@@ -38,7 +38,8 @@ class Difference:
 
 
 def differences(derived: Any, stored: Any, path: Path = ()) -> Iterator[Difference]:
-    """The innermost places at which two JSON values differ. Of lists of different lengths only the first: what follows is only moved."""
+    """The innermost places at which two JSON values differ. For lists of different lengths only the first, because the rest is only
+    shifted."""
     if isinstance(derived, dict) and isinstance(stored, dict):
         for key in sorted({*derived, *stored}):
             yield from differences(derived.get(key, NOTHING), stored.get(key, NOTHING), (*path, key))
@@ -56,14 +57,14 @@ def differences(derived: Any, stored: Any, path: Path = ()) -> Iterator[Differen
 
 
 def shown(value: Any) -> str:
-    """A value for people, cut where it is long."""
+    """A value as text, shortened if it is long."""
     text = repr(value) if isinstance(value, _Nothing) else json.dumps(value, separators=(",", ":"))
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
 
 
 def place(value: dict[str, Any], path: Path) -> tuple[int, int]:
-    """The bytes first … last + 1 of the value at `path` in the file that holds `value` as docs/format.md §9 has it, with its checksum; of
-    what is not there, those of the innermost value around it that is."""
+    """The bytes first … last + 1 of the value at `path` in the file that holds `value` with its checksum, as in docs/format.md §9; for a
+    missing value, those of the innermost existing value around it."""
     node: Any = {**value, "crc32c": crc(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())}
     start = 0
     for step in path:

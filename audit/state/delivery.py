@@ -1,9 +1,8 @@
-"""Delivery, derived again: how far every consumer group is in every queue, and what it holds (docs/format.md §11, Delivery).
+"""Delivery, derived again: the progress of every consumer group in every queue, and its leases (docs/format.md §11, Delivery).
 
-One cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done; beside them the leases that ended
-other than by their acknowledgement (`lapsed`). Which records say what about an
-offset is a table in the format; nothing here decides, and nothing expires. What lite topics a client reads from is in `lite`, which tells
-this part where groups begin in them.
+There is one cursor per (stored group, stored topic, queue), and one row for each offset below it that is not done; besides these, the
+leases that ended other than by their acknowledgement (`lapsed`). A table in the format defines what each record does to an offset; nothing
+is decided here, and nothing expires. `lite` holds the lite topics that a client reads, and tells this part where groups begin in them.
 """
 
 from __future__ import annotations
@@ -21,23 +20,24 @@ from ledgermq.audit.state.reader import CONFIG_TOPIC, Entry, parent_of, stored_n
 Key = tuple[str, str, int]
 """(stored group, stored topic, queue)"""
 Row = list[Any]
-"""Lease number, attempt, client, duration in ms or None, and the attempt id where there is one. Shared by all rows that are alike: never
-changed, only replaced."""
+"""Lease number, attempt, client, duration in ms or None, and the attempt id if there is one. Shared by all equal rows: never changed, only
+replaced."""
 
 WAITING: Row = [0, 0, "", 0]
-"""Of a message that an earlier one of its message group holds back."""
+"""The state of a message that an earlier one of its message group blocks."""
 _LETTERS = {"o": "q", "l": "q", "a": "i", "k": "i"}
 
 
 class Places(Protocol):
-    """Where queues begin and end at the entry at hand."""
+    """Where queues begin and end at the current entry."""
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first offset of the topic's incarnation in force not trimmed; of a lite topic without a queue where it will begin."""
+        """The first offset of the topic's current incarnation that is not trimmed; for a lite topic without a queue, where it will
+        begin."""
         ...
 
     def end(self, topic: str, queue: int) -> int:
-        """One past the last offset; of a lite topic without a queue, where it will begin."""
+        """One past the last offset; for a lite topic without a queue, where it will begin."""
         ...
 
 
@@ -57,7 +57,7 @@ class Delivery(Part):
         self._queues: dict[Key, _Queue] = {}
         self._lapsed = Lapsed()
         self._touched: dict[Key, int] = {}
-        """Index of the last entry that was about a queue, also of one that is forgotten."""
+        """Index of the last entry about a queue, also for a queue that is forgotten."""
 
     def __len__(self) -> int:
         return len(self._queues)
@@ -129,7 +129,7 @@ class Delivery(Part):
             held.cursor = max(held.cursor, cursor)
 
     def _done(self, key: Key, offset: int, lease: int, index: int, *, lapses: bool) -> None:
-        """An acknowledgement, or a dead letter, by which the lease lapses: it counts if the lease is the one the row has."""
+        """An acknowledgement, or a dead letter, by which the lease lapses: it counts if the lease is the row's current one."""
         self._note(key, index)
         row = self._row(key, offset)
         if row is not None and row[0] == lease:
@@ -138,7 +138,7 @@ class Delivery(Part):
             del self._queues[key].rows[offset]
 
     def _lapse(self, key: Key, offset: int, row: Row | None, index: int) -> None:
-        # A message that waits has no lease.
+        # A waiting message has no lease.
         if row is not None and row[0]:
             self._lapsed.add(key, offset, row[0], index)
 
@@ -147,25 +147,25 @@ class Delivery(Part):
             self._lapse(key, offset, queue.rows[offset], index)
 
     def reset(self, key: Key, offset: int, index: int) -> None:
-        """The group reads on from this offset, or from where the queue begins if that is above; nothing there is in flight any more."""
+        """The group continues at this offset, or at the begin of the queue if that is higher; all its leases there end."""
         queue = self._meet(key, index)
         self._lapse_all(key, queue, index)
         queue.rows.clear()
         queue.cursor = max(offset, self._places.begin(key[1], key[2]))
 
     def begin_at(self, key: Key, offset: int, index: int) -> None:
-        """A group that has no place in this queue gets one."""
+        """A group without a place in this queue gets one."""
         if key not in self._queues:
             self._queues[key] = _Queue(offset)
             self._note(key, index)
 
     def leave(self, key: Key, index: int) -> None:
-        """The place of a group that holds nothing of the queue is forgotten."""
+        """Forget the place of a group that holds no lease in the queue."""
         if key in self._queues and not self._queues[key].rows:
             self._forget([key], index)
 
     def drop(self, topics: Iterable[str], kept: Iterable[tuple[str, str]], index: int) -> None:
-        """Places in queues that are there no more are forgotten, but for those of `kept` (stored group, stored topic)."""
+        """Forget places in queues that no longer exist, except those of `kept` (stored group, stored topic)."""
         gone, stay = set(topics), set(kept)
         self._forget([key for key in self._queues if key[1] in gone and key[:2] not in stay], index)
 
@@ -183,7 +183,7 @@ class Delivery(Part):
                 self._note(key, entry.index)
 
     def _meet(self, key: Key, index: int) -> _Queue:
-        """The state of a queue that a record of its group names; a group that has not met it begins where the queue does."""
+        """The state of a queue that a record of its group names; a group without a place there begins where the queue does."""
         self._note(key, index)
         queue = self._queues.get(key)
         if queue is None:
@@ -224,12 +224,12 @@ class Delivery(Part):
             return None
         key = (path[1], path[2], int(path[3]))
         row = self._row(key, int(path[5])) if len(path) > 5 and path[4] == "rows" else None
-        # The lease number of a row is the index of the entry that made it so; nobody else touched it since.
+        # The lease number of a row is the index of the entry that made it; no later entry touched it.
         return row[0] if row is not None and row[0] else self._touched.get(key)
 
 
 def _as_tree(queues: Mapping[Key, _Queue], terms: Mapping[Key, list[Any]] | None = None) -> dict[str, Any]:
-    """Group → topic → queue → cursor, rows by offset, and terms in the order in which ascending rows have them."""
+    """Group → topic → queue → cursor, rows by offset, and terms in the order of ascending rows."""
     tree: dict[str, Any] = {}
     for key in sorted(queues):
         queue = queues[key]
@@ -258,11 +258,11 @@ def _tables(stored: Mapping[str, Any]) -> Iterable[tuple[Key, int, Any]]:
 
 
 def _read_queues(stored: Mapping[str, Any]) -> Iterable[tuple[Key, _Queue]]:
-    """Raises KeyError, TypeError or ValueError for what nobody can read."""
+    """Raises KeyError, TypeError or ValueError for invalid data."""
     for key, cursor, rows in _tables(stored):
         if not isinstance(cursor, int):
             raise ValueError(f"the cursor of {'/'.join(map(str, key))} is no number")
-        # Snapshots from before the columns have one list for each row: the offset, then the row.
+        # Snapshots older than the column format have one list per row: the offset, then the row.
         pairs = [(row[0], list(row[1:])) for row in rows] if isinstance(rows, list) else list(_read_rows(rows))
         if any(after <= before for (before, _), (after, _) in pairwise(pairs)):
             raise ValueError(f"the rows of {'/'.join(map(str, key))} do not ascend")
@@ -279,5 +279,5 @@ def _read_rows(columns: Any) -> Iterable[tuple[int, Row]]:
 
 
 def _read_terms(stored: Mapping[str, Any]) -> dict[Key, list[Any]]:
-    """The terms as they stand in the snapshot, of queues that have them beside their rows."""
+    """The terms stored in the snapshot, for queues that have them beside their rows."""
     return {key: rows["terms"] for key, _, rows in _tables(stored) if isinstance(rows, dict)}

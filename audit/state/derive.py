@@ -1,8 +1,8 @@
-"""One replica's state, derived from its log and held against its snapshots: which part does what when, where it begins, what it found.
+"""Deriving one replica's state from its log and comparing it with its snapshots: the order of the parts, the start, and the results.
 
-A log that is whole is derived from its first entry, and every snapshot on the way is looked at. Of a log that was trimmed, what came before
-stands in snapshots only: the older one is taken for true, and the newer one derived from it. Where neither is possible, that is said; it is
-no finding. Damage of the log itself is found elsewhere: here it only ends the derivation.
+An untrimmed log is derived from its first entry, and every snapshot on the way is compared. For a trimmed log, the earlier state is in
+snapshots only: the older one is taken as true, and the newer one is derived from it. If neither is possible, the report says so; that is
+not a finding. Damage of the log itself is found elsewhere: here it only ends the derivation.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from ledgermq.audit.state.transactions import Transactions
 FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
 VERSION = 5
 READ = (2, 3, 4, VERSION)
-"""Versions of snapshots that docs/format.md §11 knows; only the last one is derived."""
+"""Versions of snapshots in docs/format.md §11; only the last one can be derived."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
-"""Keys of a snapshot that say which entry it is of."""
+"""Keys of a snapshot that identify its entry."""
 EMPTY = (-1, -1, 0, 0)
-"""What they say of none."""
+"""Their values if there is no entry."""
 ENVELOPE = frozenset({"v", "log_id", *POINT})
-"""Those that are held against the log with the other small files."""
+"""Keys that are compared with the log together with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
     | {"lapsed", "offsets", "producers", "timers", "retained"}
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50
-"""Of one value of a snapshot."""
+"""Limit of flaws per value of a snapshot."""
 
 KINDS = {
     "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced"}),
@@ -61,7 +61,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot file that is whole. `file`: its path under the group's folder."""
+    """One intact snapshot file. `file`: its path under the group's folder."""
 
     file: str
     value: dict[str, Any]
@@ -72,35 +72,36 @@ class Snapshot:
 
     @property
     def point(self) -> tuple[int, int, int, int]:
-        """Index, term, end position and chain CRC of the entry that it is of."""
+        """Index, term, end position and chain CRC of its entry."""
         index, term, end_pos, chain = (int(self.value[key]) for key in POINT)
         return index, term, end_pos, chain
 
 
 @dataclass(slots=True)
 class StateReport:
-    """What came of it; plain values, so that it can cross process borders as JSON.
+    """The result of the derivation; plain values, so that it can cross process boundaries as JSON.
 
+    `reason`: why a snapshot was not compared; "" if all possible ones were.
     `reason`: why a snapshot was not compared, "" if all were that could be."""
 
     reason: str = ""
     unknown: bool = False
-    """The reason is that this program is too old to read what is there."""
+    """Whether the reason is that this program is too old for the data."""
     first_index: int | None = None
-    """The first entry that was derived from."""
+    """The first entry from which state was derived."""
     last_index: int | None = None
     compared: list[str] = field(default_factory=list)
-    """Snapshot files that were held against the derived state."""
+    """Snapshot files that were compared with the derived state."""
     flaws: list[Flaw] = field(default_factory=list)
 
     @property
     def derived(self) -> bool:
-        """The newest snapshot was held against the log."""
+        """Whether the newest snapshot was compared with the log."""
         return NEWEST in self.compared
 
 
 class State:
-    """All parts, driven in the order that the format demands."""
+    """All parts, driven in the order that the format requires."""
 
     def __init__(self) -> None:
         self.queues = Queues()
@@ -124,13 +125,13 @@ class State:
         """Store time of the last entry."""
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Begin with an older snapshot. Raises KeyError, TypeError or ValueError for one that nobody can read."""
+        """Start from an older snapshot. Raises KeyError, TypeError or ValueError for an invalid one."""
         for part in self.parts:
             part.load(snapshot)
         self.store_ms = snapshot["store_ms"]
 
     def advance(self, stretch: Stretch) -> None:
-        """Take the next entries of the log. Raises BadRecord."""
+        """Process the next entries of the log. Raises BadRecord."""
         if stretch.turning:
             self._apply(stretch.entries[0])
         for part in self.parts:
@@ -155,11 +156,11 @@ class State:
             for part in self.parts if entry.kind == "trim" else ():
                 part.trimmed(entry)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            why = f"says {entry.kind or entry.topic} and has not what belongs to it: {error!r}"
+            why = f"says {entry.kind or entry.topic} but lacks the required fields: {error!r}"
             raise BadRecord(entry.index, entry.pos, entry.size, why) from error
 
     def compare(self, snapshot: Mapping[str, Any]) -> list[tuple[Difference, int | None]]:
-        """Where a snapshot of this very entry differs, each with the index of the last entry that touched the place, where known."""
+        """The differences of a snapshot of this very entry, each with the index of the last entry that touched the place, if known."""
         found: list[tuple[Difference, int | None]] = []
         for part in self.parts:
             for key, derived in part.values().items():
@@ -179,12 +180,12 @@ class State:
 
 
 def check_state(task: LogFile) -> StateReport:
-    """Derive the state of the replica that a log file belongs to, and hold it against the replica's snapshots."""
+    """Derive the state of the replica to which a log file belongs, and compare it with the replica's snapshots."""
     report = StateReport()
     try:
         _check(task, report)
     except BadRecord as bad:
-        # By name: a replica that lost its identity does not say how long its files are.
+        # By name, because a replica that lost its identity does not tell the length of its files.
         base, name = max(file for file in numbered_files(f"{task.root}/{task.log_folder}/data") if file[0] <= bad.pos)
         file = f"{os.path.basename(task.root)}/{task.log_folder}/data/{name}"
         report.flaws.append(Flaw("record.control", file, bad.index, bad.pos - base, bad.pos - base + bad.size, str(bad)))
@@ -192,7 +193,7 @@ def check_state(task: LogFile) -> StateReport:
     except Unreadable as error:
         report.reason, report.unknown = str(error), isinstance(error, Unknown)
     except OSError as error:
-        # Whoever looks at that file for its own sake makes a finding of it.
+        # The check of that file reports the finding.
         report.reason = f"{error.filename or task.root}: {error.strerror}"
     return report
 
@@ -213,18 +214,18 @@ def _check(task: LogFile, report: StateReport) -> None:
 
 
 def _compare_empty(task: LogFile, snapshot: Snapshot, report: StateReport) -> None:
-    """A snapshot of a log without an entry: that of a node that joins and was not added yet."""
+    """A snapshot of a log without entries: that of a node that has not been admitted yet."""
     wrong = next((key for key, own, told in zip(POINT, snapshot.point, EMPTY, strict=True) if own != told), None)
     if wrong is None:
         report.flaws += _flaws(task, snapshot, State())
         report.compared.append(snapshot.file)
     else:
-        report.reason = f"{snapshot.file} is of no entry, and its {wrong} is that of one"
+        report.reason = f"{snapshot.file} has no entry, but its {wrong} is that of one"
         report.flaws.append(_of_log(task, snapshot.file, snapshot.value, wrong, report.reason))
 
 
 def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
-    """The snapshots of a replica that are whole, at least one, the newest first. Raises Unreadable."""
+    """The intact snapshots of a replica, at least one, the newest first. Raises Unreadable."""
     found = []
     newer = None
     why = "there is no snapshot to compare with"
@@ -235,7 +236,7 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
         if value.get("v") not in READ:
             raise Unknown(f"{file} has version {value.get('v')!r}, which docs/format.md does not know")
         if newer is not None and newer < value["v"]:
-            # Versions rise: the newest one may be of this version in truth, and would not be derived.
+            # Versions increase: the newest snapshot may really be of this version, and would not be derived.
             raise Unknown(f"{NEWEST} has version {newer}, and {file} before it has version {value['v']}")
         newer = value["v"]
         if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
@@ -287,7 +288,7 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
             if target.index == index and target.point != stretch.last[:4]:
                 report.reason = _foreign(target)
                 if target.file == OLDER:
-                    # The newest one is held against its entry with the other small files.
+                    # The newest one is compared with its entry together with the other small files.
                     wrong = next(key for key, own, told in zip(POINT, target.point, stretch.last, strict=False) if own != told)
                     report.flaws.append(_of_log(task, OLDER, target.value, wrong, report.reason))
                     report.last_index = index
@@ -302,7 +303,7 @@ def _of_log(task: LogFile, file: str, value: dict[str, Any], key: str, proof: st
 
 
 def _foreign(snapshot: Snapshot) -> str:
-    """A snapshot counts if it is of the very entry that the log has."""
+    """A snapshot counts if its entry is the one in the log."""
     return f"{snapshot.file} is of another log: its entry {snapshot.index} is not the one that the log has"
 
 

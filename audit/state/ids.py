@@ -1,7 +1,7 @@
 """Message ids of topics with a deduplication window: which of them a broker group still knows.
 
-An id is looked at only where its topic has a window. What is known of it is a digest and a place; how many are known is limited, and which
-go first is part of the format, so that every replica forgets the same ones.
+An id is recorded only if its topic has a window, as a digest and a place. The number of known ids is limited, and the format defines which
+are forgotten first, so that every replica forgets the same ones.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Ids(Part):
             properties = messages.properties(row)
             fire_ms = fire_time(messages.raw_properties(row)) if topic == TIMER_TOPIC else 0
             if fire_ms < 0:
-                raise BadRecord(*messages.place(row), "waits on the timer topic and does not say until when")
+                raise BadRecord(*messages.place(row), "is on the timer topic but has no delivery time")
             of = parent_of(properties.get("REAL_TOPIC", "") if topic in WAITING_TOPICS else topic)
             message_id = properties.get("UNIQ_KEY")
             if of not in windows or message_id is None:
@@ -102,11 +102,11 @@ class Ids(Part):
 
 
 def _unpack(digests: str, places: str) -> list[tuple[bytes, Place]]:
-    """The rows of one topic. Raises ValueError where the columns do not fit each other."""
+    """The rows of one topic. Raises ValueError if the columns do not fit each other."""
     keys, rows = b64decode(digests, validate=True), b64decode(places, validate=True)
     count = len(keys) // DIGEST_BYTES
     if len(keys) != count * DIGEST_BYTES or len(rows) != count * PLACE_BYTES:
-        raise ValueError(f"{len(keys)} bytes of digests do not go with {len(rows)} bytes of places")
+        raise ValueError(f"{len(keys)} bytes of digests do not match {len(rows)} bytes of places")
     pairs = zip(_cut(keys, DIGEST_BYTES), _cut(rows, PLACE_BYTES), strict=True)
     return [(digest, _place(row)) for digest, row in pairs]
 

@@ -1,7 +1,7 @@
 """Lapsed leases, derived again: those that ended other than by their acknowledgement (docs/format.md §11, Lapsed leases).
 
-Of each offset the last one counts; the ones that lapsed last are remembered, and `since` says up to which number the others are forgotten.
-`delivery` says when one lapses.
+For each offset the last one counts. The most recently lapsed leases are remembered, and `since` is the number up to which others are
+forgotten. `delivery` reports when one lapses.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from ledgermq.audit.state.packed import table, unpack_all
 
 LAPSED_MAX = 32_768
-"""So many are remembered."""
+"""At most this many are remembered."""
 _LETTERS = {"k": "i", "o": "q", "l": "q"}
 _Place = tuple[str, str, int, int]
 """(stored group, stored topic, queue, offset)"""
 
 
 class Lapsed:
-    """What is remembered at the entry at hand."""
+    """The lapsed leases at the current entry."""
 
     def __init__(self) -> None:
         self._since = -1
@@ -28,7 +28,7 @@ class Lapsed:
         self._touched: dict[_Place, int] = {}
 
     def add(self, key: tuple[str, str, int], offset: int, lease: int, index: int) -> None:
-        """The entry at `index` ended this lease, and did not acknowledge it."""
+        """The entry at `index` ended this lease without acknowledging it."""
         place = (*key, offset)
         if lease <= self._since:
             return
@@ -48,10 +48,10 @@ class Lapsed:
 
     @staticmethod
     def canonical(stored: Any) -> dict[str, Any]:
-        """Raises KeyError, TypeError or ValueError for what nobody can read."""
+        """Raises KeyError, TypeError or ValueError for invalid data."""
         columns = table(stored, *_LETTERS, "since", "queues")
         if type(columns["since"]) is not int:
-            raise ValueError("the lapsed leases do not say since when")
+            raise ValueError("the lapsed leases have no `since`")
         rows: dict[_Place, int] = {}
         for at, offset, lease in zip(*unpack_all(columns, _LETTERS), strict=True):
             if not 0 <= at < len(columns["queues"]):
@@ -63,12 +63,12 @@ class Lapsed:
         return {"since": columns["since"], "queues": columns["queues"], "rows": [[*place, lease] for place, lease in rows.items()]}
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Begin with what an older snapshot has. Errors as `canonical`."""
+        """Start from an older snapshot. Errors as for `canonical`."""
         told = self.canonical(snapshot["lapsed"])
         self._since = told["since"]
         self._leases = OrderedDict(((group, topic, queue, offset), lease) for group, topic, queue, offset, lease in told["rows"])
 
     def touched(self, at: int) -> int | None:
-        """Index of the entry by which the one at this place lapsed, where known."""
+        """Index of the entry by which the lease at this place lapsed, if known."""
         places = list(self._leases)
         return self._touched.get(places[at]) if at < len(places) else None

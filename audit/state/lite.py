@@ -1,7 +1,7 @@
-"""Sets of lite topics, derived again: which ones the clients of a consumer group read from, and where the group begins in them.
+"""Sets of lite topics, derived again: which lite topics the clients of a consumer group read, and where the group begins in them.
 
-A `lite` record changes one client's set (docs/format.md §11). A lite topic that is new to a client is a place the group may need; places
-themselves are rows of `delivery`, which is told here.
+A `lite` record changes one client's set (docs/format.md §11). A lite topic that is new to a client may need a place of the group; places
+are rows of `delivery`, which this part calls.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Lite(Part):
         self._delivery = delivery
         self._sets: dict[Key, _Set] = {}
         self._readers: dict[tuple[str, str], int] = {}
-        """(stored group, stored lite topic) → how many clients of the group read from it."""
+        """(stored group, stored lite topic) → number of clients of the group that read it."""
         self._touched: dict[Key, int] = {}
 
     # What entries do
@@ -72,7 +72,7 @@ class Lite(Part):
                 self._delivery.leave((group, stored, 0), index)
 
     def _put(self, key: Key, wanted: _Set, index: int | None = None) -> None:
-        """The client's set is this one now; an empty one is forgotten."""
+        """Set the client's set; an empty one is forgotten."""
         for step, known in ((-1, self._sets.pop(key, _Set())), (1, wanted)):
             for name in known.names:
                 reader = key[0], f"{key[1]}{LITE}{name}"

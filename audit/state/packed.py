@@ -1,5 +1,5 @@
-"""What stands inside the values of a snapshot, read with suspicion: JSON objects with exactly the keys they must have, and columns of whole
-numbers as base64 of deflated differences (docs/format.md §11). The audit's own reading of them; whatever is wrong is a ValueError.
+"""Defensive decoding of values in a snapshot: JSON objects with exactly the required keys, and columns of integers as base64 of deflated
+differences (docs/format.md §11). The audit's own decoder; every error is a ValueError.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 
 ROWS_MAX = 1 << 26
-"""So many rows no broker group holds: a column that says it is longer is damaged, and is not unpacked."""
+"""No broker group holds this many rows: a column that claims more is damaged, and is not unpacked."""
 _WIDTHS: dict[str, np.dtype[Any]] = {"q": np.dtype("<i8"), "i": np.dtype("<i4")}
 
 
 def table(value: Any, *keys: str) -> dict[str, Any]:
-    """A JSON object; where `keys` are given, it has these and no others. Raises ValueError."""
+    """A JSON object; if `keys` are given, it has exactly these. Raises ValueError."""
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r:.40} stands where an object should")
+        raise ValueError(f"{value!r:.40} is not an object")
     if keys and value.keys() != set(keys):
         raise ValueError(f"an object has the keys {', '.join(sorted(value)) or '(none)'} instead of {', '.join(keys)}")
     return value
 
 
 def unpack(text: Any, letter: str) -> list[int]:
-    """The numbers of a column of i64 (`q`) or i32 (`i`). Raises ValueError for a text that no writer makes."""
+    """The numbers of a column of i64 (`q`) or i32 (`i`). Raises ValueError for a text that no writer produces."""
     if not isinstance(text, str):
-        raise ValueError("a column is a text")
+        raise ValueError("a column must be text")
     width = _WIDTHS[letter]
     unpacker = zlib.decompressobj()
     try:
@@ -46,5 +46,5 @@ def unpack_all(columns: Mapping[str, Any], letters: Mapping[str, str]) -> list[l
     """Several columns of equal length, in the order of `letters`. Raises ValueError."""
     found = [unpack(columns.get(name), letter) for name, letter in letters.items()]
     if len({len(column) for column in found}) > 1:
-        raise ValueError("columns of different length stand beside each other")
+        raise ValueError("columns that belong together differ in length")
     return found

@@ -1,7 +1,7 @@
-"""Producers of native frames: epochs, next sequence numbers, and where their last frames lie.
+"""Producers of native frames: epochs, next sequence numbers, and the places of their last frames.
 
-Frames are found in columns; what is done one by one is a frame, not a message. A frame that two stretches share is joined again: its second
-part goes on where the first ended, with the FLAG that follows.
+Frames are found in columns; single steps are per frame, not per message. A frame that is split over two stretches is joined again: its
+second part continues where the first ended, with the FLAG that follows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DIGITS = 34
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one frame in a row. `position`: of the first one in its frame."""
+    """Consecutive messages of one frame. `position`: the index of the first one in its frame."""
 
     index: int
     count: int
@@ -55,7 +55,7 @@ class Producers(Part):
     def __init__(self) -> None:
         self._next = 1
         self._producers: dict[int, _Producer] = {}
-        """The longest silent first."""
+        """The producer with the longest inactivity first."""
 
     def messages(self, messages: Messages) -> None:
         for run in find_runs(messages):
@@ -122,7 +122,7 @@ class Producers(Part):
 
 
 def find_runs(messages: Messages) -> Iterator[Run]:
-    """The native messages of a stretch, joined where they go on within a frame."""
+    """The native messages of a stretch, joined if they are consecutive in one frame."""
     rows = np.flatnonzero(messages.flag > 0)
     if not len(rows):
         return
@@ -131,7 +131,7 @@ def find_runs(messages: Messages) -> Iterator[Run]:
     starts, stops = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
     ids = _read_ids(messages, rows[np.concatenate([starts, stops - 1])])
     first, last = ids[: len(starts)], ids[len(starts) :]
-    # FLAG and place tell frames; an id at either end bears them out, and where one does not, every message is looked at.
+    # FLAG and place identify frames. The ids at both ends must confirm it; otherwise every message is checked.
     first[:, 2] += stops - starts - 1
     if (first != last).any():
         starts, stops = np.arange(len(rows)), np.arange(1, len(rows) + 1)
@@ -143,7 +143,7 @@ def find_runs(messages: Messages) -> Iterator[Run]:
 
 
 def _read_ids(messages: Messages, rows: I64) -> I64:
-    """Producer, epoch and sequence number (docs/format.md §4.5), a row for each message; −1 for one that has no native id."""
+    """Producer, epoch and sequence number (docs/format.md §4.5), one row per message; −1 if it has no native id."""
     data: U8 = np.frombuffer(messages.window, np.uint8)
     places = np.minimum(messages.property_at[rows][:, None] + np.arange(ID_AT, ID_AT + DIGITS), len(data) - 1)
     digits = data[places].astype(np.int64)

@@ -1,7 +1,7 @@
-"""Where the queues of a broker group end and begin: next offsets, minimums after trims, and the lite topics that came and went.
+"""The begin and end of the queues of a broker group: next offsets, minimums after trims, and lite topics that appeared and vanished.
 
-Messages are counted in columns. A trim goes to the beginning of a log file, so it is enough to remember the first offset that each queue
-has in each file; positions of single messages are not kept, but for the last one of each queue.
+Messages are counted in columns. A trim always ends at the start of a log file, so only the first offset of each queue in each file is kept;
+positions of single messages are not, except for the last one of each queue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledgermq.audit.state.part import Part, Path
 from ledgermq.audit.state.reader import LITE, Entry, Messages, parent_of, unit_of
 
 STEP = 300_000
-"""A lite topic that comes again begins at a multiple of this."""
+"""A lite topic that is used again begins at a multiple of this."""
 
 
 @dataclass(slots=True)
@@ -26,16 +26,16 @@ class _Queue:
 
     end: int = 0
     low: int | None = None
-    """None as long as nothing of it was trimmed."""
+    """None if no message was trimmed."""
     gone: tuple[int, int, int] | None = None
-    """The unit before `low`, of a queue that was empty when it was trimmed."""
+    """The unit before `low`, for a queue that was empty when it was trimmed."""
     starts: dict[int, int] = field(default_factory=dict)
-    """Base of a log file that is kept → its first offset in it, ascending."""
+    """Base of a kept log file → the queue's first offset in it, ascending."""
     last: tuple[int, int, bytes] = (0, 0, b"")
     """Position, size and properties of the last message."""
     counted_at: int | None = None
     trimmed_at: int | None = None
-    """Index of the entry that moved `end`, and `low`."""
+    """Index of the entry that moved `end`, and of the one that moved `low`."""
 
 
 class Queues(Part):
@@ -46,38 +46,38 @@ class Queues(Part):
     def __init__(self) -> None:
         self._queues: dict[tuple[str, int], _Queue] = {}
         self._begin = 0
-        """Index of the log's first entry, as the trim records say."""
+        """Index of the log's first entry, according to the trim records."""
         self._lite: dict[str, dict[str, None]] = {}
         """Topic of kind lite → its lite topics that have a queue."""
         self._lite_begins: dict[str, int] = {}
-        """Lite topic → its first offset of the incarnation in force, where that began after its first message."""
+        """Lite topic → its first offset of the current incarnation, if that began after its first message."""
         self._floors: dict[str, int] = {}
         self._floors_at: dict[str, int] = {}
         self.gone: dict[str, None] = {}
-        """The lite topics that the trim record at hand left without a message."""
+        """The lite topics that the current trim record left without messages."""
 
     # What other parts ask
 
     def end(self, topic: str, queue: int) -> int:
-        """One past the last offset; of a lite topic without a queue where it begins."""
+        """One past the last offset; for a lite topic without a queue, where it begins."""
         known = self._queues.get((topic, queue))
         if known is None:
             return self._floors.get(parent_of(topic), 0) if LITE in topic else 0
         return known.end
 
     def minimum(self, topic: str, queue: int) -> int:
-        """The first offset that was not trimmed; of a lite topic without a queue 0."""
+        """The first offset that was not trimmed; 0 for a lite topic without a queue."""
         known = self._queues.get((topic, queue))
         return 0 if known is None else known.low or 0
 
     def lite_begin(self, topic: str) -> int:
-        """The first offset of a lite topic in the incarnation in force that was not trimmed."""
+        """The first offset of a lite topic in the current incarnation that was not trimmed."""
         if topic not in self.lite_topics(parent_of(topic)):
             return self._floors.get(parent_of(topic), 0)
         return max(self.minimum(topic, 0), self._lite_begins.get(topic, 0))
 
     def lite_topics(self, parent: str) -> Mapping[str, None]:
-        """Stored names of the lite topics of a topic that have a queue."""
+        """Stored names of a topic's lite topics that have a queue."""
         return self._lite.get(parent, {})
 
     # The part
@@ -154,7 +154,7 @@ class Queues(Part):
     # Beginning with an older snapshot
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
-        """Where the messages that are kept lie, the snapshot does not say: `warm` follows with all of them."""
+        """The snapshot does not say where the kept messages are: `warm` follows with all of them."""
         self._begin = snapshot["retained"]["begin_index"]
         self._floors = dict(snapshot.get("lite_floors") or {})
         for topic, ends in snapshot["queues"].items():
@@ -168,15 +168,15 @@ class Queues(Part):
                 known.low, known.gone = low, None if gone is None else (gone[0], gone[1], gone[2])
         for parent, fields in snapshot["topics"].items():
             if fields.get("begin_pos"):
-                # Until a message of the incarnation in force is met.
+                # Valid until the first message of the current incarnation is read.
                 self._lite_begins |= {topic: self._queues[topic, 0].end for topic in self.lite_topics(parent)}
 
     def warm(self, messages: Messages, topics: Mapping[str, Any]) -> None:
-        """Entries of the log that the loaded snapshot covers. `topics`: the value of its key of that name."""
+        """Entries of the log that the loaded snapshot covers. `topics`: its value under that key."""
         for key, first, last in _queues_in(messages):
             queue = self._queues.get(key)
             if queue is None or int(messages.queue_offset[last]) < (queue.low or 0):
-                # Messages that were trimmed already, by a record that the files do not follow yet.
+                # These messages are trimmed by a record that the files do not follow yet.
                 continue
             end, counted_at = queue.end, queue.counted_at
             self._count(queue, messages, first, last)
@@ -200,7 +200,7 @@ def _queues_in(messages: Messages) -> Iterator[tuple[tuple[str, int], int, int]]
 
 
 def _trim(topic: str, queue: _Queue, entry: Entry) -> None:
-    """The log begins with the file at the position that a trim record names."""
+    """The log begins with the file at the position in a trim record."""
     before = [base for base in queue.starts if base < entry.fields["pos"]]
     for base in before:
         del queue.starts[base]

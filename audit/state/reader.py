@@ -1,8 +1,8 @@
-"""The entries of a log in log order, for whoever derives state from them: plain messages as columns, the others one by one.
+"""The entries of a log in order, for deriving state from them: plain messages as columns, the others one by one.
 
-An entry is *of interest* when it says something besides being a message: control records, half messages, and messages made from another
-entry (docs/format.md §4.3). Only these become objects. Some control records take effect between the messages before and behind them; such
-an entry stands alone in its stretch. Nothing is judged: a log that cannot be followed ends the reading with `Unreadable`.
+An entry is *of interest* if it is more than a message: control records, half messages, and messages made from another entry (docs/format.md
+§4.3). Only these become objects. Some control records take effect between the messages before and behind them; such an entry is a stretch
+by itself. Nothing is judged: a log that cannot be followed ends the reading with `Unreadable`.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ HALF_TOPIC = "rmq_sys_ledgermq_half"
 WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
 
 TURNING = frozenset({"topic", "producer", "trim", "lite"})
-"""Kinds of control records that take effect exactly where they stand: before their own message is in its queue, and between all others."""
+"""Kinds of control records that take effect exactly at their place: before their own message is in its queue, and between all others."""
 NO_FIELDS: dict[str, Any] = {}
-"""Of an entry that is no control record. Nobody writes to it."""
+"""The kind of an entry that is not a control record."""
 VERSIONS = {"membership": (1, 2, 3)}
-"""Of control records; all others have version 1."""
+"""Versions of control records; all others have version 1."""
 LITE = "$"
 
 
 class Unreadable(Exception):
-    """The log cannot be followed to where it was to be followed; the text says why, for people."""
+    """The log cannot be followed as far as requested; the text says why."""
 
 
 class Unknown(Unreadable):
-    """A record that a later version of the program wrote."""
+    """A record written by a later version of the program."""
 
 
 class BadRecord(Unreadable):
-    """A record that the state is derived from, in the entry at `index` and position `pos`, is not what docs/format.md §11 says."""
+    """A record that affects the state, in the entry at `index` and position `pos`, does not conform to docs/format.md §11."""
 
     def __init__(self, index: int, pos: int, size: int, why: str) -> None:
         super().__init__(f"entry {index} is a record that {why}")
@@ -66,22 +66,21 @@ class BadRecord(Unreadable):
 
 
 def stored_name(namespace: str, name: str) -> str:
-    """Stored topic, or stored consumer group, of a namespace and a name."""
+    """The stored name of a topic or consumer group in a namespace."""
     return f"{namespace}@{name}" if namespace else name
 
 
 def parent_of(topic: str) -> str:
-    """The topic of kind lite that a stored lite topic belongs to; of another topic the topic itself. Of a client of a broadcasting group
-    the group."""
+    """The topic of kind lite to which a stored lite topic belongs; other topics are returned unchanged. For a client of a broadcasting
+    group, the group."""
     return topic.partition(LITE)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of interest. `pos`: of the entry; its record stands 48 bytes behind. `origin`: index of the entry that it was made from,
-    else 0.
+    """One entry of interest. `pos`: of the entry; its record is 48 bytes behind. `origin`: index of the entry that it was made from, or 0.
 
-    Of a control record `kind` is its tag, `fields` its JSON body and `body` that body's bytes; of others they are empty.
+    For a control record `kind` is its tag, `fields` its JSON body and `body` the bytes of the body; for other entries they are empty.
     """
 
     index: int
@@ -104,14 +103,14 @@ class Entry:
 
     @property
     def origin_text(self) -> tuple[str, ...]:
-        """What `__LMQ.ORIGIN` says, cut at its colons; empty without one."""
+        """The value of `__LMQ.ORIGIN`, split at its colons; empty if there is none."""
         text = self.properties.get("__LMQ.ORIGIN", "")
         return tuple(text.split(":")) if text else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Entries in a row, all of them, as columns: every entry is a message of some queue. `pos` as in `Entry`; `chain`: the stored word."""
+    """Consecutive entries as columns: every entry is a message of some queue. `pos` as in `Entry`; `chain`: the stored word."""
 
     index: I64
     term: I64
@@ -125,12 +124,12 @@ class Messages:
     origin: I64
     topic_of: I64
     topics: list[str]
-    """Names of topics; `topic_of` are places in it, and not all need occur."""
+    """Names of topics; `topic_of` are indexes into it, and not all need occur."""
     base: int
-    """Position of the log file that all of them lie in."""
+    """Position of the log file that contains all of them."""
     window: bytes
     property_at: I64
-    """Where in `window` the properties begin."""
+    """Where the properties begin in `window`."""
     property_end: I64
 
     def __len__(self) -> int:
@@ -175,13 +174,14 @@ class Messages:
         return parse_properties(self.raw_properties(row))
 
     def unit(self, row: int) -> tuple[int, int, int]:
-        """The consume queue unit of one message: physical offset, TOTALSIZE, tags code (of a message on the timer topic its fire time)."""
+        """The consume queue unit of one message: physical offset, TOTALSIZE, tags code (for a message on the timer topic its delivery
+        time)."""
         return unit_of(self.topics[int(self.topic_of[row])], int(self.pos[row]), int(self.size[row]), self.raw_properties(row))
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Entries in a row: `messages` are all of them, `entries` those of interest among them.
+    """Consecutive entries: `messages` are all of them, `entries` those of interest among them.
 
     `turning`: the only entry takes effect before its own message counts. Otherwise all messages count before the first entry takes effect.
     """
@@ -198,9 +198,9 @@ class Stretch:
 
 
 def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterator[Stretch]:
-    """The log from where it begins, up to the highest of `stops` (indexes; each is the last of a stretch).
+    """The log from its begin up to the highest of `stops` (indexes; each is the last of a stretch).
 
-    Raises Unreadable when the log does not lead there, BadRecord for a control record that nobody can read, OSError.
+    Raises Unreadable if the log does not reach that far, BadRecord for an invalid control record, OSError.
     """
     last, following = max(stops), begin.index
     directory = f"{task.root}/{task.log_folder}/data"
@@ -213,7 +213,7 @@ def read_stretches(task: LogFile, begin: Begin, stops: Sequence[int]) -> Iterato
                 count = min(piece.count, last + 1 - following)
                 if not (piece.rows["index"][:count] == np.arange(following, following + count)).all():
                     raise Unreadable(f"the log has no entry {following}, but later ones")
-                # What lies behind the last stop may be half written.
+                # Bytes behind the last stop may be half-written.
                 yield from _cut(piece, read_messages(base, piece, count), stops)
                 following += count
                 if following > last:
@@ -241,7 +241,7 @@ def _cut(piece: Piece, messages: Messages, stops: Sequence[int]) -> Iterator[Str
 
 
 def read_messages(base: int, piece: Piece, count: int) -> Messages:
-    """The first `count` entries of a piece, at least one. Raises Unreadable for a record that cannot be taken apart."""
+    """The first `count` entries of a piece, at least one. Raises Unreadable for a record that cannot be parsed."""
     rows, offsets, sizes = piece.rows[:count], piece.offsets[:count], piece.sizes[:count]
     data: U8 = np.frombuffer(piece.window, np.uint8)
     ends = offsets + sizes
@@ -257,7 +257,7 @@ def read_messages(base: int, piece: Piece, count: int) -> Messages:
     property_at = length_at + 2
     fits &= property_at + (data[length_at].astype(np.int64) << 8 | data[length_at + 1]) == ends
     if not fits.all():
-        raise Unreadable(f"entry {int(rows['index'][int(np.argmin(fits))])} is no message record")
+        raise Unreadable(f"entry {int(rows['index'][int(np.argmin(fits))])} is not a message record")
     topic_of, topics = intern(data, topic_at, topic_bytes)
     return Messages(
         index=rows["index"].astype(np.int64),
@@ -280,7 +280,7 @@ def read_messages(base: int, piece: Piece, count: int) -> Messages:
 
 
 def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
-    """One entry of interest; its CRC is checked. Raises Unreadable, BadRecord."""
+    """One entry of interest, with its CRC verified. Raises Unreadable, BadRecord."""
     offset, size, index = int(piece.offsets[row]), int(piece.sizes[row]), int(messages.index[row])
     if crc(memoryview(piece.window)[offset + HEADER_BYTES : offset + size]) != int(piece.rows["body_crc"][row]):
         raise Unreadable(f"entry {index} is damaged")
@@ -309,15 +309,15 @@ def read_entry(piece: Piece, messages: Messages, row: int) -> Entry:
 
 
 def read_fields(kind: str, body: bytes, place: tuple[int, int, int]) -> dict[str, Any]:
-    """The JSON object that a control record is. `place`: index, position and size of its entry. Raises BadRecord, and Unknown for a later
+    """The JSON object in a control record. `place`: index, position and size of its entry. Raises BadRecord, and Unknown for a later
     version of it."""
     versions = VERSIONS.get(kind, (1,))
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise BadRecord(*place, f"is no JSON: {error}") from None
+        raise BadRecord(*place, f"is not JSON: {error}") from None
     if not isinstance(fields, dict) or not isinstance(fields.get("v"), int):
-        raise BadRecord(*place, "is no JSON object with a version")
+        raise BadRecord(*place, "is not a JSON object with a version")
     if fields["v"] not in versions:
         what = f"entry {place[0]} is a control record {kind!r} of version {fields['v']}"
         raise Unknown(f"{what}, and this program knows {max(versions)}; audit with the version that wrote it")

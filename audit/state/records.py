@@ -1,4 +1,4 @@
-"""State that control records say outright: consumer groups, members, committed offsets, and what is kept of the log itself."""
+"""State that control records contain directly: consumer groups, members, committed offsets, and retention of the log itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE_FACTS = ("incarnation", "returning", "observer")
 
 
 class Groups(Part):
-    """The key `groups`: consumer groups with a record in force."""
+    """The key `groups`: consumer groups with a current record."""
 
     keys = ("groups",)
 
@@ -46,7 +46,7 @@ class Groups(Part):
 
 
 class Members(Part):
-    """The key `members`: what the last membership record says of each node."""
+    """The key `members`: the nodes in the last membership record."""
 
     keys = ("members",)
 
@@ -61,7 +61,7 @@ class Members(Part):
             role: {node: {name: known[name] for name in NODE_FACTS if known.get(name)} for node, known in nodes.items()}
             for role, nodes in ((role, entry.fields[role]) for role in ("voters", "learners"))
         }
-        # Of groups whose masters are appointed, and of those that are on their way.
+        # Present for groups with appointed masters, and for groups that are changing their replication.
         rule: dict[str, Any] = {name: entry.fields[name] for name in ("rule", "since", "towards") if name in entry.fields}
         self._members, self._touched = {"index": entry.index, **told, **rule}, entry.index
 
@@ -76,7 +76,7 @@ class Members(Part):
 
 
 class Offsets(Part):
-    """The key `offsets`: what consumer groups that pull have committed."""
+    """The key `offsets`: the committed offsets of consumer groups that pull."""
 
     keys = ("offsets",)
 
@@ -122,7 +122,7 @@ class Offsets(Part):
 
 
 class Retained(Part):
-    """The key `retained`: where the log begins, which of its files are sealed, and how it was trimmed."""
+    """The key `retained`: the begin of the log, its sealed files, and its trims."""
 
     keys = ("retained",)
 

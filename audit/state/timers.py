@@ -1,6 +1,6 @@
-"""Timers, derived again: which delayed messages wait, as one watermark and a wheel of slots (docs/format.md §4.4 and §11, Timers).
+"""Timers, derived again: the waiting delayed messages, as one watermark and a wheel of slots (docs/format.md §4.4 and §11, Timers).
 
-Waiting messages are counted and their slots kept up in columns; only marks and records are looked at one by one.
+Waiting messages are counted, and their slots maintained, in columns; only marks and records are processed one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mark = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """The minute that a slot got messages of last, and where the first of them lies: its offset, and its physical offset."""
+    """The last minute whose messages were put into a slot, and the place of the first of them: its offset, and its physical offset."""
 
     minute: int
     first: int
@@ -37,7 +37,7 @@ class _Wheel:
     watermark: Mark = (0, -1)
     slots: dict[int, _Slot] = field(default_factory=dict)
     recalled: dict[tuple[int, Mark], int] = field(default_factory=dict)
-    """(minute it is due in, first place) → delivery time. One place can be there for several times: what is named is not looked up."""
+    """(minute it is due in, first place) → delivery time. One place may occur with several times, because it is not looked up."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
 
@@ -79,9 +79,9 @@ class Timers(Part):
             self._pass((int(fire_ms), int(offset)), entry.index)
 
     def _recall(self, deliver_ms: int, place: Mark, index: int) -> None:
-        """A message that is done, or was recalled before, is not recalled."""
+        """Recall a message, unless it fired or was recalled before."""
         due_ms = max(place[0], deliver_ms)
-        # Of a message stored again only the time is known at which it fires for the last time, not its place.
+        # For a message that was stored again, only its last delivery time is known, not its place.
         last = (due_ms, place[1] if due_ms == place[0] else -1)
         key = due_ms // MINUTE_MS, place
         if last <= self._wheel.watermark or key in self._wheel.recalled:
@@ -91,7 +91,7 @@ class Timers(Part):
         self._count("recalled", 1, index)
 
     def _pass(self, to: Mark, index: int) -> None:
-        """Everything up to here is done. Recalled messages due in a minute before this one are forgotten."""
+        """Everything up to this mark is done. Recalled messages due in an earlier minute are forgotten."""
         wheel = self._wheel
         if to <= wheel.watermark:
             return
@@ -140,7 +140,7 @@ def _as_tree(wheel: _Wheel) -> dict[str, Any]:
 
 
 def _read(stored: Any) -> _Wheel:
-    """Of a snapshot; None: of a log without timers. Raises KeyError, TypeError or ValueError for what nobody can read."""
+    """The wheel in a snapshot; None: the log has no timers. Raises KeyError, TypeError or ValueError for invalid data."""
     if stored is None:
         return _Wheel()
     table(stored, "watermark", "slots", "recalled", "counts")
@@ -152,8 +152,8 @@ def _read(stored: Any) -> _Wheel:
         wheel.recalled[max(fire, deliver_ms) // MINUTE_MS, (fire, at)] = deliver_ms
     told = _as_tree(wheel)
     if [[int(minute), *place] for minute, place in told["slots"].items()] != stored["slots"]:
-        raise ValueError("the slots of the timers do not ascend, lie before the watermark, or are there twice")
+        raise ValueError("the slots of the timers do not ascend, lie before the watermark, or occur twice")
     if told["recalled"] != stored["recalled"]:
-        raise ValueError("the recalled messages are not in the order of minute and place, or one is there twice")
+        raise ValueError("the recalled messages are not in the order of minute and place, or one occurs twice")
     wheel.counts.update(table(stored["counts"], *COUNTS))
     return wheel

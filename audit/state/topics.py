@@ -1,7 +1,7 @@
-"""Topics in force, and what every other part asks about queues: where they begin and end for the present incarnation, how many there are.
+"""Current topics, and what every other part needs to know about queues: their number, and where they begin and end in this incarnation.
 
-The queues themselves are `queues.py`'s. A topic that is created again begins where its queues ended; lite topics have no numbers of their
-own for each incarnation, but the position of the topic record in the log.
+`queues.py` holds the queues themselves. A topic that is created again begins where its queues ended. A lite topic does not record an offset
+for each incarnation, but the position of the topic record in the log.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Topics(Part):
     # What other parts ask
 
     def queues_of(self, topic: str) -> int:
-        """How many queues a topic has here; 0: it is not in force. A lite topic has one while the topic it belongs to is in force."""
+        """The number of queues of a topic here; 0: it does not exist now. A lite topic has one queue while its parent topic exists."""
         known = self._topics.get(parent_of(topic))
         if known is None or LITE not in topic:
             return 0 if known is None else int(known["queues"])
         return int(known["kind"] == "lite")
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's incarnation in force that was not trimmed: where a group begins that has not met the queue.
-        A lite topic without a queue begins where the topic it belongs to remembers."""
+        """The first queue offset of the topic's current incarnation that was not trimmed: where a group without a place in the queue
+        begins. A lite topic without a queue begins where its parent topic remembers."""
         if LITE in topic:
             return self._queues.lite_begin(topic)
         begins = self._topics[topic]["begins"] if topic in self._topics else []
         return max(begins[queue] if queue < len(begins) else 0, self._queues.minimum(topic, queue))
 
     def end(self, topic: str, queue: int) -> int:
-        """One past the last queue offset; of a lite topic without a queue where it begins."""
+        """One past the last queue offset; for a lite topic without a queue, where it begins."""
         return self._queues.end(topic, queue)
 
     def window_ms(self, topic: str) -> int:
-        """The deduplication window of a topic; 0: it has none, or is not in force."""
+        """The deduplication window of a topic; 0: it has none, or does not exist now."""
         known = self._topics.get(topic)
         return 0 if known is None else int(known.get("dedup_ms", 0))
 
@@ -59,11 +59,11 @@ class Topics(Part):
 
     @staticmethod
     def stored_of(entry: Entry) -> str:
-        """The stored name of the topic that a `topic` record is about."""
+        """The stored name of the topic of a `topic` record."""
         return stored_name(entry.fields["ns"], entry.fields["name"])
 
     def ends(self, entry: Entry) -> str | None:
-        """The stored topic that this `topic` record ends: deleted, or begun anew. None: its incarnation goes on."""
+        """The stored topic whose incarnation this `topic` record ends, by deleting or recreating it. None: its incarnation continues."""
         stored = self.stored_of(entry)
         known = self._topics.get(stored)
         same = known is not None and known["incarnation"] == entry.fields["incarnation"]
@@ -87,7 +87,7 @@ class Topics(Part):
             begins, begin_pos = self._topics[stored]["begins"], self._topics[stored].get("begin_pos", 0)
         elif self._queues.lite_topics(stored):
             begin_pos = entry.pos
-        # A topic that has fewer queues than it had keeps where the others begin; those that are new begin where they end now.
+        # A topic that gets fewer queues keeps the begins of the others; new queues begin at their current end.
         begins += [self._queues.end(stored, queue) for queue in range(len(begins), fields["queues"])]
         known = {name: fields[name] for name in NAMED} | {"begins": begins, "durability": fields.get("durability", "")}
         known |= {"dedup_ms": fields["dedup_ms"]} if fields.get("dedup_ms") else {}

@@ -1,6 +1,6 @@
 """Transactions, derived again: which half messages are undecided, and how the last ones ended (docs/format.md §11, Transactions).
 
-A half message is named by its queue offset on the half topic. A commit has no record: the message made from the half says so itself.
+A half message is identified by its queue offset on the half topic. A commit has no record: the message made from the half names it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ledgermq.audit.state.reader import HALF_TOPIC, Entry
 
 HALF_QUEUE = 0
 ENDED_MAX = 32_768
-"""So many transactions that have ended are remembered."""
+"""At most this many ended transactions are remembered."""
 ENDS = ("commit", "rollback", "checks", "age", "topic")
-"""How a transaction ends: a snapshot names an end by its place here."""
+"""The possible ends of a transaction; a snapshot stores an index into this."""
 _NO_IMMUNITY = -1
 _HALVES = {"o": "q", "i": "q", "s": "q", "r": "q", "c": "q", "t": "q"}
 _ENDED = {"o": "q", "h": "q"}
 
 
 class Begins(Protocol):
-    """Where queues begin at the entry at hand."""
+    """Where queues begin at the current entry."""
 
     def begin(self, topic: str, queue: int) -> int: ...
 
@@ -40,7 +40,7 @@ class _Half:
 
 
 class Transactions(Part):
-    """The undecided halves in log order, and the ends in the order in which they came."""
+    """The undecided halves in log order, and the ends in the order in which they occurred."""
 
     keys: ClassVar[tuple[str, ...]] = ("transactions",)
 
@@ -49,7 +49,7 @@ class Transactions(Part):
         self._halves: dict[int, _Half] = {}
         self._ended: OrderedDict[int, str] = OrderedDict()
         self._touched: dict[int, int] = {}
-        """Half offset → index of the last entry about it, of those that are undecided or remembered."""
+        """Half offset → index of the last entry about it, for halves that are undecided or remembered."""
 
     # What entries do
 
@@ -101,7 +101,7 @@ class Transactions(Part):
 
     def canonical(self, key: str, stored: Any) -> Any:
         told = _as_tree(*_read(stored))
-        # The order of the topics is the writer's to keep too.
+        # The writer must also keep the order of the topics.
         return {**told, "topics": stored["halves"]["topics"]} if stored and stored["halves"] else told
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
@@ -118,7 +118,7 @@ class Transactions(Part):
 
 
 def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str, Any]:
-    """Undecided halves by offset, their topics in the order in which they are met, and the ends as [offset, how] in their order."""
+    """Undecided halves by offset, their topics in the order of first use, and the ends as [offset, how] in order."""
     told = {
         str(offset): {
             "index": half.index,
@@ -134,7 +134,7 @@ def _as_tree(halves: Mapping[int, _Half], ended: Mapping[int, str]) -> dict[str,
 
 
 def _read(stored: Any) -> tuple[dict[int, _Half], OrderedDict[int, str]]:
-    """Of a snapshot; None: of one from before transactions. Raises KeyError, TypeError or ValueError for what nobody can read."""
+    """The transactions in a snapshot; None: it is older than transactions. Raises KeyError, TypeError or ValueError for invalid data."""
     halves: dict[int, _Half] = {}
     ended: OrderedDict[int, str] = OrderedDict()
     value = {"halves": {}, "ended": {}} if stored is None or stored == {} else table(stored, "halves", "ended")
@@ -142,12 +142,12 @@ def _read(stored: Any) -> tuple[dict[int, _Half], OrderedDict[int, str]]:
         columns = table(value["halves"], *_HALVES, "topics")
         for offset, index, store_ms, immunity_ms, checks, place in zip(*unpack_all(columns, _HALVES), strict=True):
             if not 0 <= place < len(columns["topics"]) or offset <= next(reversed(halves), -1):
-                raise ValueError(f"half message {offset} does not follow the one before, or has a topic that is not there")
+                raise ValueError(f"half message {offset} does not follow the one before, or has an unknown topic")
             halves[offset] = _Half(index, columns["topics"][place], store_ms, immunity_ms, checks)
     if value["ended"] != {}:
         columns = table(value["ended"], *_ENDED)
         for offset, how in zip(*unpack_all(columns, _ENDED), strict=True):
             if not 0 <= how < len(ENDS) or offset in ended:
-                raise ValueError(f"transaction {offset} ended in no known way, or twice")
+                raise ValueError(f"transaction {offset} ended in an unknown way, or twice")
             ended[offset] = ENDS[how]
     return halves, ended

@@ -218,7 +218,7 @@ def test_a_node_that_does_not_answer_is_named(tmp_path: Path) -> None:
     """The others are compared; the verdict says which replica was not, and is never PASS."""
     cluster, _ = running(tmp_path)
     cluster.nodes["n3"].up = False
-    incomplete(cluster, "replica n3 could not be looked at", "does not answer (UNAVAILABLE)", "start it")
+    incomplete(cluster, "replica n3 could not be read", "does not answer (UNAVAILABLE)", "start it")
 
 
 def test_damage_is_told_although_a_node_is_missing(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_damage_is_told_although_a_node_is_missing(tmp_path: Path) -> None:
     in_a_body(writers[1], cluster.marker)
     result = cluster.audit()
     assert result.verdict == "FAIL" and [(f.replica, f.flaw.index) for f in result.findings] == [("n2", 20)]
-    assert any("replica n3 could not be looked at" in reason for reason in result.reasons)
+    assert any("replica n3 could not be read" in reason for reason in result.reasons)
 
 
 def test_a_node_that_is_lost_half_way_is_named(tmp_path: Path) -> None:

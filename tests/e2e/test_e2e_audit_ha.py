@@ -96,7 +96,7 @@ def test_a_busy_ha_group_passes_over_its_nodes(tmp_path: Path, ack: str) -> None
         wait_in_sync(cluster, *(node for node in cluster.nodes if node != slave))
         cli.send_lines(TOPIC, bodies(300, 50))
         outcome = audit(endpoints)
-        assert outcome.status == 2 and f"replica {slave} could not be looked at" in outcome.out, text(outcome)
+        assert outcome.status == 2 and f"replica {slave} could not be read" in outcome.out, text(outcome)
         cluster.start(slave)
         cluster.wait_ready(60, [slave])
         wait_in_sync(cluster, *cluster.nodes)
@@ -193,7 +193,7 @@ def test_an_unclean_election_is_told_and_the_cluster_passes_once_the_lost_histor
         wait_for(lambda: cli.run(*forced).status == 0, WAIT_S, "an election")
         cli.send_lines(TOPIC, bodies(130, 50))
         outcome = audit(endpoints, "--timeout", "3s")
-        assert outcome.status == 2 and f"replica {master} could not be looked at" in outcome.out, text(outcome)
+        assert outcome.status == 2 and f"replica {master} could not be read" in outcome.out, text(outcome)
         for node in (slave, "n3"):
             assert cluster.terminate(node) == 0
         outcome = offline(cluster, nodes=("n1", "n2"))

@@ -77,7 +77,7 @@ def test_a_busy_cluster_passes_and_a_missing_node_is_said(tmp_path: Path) -> Non
             assert outcome.status == 0, outcome.out + outcome.err
         cluster.kill("n3")
         outcome = audit(target(cluster, "n1"))
-        assert outcome.status == 2 and "replica n3 could not be looked at" in outcome.out, outcome.out + outcome.err
+        assert outcome.status == 2 and "replica n3 could not be read" in outcome.out, outcome.out + outcome.err
         cluster.start("n3")
         cli.ok("status", "--wait", "60s", "--strict")
         assert audit(target(cluster, "n3")).status == 0

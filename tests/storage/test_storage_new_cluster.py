@@ -226,7 +226,7 @@ def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.Captu
     code, _, err = command(capfd, "--data", directory)
     assert code == 64 and "--force-new-cluster" in err
     code, _, err = command(capfd, "--force-new-cluster", "--data", directory)
-    assert code == 4 and "Given up: n2, n3" in err and "entry 41 of term 3" in err and "--yes" in err
+    assert code == 4 and "Abandoned: n2, n3" in err and "entry 41 of term 3" in err and "--yes" in err
     assert read_recovery(disk, f"{directory}/g1") is None
     lock = DirectoryLock(directory)
     code, _, err = command(capfd, "--force-new-cluster", "--yes", "--data", directory)

@@ -1,4 +1,4 @@
-"""The view `entries`: one row for each entry of the log, damaged ones included, without its body."""
+"""The view `entries`: one row per entry of the log, including damaged ones, without its body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ledgermq.audit.spark.views.wanted import GROUP, INDEX, MS, POS, REPLICA, TO
 
 
 class EntriesView:
-    """`intact`: both CRCs, recomputed, are the stored ones; null with `verify` false. Columns of the record are null in a damaged entry."""
+    """`intact`: both recomputed CRCs equal the stored ones; null with `verify` false. Columns of the record are null in a damaged entry."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -79,17 +79,17 @@ class EntriesView:
 
 
 def log_shares(replica: Replica, wanted: Wanted) -> list[Share]:
-    """A task for each log file that may hold wanted entries."""
+    """One task per log file that may hold wanted entries."""
     return [Share(replica.directory, task, start) for task, start in needed_files(replica, wanted)]
 
 
 def needed_files(replica: Replica, wanted: Wanted) -> list[tuple[LogFile, int]]:
-    """The log files that may hold wanted entries, each with the byte from which on."""
+    """The log files that may hold wanted entries, each with the byte to start from."""
     return needed(replica.tasks(), wanted.span(INDEX), wanted.span(MS), wanted.span(POS))
 
 
 def wanted_entries(share: Share, wanted: Wanted) -> Iterator[tuple[Entries, I64]]:
-    """The wanted entries of one log file: pieces, and the rows of each. Ends with the first piece that lies behind the spans."""
+    """The wanted entries of one log file: pieces, and the rows of each. Ends with the first piece behind the spans."""
     index, ms, pos = wanted.span(INDEX), wanted.span(MS), wanted.span(POS)
     for entries in read_entries(share.task, share.start, wanted.verify):
         flags = index.holds(entries.index) & ms.holds(entries.field("store_ms")) & pos.holds(entries.pos)
@@ -108,6 +108,6 @@ def _has_topic(entries: Entries, wanted: Wanted) -> Flags:
 
 
 def topics_of(entries: Entries, rows: I64) -> pa.Array:
-    """The stored topics of entries; null where the record is damaged."""
+    """The stored topics of entries; null if the record is damaged."""
     names = pa.array([topic.decode("utf-8", "replace") for topic in entries.parts.topics], pa.string())
     return names.take(pa.array(entries.parts.topic_of[rows], mask=~entries.sound[rows]))

@@ -1,4 +1,4 @@
-"""The view `keyindex`: one row for each unit of the key index that counts by its position (docs/format.md §14.3), as it stands there."""
+"""The view `keyindex`: one row per valid unit of the key index, by its position (docs/format.md §14.3), as stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECOND_MS = 1000
 
 
 class KeyView:
-    """`pos` is the physical offset of the message; `store_ms` what the unit says of its store time, which is whole seconds."""
+    """`pos` is the physical offset of the message; `store_ms` its store time in the unit, in whole seconds."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -68,7 +68,7 @@ class KeyView:
 
 
 def _notes(root: str, wanted: Wanted) -> list[KeyNote]:
-    """The files that may have wanted units. Without a position that can be believed nothing of a key index counts."""
+    """The files that may have wanted units. Without a valid position, no part of a key index counts."""
     try:
         position = read_position(root)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The view `messages`: one row for each message, with its body and its properties as its producer had them; and the view `records`: one row
-for each control record, with its JSON.
+"""The view `messages`: one row per message, with body and properties as its producer sent them; and the view `records`: one row per control
+record, with its JSON.
 
-A row exists where the record can be believed: damaged entries are in `entries` only.
+There is a row only if the record can be trusted: damaged entries are in `entries` only.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ ID, TAG, KEYS, KEY_LIST, MESSAGE_GROUP, ENCODING = "UNIQ_KEY", "TAGS", "KEYS", "
 OWN_PREFIX, ESCAPE = "__LMQ.", "__LMQ.U."
 SYSTEM = {ID, TAG, KEYS, MESSAGE_GROUP, "TRACE_CONTEXT", "__BORNHOST", "PRIORITY", "TRAN_MSG", "TIMER_DELIVER_MS", "__LITE_TOPIC"}
 SYSTEM |= {"REAL_TOPIC", "REAL_QID", "TIMER_OUT_MS", "DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID"}
-"""Stored names that are no user property's (docs/format.md §4.1, §4.3, §4.4), besides those that begin with `__LMQ.`."""
+"""Stored names that are not user properties (docs/format.md §4.1, §4.3, §4.4), besides those that start with `__LMQ.`."""
 BORN_MS_MAX = 253_402_300_799_999
 ID_AT = len(b"UNIQ_KEY\x01")
 
 
 @dataclass
 class Messages:
-    """Some sound entries with what their property strings hold, taken apart when it is needed."""
+    """Sound entries and their property strings, which are parsed when needed."""
 
     entries: Entries
     rows: I64
 
     @cached_property
     def properties(self) -> Properties:
-        """`owner` counts in `rows`."""
+        """`owner` is an index into `rows`."""
         entries, rows = self.entries, self.rows
         return find_properties(entries.window, entries.parts.property_at[rows], (entries.at + entries.sizes)[rows])
 
@@ -58,7 +58,7 @@ class Messages:
         return self.entries.field(name)[self.rows]
 
     def text(self, name: str) -> pa.Array:
-        """The value of one property in each row; null without it."""
+        """The value of one property in each row; null if it is missing."""
         found = self.properties
         numbers = found.named(name.encode())
         owners, first = np.unique(found.owner[numbers], return_index=True)
@@ -80,7 +80,7 @@ class Messages:
         return pa.array([_key_list(text, keys) for text, keys in zip(exact.to_pylist(), plain, strict=True)], pa.list_(pa.string()))
 
     def pairs(self, system: bool) -> pa.Array:
-        """The user properties of each message, or those that are not."""
+        """The user properties of each message, or the system properties."""
         kinds = [_user_name(name) for name in self.names.dictionary.to_pylist()]
         of = self.names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         mine = np.array([(name is None) == system for name in kinds], np.bool_)[of] if len(of) else np.zeros(0, np.bool_)
@@ -93,7 +93,7 @@ class Messages:
         return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
 
     def packings(self) -> list[str | None]:
-        """How each body is compressed as it is stored."""
+        """The compression of each stored body."""
         encoded = self.text(ENCODING)
         flags = self.field("sys_flag").tolist()
         if encoded.null_count == len(encoded) and not any(flags):
@@ -101,23 +101,21 @@ class Messages:
         return [PACKINGS.get(flag) or ("gzip" if text == "GZIP" else None) for flag, text in zip(flags, encoded.to_pylist(), strict=True)]
 
     def bodies(self) -> pa.Array:
-        """Every body as its producer had it; null where it cannot be decompressed."""
+        """Every body as its producer sent it; null if it cannot be decompressed."""
         at = self.entries.at[self.rows] + HEADER_BYTES + RECORD_FIXED_BYTES
         lengths = self.field("body_bytes")
         plain = stretches(np.frombuffer(self.entries.window, np.uint8), at, lengths)
         packed = self.packings()
         if not any(packed):
             return plain
-        unpacked = [
-            body if packing is None else unpack(body, packing) for body, packing in zip(plain.to_pylist(), packed, strict=True)
-        ]
+        unpacked = [body if packing is None else unpack(body, packing) for body, packing in zip(plain.to_pylist(), packed, strict=True)]
         return pa.array(unpacked, pa.binary())
 
     # ------------------------------------------------------------------------------------------------- native messages
 
     @cached_property
     def native(self) -> Flags:
-        """Which messages came in a frame of a native producer, with an id that says so."""
+        """Which messages are from a frame of a native producer, with a native id."""
         entries, rows = self.entries, self.rows
         found: Flags = self.field("flag") > 0
         ends = entries.at + entries.sizes
@@ -125,7 +123,7 @@ class Messages:
         return found
 
     def digits(self, first: int, count: int) -> pa.Array:
-        """The number that `count` bytes of native ids hold, from byte `first` of the id on."""
+        """The number in `count` bytes of native ids, from byte `first` of the id on."""
         rows = self.rows[self.native]
         data = np.frombuffer(self.entries.window, np.uint8)
         at = self.entries.parts.property_at[rows] + ID_AT + 2 * first
@@ -137,7 +135,7 @@ class Messages:
 
 
 def _key_list(text: str | None, keys: list[str]) -> list[str]:
-    """The exact list of keys where the record has one."""
+    """The exact list of keys, if the record has one."""
     try:
         exact = json.loads(text) if text is not None else None
     except ValueError:
@@ -146,7 +144,7 @@ def _key_list(text: str | None, keys: list[str]) -> list[str]:
 
 
 def _user_name(stored: str) -> str | None:
-    """The user's name of a stored property; None when it is not the user's."""
+    """The user's name of a stored property; None if it is a system property."""
     if stored.startswith(ESCAPE):
         return stored.removeprefix(ESCAPE)
     return None if stored in SYSTEM or stored.startswith(OWN_PREFIX) else stored

@@ -1,6 +1,6 @@
-"""The view `segments`: one row for each log file, everything verified where it is read, so that only small columns cross.
+"""The view `segments`: one row per log file, fully verified in the task, so that only small columns are transferred.
 
-The engine's own table: with the option `works` it runs any partitions of work, and `report` is what each of them gave, as JSON.
+The engine's own table: with the option `works` it runs any partitions of work, and `report` is the result of each, as JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WorkPartition(InputPartition):  # type: ignore[misc]
 
 
 class SegmentsView:
-    """`base` bounds like a position: a file is looked at as a whole or not at all."""
+    """`base` is bounded like a position: a file is read as a whole or not at all."""
 
     columns: Mapping[str, str] = {
         "directory": "string",
@@ -56,7 +56,7 @@ class SegmentsView:
 
 
 def work_batch(work: Work) -> Batch:
-    """One partition of work, done, as one row; of another kind than a log file a row without a file."""
+    """Do one partition of work, and return one row; for other kinds than log files, a row without a file."""
     return _row(work, look(work))
 
 

@@ -1,6 +1,6 @@
 """The view `state`: one row for each value of a replica's snapshot (docs/format.md §11), with the path of keys that leads there.
 
-Packed columns are taken apart: the rows of `delivery` and of `transactions` have paths of their own, named by their queue offset.
+Packed columns are unpacked: the rows of `delivery` and of `transactions` have their own paths, which end in their queue offset.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _lapsed(value: Any) -> Iterator[Row]:
 
 
 def _leaves(keys: list[str], value: Any, depth: int) -> Iterator[tuple[list[str], Any]]:
-    """What lies `depth` keys deeper, or stands in the way."""
+    """The values `depth` keys deeper, or the value found before that depth."""
     if depth == 0 or not isinstance(value, dict) or not value:
         yield keys, value
         return
@@ -163,7 +163,7 @@ TRANSACTIONS = {"halves": _halves, "ended": _ended}
 
 
 def _taken_apart(keys: list[str], packed: Any, take_apart: Callable[[Any], Iterator[tuple[int, Any]]]) -> Iterator[Row]:
-    """A row for each row that is packed; what cannot be taken apart is one value as it stands."""
+    """A row for each packed row; a value that cannot be unpacked is one row, as stored."""
     try:
         rows = [([*keys, str(offset)], json.dumps(row, ensure_ascii=False)) for offset, row in take_apart(packed)]
     except (ValueError, TypeError, KeyError, IndexError):

@@ -1,6 +1,6 @@
-"""The views `index` and `consumequeue`: one row for each unit that is written, as it stands there; nothing is compared with the log.
+"""The views `index` and `consumequeue`: one row per written unit, as stored; nothing is compared with the log.
 
-Units that were never written, and those that a trim blanked, are no rows.
+Units that were never written, and units that a trim blanked, have no rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BLANK_SIZE = 0x7FFFFFFF
 
 
 def read_units(path: str, base: int, kind: np.dtype[np.void], span: Span) -> Iterator[tuple[I64, NDArray[np.void]]]:
-    """The units of one file of a sparse space that are not zero and whose numbers the span has: (numbers, units). Raises OSError."""
+    """The nonzero units of one file of a sparse space whose numbers are in the span: (numbers, units). Raises OSError."""
     width = kind.itemsize
     with open_file(path) as file:
         length = file.size - file.size % width
@@ -69,7 +69,7 @@ class IndexView:
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
         task, name = share.task, share.names[0]
-        # Units of trimmed entries mean nothing; `start` is the first entry of the log.
+        # Units of trimmed entries have no meaning; `start` is the first entry of the log.
         span = wanted.span(INDEX).within(Span(share.start, None))
         for numbers, units in read_units(f"{task.index_directory}/{name}", int(name), INDEX_UNIT, span):
             kept = _looked_at(task, units)
@@ -93,7 +93,7 @@ class IndexView:
 
 
 class QueueView:
-    """Consume queues (docs/format.md §6). `pos` is the physical offset: the position of the entry and 48."""
+    """Consume queues (docs/format.md §6). `pos` is the physical offset: the position of the entry plus 48."""
 
     columns: Mapping[str, str] = {
         "replica": "string",
@@ -112,9 +112,7 @@ class QueueView:
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
         task = replica.task(f"{0:020d}")
         paths = list(self._paths(replica, wanted))
-        return [
-            Share(replica.directory, task, 0, tuple(paths[at : at + FILES_A_SHARE])) for at in range(0, len(paths), FILES_A_SHARE)
-        ]
+        return [Share(replica.directory, task, 0, tuple(paths[at : at + FILES_A_SHARE])) for at in range(0, len(paths), FILES_A_SHARE)]
 
     @staticmethod
     def _paths(replica: Replica, wanted: Wanted) -> Iterator[str]:
@@ -158,7 +156,7 @@ class QueueView:
 
 
 def _looked_at(task: LogFile, units: NDArray[np.void]) -> Flags:
-    """Which units lie before the end of what is looked at of a running replica."""
+    """Which units are before the end of the checked part of a running replica."""
     flags: Flags = np.ones(len(units), np.bool_) if task.end_pos is None else units["pos"] < task.end_pos
     return flags
 
@@ -174,7 +172,7 @@ def _field(units: NDArray[np.void], name: str) -> I64:
 
 
 def _bytes(span: Span, width: int) -> Span:
-    """A span of units as one of bytes."""
+    """A span of units as a span of bytes."""
     return Span(
         None if span.low is None else span.low * width,
         None if span.high is None else (span.high + 1) * width - 1,

@@ -1,4 +1,4 @@
-"""What every view is: its columns, the pieces of work that a table of it takes, and how one of them becomes rows."""
+"""The interface of a view: its columns, the tasks for a table of it, and how one task becomes rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.spark.views.wanted import Wanted
 
 SHORT = 64
-"""Up to this mean length texts are copied byte by byte in vectors, longer ones one after the other."""
+"""Up to this mean length, texts are copied byte by byte with vector operations; longer ones one after the other."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Share(InputPartition):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows. A column is made only if somebody wants it: an Arrow array, what Arrow makes one of, or a value that all rows have."""
+    """Some rows. A column is built only if it is wanted: an Arrow array, a value that Arrow converts, or a value that all rows share."""
 
     count: int
     columns: Mapping[str, Callable[[], Any]]
@@ -85,21 +85,21 @@ class View(Protocol):
     columns: Mapping[str, str]
     """Name and Spark type of every column."""
     bounds: Mapping[str, str]
-    """What a column's values bound (`wanted`): filters on these make less be read."""
+    """What the values of a column bound (`wanted`): filters on these reduce what is read."""
     kinds: frozenset[str]
     """What options may bound."""
 
     def shares(self, replica: Replica, wanted: Wanted) -> list[Share]:
-        """The tasks for one replica; nothing of a file is read that no row can come from. On the driver."""
+        """The tasks for one replica; parts of files that cannot give a row are not read. Runs on the driver."""
         ...
 
     def read(self, share: Share, wanted: Wanted) -> Iterator[Batch]:
-        """The rows of one task. In a worker."""
+        """The rows of one task. Runs in a worker."""
         ...
 
 
 def texts(data: U8, at: I64, lengths: I64) -> pa.Array:
-    """Texts of a window as Arrow has them; bytes that are no UTF-8 are replaced."""
+    """Texts in a window as an Arrow array; invalid UTF-8 is replaced."""
     plain, offsets = cut(data, at, lengths)
     found = pa.StringArray.from_buffers(len(at), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(plain)))
     if len(plain) and plain.max() >= 0x80:
@@ -113,7 +113,7 @@ def texts(data: U8, at: I64, lengths: I64) -> pa.Array:
 
 
 def stretches(data: U8, at: I64, lengths: I64) -> pa.Array:
-    """Byte strings of a window as Arrow has them."""
+    """Byte strings in a window as an Arrow array."""
     if int(lengths.sum()) <= SHORT * len(at):
         plain, offsets = cut(data, at, lengths)
         joined: Any = np.ascontiguousarray(plain)

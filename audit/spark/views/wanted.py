@@ -1,6 +1,6 @@
-"""What of a view somebody wants to see: which replicas, topics and so on, and from where to where, by options and by pushed filters.
+"""The wanted part of a view: replicas, topics and ranges, from options and pushed filters.
 
-A filter only ever makes less be read; Spark looks at every row again. Options decide: what lies outside is not in the table.
+A filter only reduces what is read; Spark checks every row again. Options decide: rows outside them are not in the table.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INDEX, MS, TIME, POS, OFFSET = "index", "ms", "time", "pos", "offset"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be seen. Sets: None for all of them. `spans` by kind of number: log index, store time in ms, position, queue offset."""
+    """The selection. Sets: None for all. `spans` by kind of number: log index, store time in ms, position, queue offset."""
 
     replicas: frozenset[str] | None = None
     groups: frozenset[str] | None = None
@@ -40,7 +40,7 @@ class Wanted:
         return self.topics is None or topic in self.topics
 
     def narrowed(self, filters: Iterable[Filter], bounds: Mapping[str, str]) -> Wanted:
-        """With what the filters leave out as well. `bounds` says for a column what its values bound."""
+        """Narrowed by the filters as well. `bounds` maps a column to what its values bound."""
         wanted = self
         for one in filters:
             column = one.attribute[0] if hasattr(one, "attribute") and len(one.attribute) == 1 else ""
@@ -72,7 +72,7 @@ def _both(one: frozenset[str] | None, other: frozenset[str]) -> frozenset[str]:
 
 
 def _texts(one: Filter) -> frozenset[str] | None:
-    """The texts that a filter leaves; None when it is about something else."""
+    """The texts that a filter selects; None if it is about something else."""
     if isinstance(one, EqualTo | EqualNullSafe) and isinstance(one.value, str):
         return frozenset([one.value])
     if isinstance(one, In) and all(isinstance(value, str) for value in one.value):
@@ -81,12 +81,12 @@ def _texts(one: Filter) -> frozenset[str] | None:
 
 
 def _whole(value: Any) -> tuple[int, int] | None:
-    """The whole numbers below and above a value of a filter."""
+    """The integers below and above a value of a filter."""
     return (value, value) if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _ms(value: Any) -> tuple[int, int] | None:
-    """The milliseconds below and above a moment; a time without a zone is none."""
+    """The milliseconds below and above a moment; None for a time without a zone."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     exact = value.timestamp() * 1000
@@ -94,7 +94,7 @@ def _ms(value: Any) -> tuple[int, int] | None:
 
 
 def _span(one: Filter, number: Any) -> Span:
-    """What a filter leaves, or more."""
+    """A span that contains everything a filter selects."""
     if isinstance(one, In):
         found = [number(value) for value in one.value]
         return ALL if not found or None in found else Span(min(low for low, _ in found), max(high for _, high in found))
@@ -117,7 +117,7 @@ SPAN_OPTIONS = {INDEX: ("from_index", "to_index"), MS: ("from_ms", "to_ms")}
 
 
 def wanted_of(options: Mapping[str, str], view: str, kinds: frozenset[str]) -> Wanted:
-    """What the options name. An option that is about none of the view's `kinds` is a ValueError, as is a wrong one."""
+    """The selection in the options. Raises ValueError for an option that does not apply to the view's `kinds`, and for an invalid one."""
     wanted = Wanted(
         replicas=_names(options, "replicas"), groups=_names(options, "group"), topics=_names(options, "topic"), verify=_verify(options)
     )
@@ -127,7 +127,7 @@ def wanted_of(options: Mapping[str, str], view: str, kinds: frozenset[str]) -> W
     useless = [name for kind, names in SPAN_OPTIONS.items() if kind not in kinds for name in names if option(options, name)]
     useless += ["topic"] if TOPIC not in kinds and wanted.topics is not None else []
     if useless:
-        raise ValueError(f"option {useless[0]}: view {view} has no use for it; leave it out")
+        raise ValueError(f"option {useless[0]}: it does not apply to view {view}; remove it")
     return wanted
 
 
@@ -146,12 +146,12 @@ def _bound(options: Mapping[str, str], name: str, kind: str) -> int | None:
         except ValueError as error:
             raise ValueError(f"option {name}: {error}") from None
     if not text.isdigit():
-        raise ValueError(f"option {name} is {text!r}; it is a log index, such as 1000")
+        raise ValueError(f"option {name} is {text!r}; use a log index, such as 1000")
     return int(text)
 
 
 def _verify(options: Mapping[str, str]) -> bool:
     text = option(options, "verify", "true").lower()
     if text not in ("true", "false"):
-        raise ValueError(f"option verify is {text!r}; it is true or false")
+        raise ValueError(f"option verify is {text!r}; use true or false")
     return text == "true"
