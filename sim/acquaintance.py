@@ -1,8 +1,7 @@
-"""Which directory every node goes by at every other one: the imitation of what nodes tell each other when they connect.
+"""The directory incarnations that every node knows of its peers: imitates the identities that nodes exchange when they connect.
 
-Here lives what `node/replica/peers/peer_identities.py` decides over real greetings, and nothing durable: the directory of a node that
-the membership record
-names counts, else the one that was met first. Packets from any other are not taken, and whoever notices tells its group.
+`node/replica/peers/peer_identities.py` makes these decisions over real greetings. Nothing here is durable. The directory in the membership
+record counts, otherwise the one met first. Packets from any other directory are rejected, and a node that notices one tells its group.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Acquaintance:
-    """One node's. What it has met goes with its own directory, what the record names and who greeted last with its process."""
+    """The knowledge of one node. `met` belongs to its directory; the record's content and the last greetings belong to its process."""
 
     met: dict[str, str] = field(default_factory=dict)
     """Node → the incarnation of its directory when it was first met."""
     named: Mapping[str, str] = field(default_factory=dict)
-    """Node → the incarnation that the newest membership record names."""
+    """Node → the incarnation in the newest membership record."""
     presented: dict[str, str] = field(default_factory=dict)
-    """Node → the incarnation it greeted with last."""
+    """Node → the incarnation of its last greeting."""
 
     def begin(self) -> None:
         """A process starts."""
@@ -32,9 +31,9 @@ class Acquaintance:
         self.presented[node] = incarnation
 
     def hears(self, node: str, incarnation: str) -> bool:
-        """Whether a packet that this node sent from this directory is taken."""
+        """Whether a packet that this node sent from this directory is accepted."""
         return incarnation == (self.named.get(node) or self.met.setdefault(node, incarnation))
 
     def returned(self) -> list[tuple[str, str]]:
-        """(node, incarnation) of those that replaced their directory and were not taken in again."""
+        """(node, incarnation) of nodes that replaced their directory and were not admitted again yet."""
         return [(node, incarnation) for node, incarnation in sorted(self.presented.items()) if not self.hears(node, incarnation)]

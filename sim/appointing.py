@@ -1,11 +1,11 @@
-"""The way between the nodes of an HA group and the metadata quorum: wishes get there late, twice, out of order or never, and so does the
-news of what was agreed; the quorum itself may be gone for a while, between any two steps of a decision.
+"""The connection between the nodes of an HA group and the metadata quorum. Requests arrive late, twice, out of order or never, and so do
+notifications of decisions; the quorum itself may be lost for a while between any two steps of a decision.
 
-Here lives that way only. What is agreed is decided in `controller.py`, by the product's functions; what a node does about it is the
-product's as well. A node hears appointments in their order and may miss some; a process that was just started may hear old ones first, as
-one does that reads its journal again. `Trap` lets a fault happen at one step of one decision.
+`controller.py` decides, with the product's functions; a node's reaction is the product's as well. A node receives appointments in order and
+may miss some. A process that was just started may receive old ones first, like one that reads its journal again. `Trap` lets a fault happen
+at one step of one decision.
 
-A wish passes four steps: *wished* (it left its node), *asked* (the quorum has it), *agreed*, and *heard*, once for every node.
+A request passes four steps: *wished* (it left its node), *asked* (the quorum has it), *agreed*, and *heard*, once for every node.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ AGREE_NS = (2 * MS, 15 * MS)
 HEAR_NS = (MS, 25 * MS)
 LATE_NS = (100 * MS, 900 * MS)
 LATE = 0.06
-"""Share of wishes and of news that take longer than an election."""
+"""Share of requests and notifications that take longer than an election."""
 TWICE = 0.05
 MISSED = 0.08
-"""Share of news that a node never gets; the next does."""
+"""Share of notifications that a node never receives; it receives the next one."""
 REREADS = 0.3
-"""Share of the processes that read an older appointment again when they start."""
+"""Share of processes that read an older appointment again when they start."""
 
 Step = Literal["wished", "asked", "agreed", "heard"]
 STEPS: tuple[Step, ...] = ("wished", "asked", "agreed", "heard")
@@ -40,7 +40,7 @@ STEPS: tuple[Step, ...] = ("wished", "asked", "agreed", "heard")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One step of one decision. `node` wished it, or, where it is heard, hears it; `appointment` from *agreed* on."""
+    """One step of one decision. `node` sent the request or, in the step *heard*, receives the decision; `appointment` from *agreed* on."""
 
     step: Step
     node: str
@@ -49,11 +49,11 @@ class Moment:
 
 
 Trap = Callable[[Moment], bool]
-"""Called at every step until it says that it is done."""
+"""Called at every step until it returns that it is done."""
 
 
 class Cluster(Protocol):
-    """What the way needs of the world."""
+    """What this module needs of the world."""
 
     now: int
     network: Network
@@ -64,7 +64,7 @@ class Cluster(Protocol):
     def note(self, text: str, node: str = "") -> None: ...
 
     def tell(self, node: str, appointment: Appointment) -> None:
-        """The node's process hears it, if one runs."""
+        """The node's process receives it, if one runs."""
         ...
 
     def agreed(self, appointment: Appointment) -> None:
@@ -72,44 +72,44 @@ class Cluster(Protocol):
         ...
 
     def awake(self) -> Iterable[str]:
-        """The nodes whose process runs and does not stand still."""
+        """The nodes whose process runs and is not paused."""
         ...
 
 
 class Appointing:
-    """One run's. Draws from a chance of its own, so that a group that appoints nobody draws nothing."""
+    """The connections of one run. Has its own random source, so a group without appointments draws nothing."""
 
     def __init__(self, cluster: Cluster, controller: Controller, founders: tuple[str, ...], chance: random.Random) -> None:
-        """`founders`: the nodes of which the quorum itself consists, in half of the runs; in the others it lives elsewhere."""
+        """`founders`: the nodes that form the quorum, in half of the runs; in the others it runs elsewhere."""
         self._cluster = cluster
         self._controller = controller
         self._chance = chance
         self._quorum = founders if chance.random() < 0.5 else ()
         self._heard: dict[str, tuple[int, int, int]] = {}
-        """Node → order of what its process heard last."""
+        """Node → order of the last appointment its process received."""
         self._outages = 0
         self._traps: list[Trap] = []
         self._waiting: list[Callable[[], None]] = []
-        """Wishes that the quorum took and has not agreed on when it was lost."""
+        """Requests that the quorum accepted but had not decided when it was lost."""
 
     # Faults
 
     def trap(self, trap: Trap) -> None:
-        """Look at every step from now on."""
+        """Call the trap at every step from now on."""
         self._traps.append(trap)
 
     def forget(self, trap: Trap) -> None:
-        """A trap that nothing fell into in time."""
+        """Remove a trap that was not triggered in time."""
         if trap in self._traps:
             self._traps.remove(trap)
 
     def lose(self) -> None:
-        """The quorum is gone until `regain` was called as often: nothing is agreed, nobody hears anything."""
+        """The quorum is lost until `regain` was called as often: it decides nothing and notifies no node."""
         self._outages += 1
         self._cluster.note("the metadata quorum is lost")
 
     def regain(self) -> None:
-        """Whatever was taken and not lost is agreed on by the next leader of the quorum."""
+        """The quorum's next leader decides every request that was accepted and not lost."""
         if not self._outages:
             return
         self._outages -= 1
@@ -128,7 +128,7 @@ class Appointing:
     # The way there
 
     def wished(self, node: str, wish: HaRequest, *, by_force: bool = False) -> None:
-        """A node, or an operator at one, sends a wish."""
+        """A node, or an operator at one, sends a request."""
         self._step(Moment("wished", node, wish))
         if self._chance.random() < MISSED and not self._cluster.healed:
             return
@@ -174,7 +174,7 @@ class Appointing:
         self._cluster.after(self._late(HEAR_NS), partial(self._hear, node, appointment))
 
     def _hear(self, node: str, appointment: Appointment) -> None:
-        """In order, and maybe not all."""
+        """Notify in order, possibly skipping some."""
         if appointment.order < self._heard.get(node, (-1, -1, -1)) or not self._there() or not self._reaches(node, outbound=False):
             return
         news = appointment.order != self._heard.get(node)
@@ -184,7 +184,7 @@ class Appointing:
             self._step(Moment("heard", node, None, appointment))
 
     def refresh(self) -> None:
-        """Every node that reaches the quorum asks now and then."""
+        """Every node that reaches the quorum asks it from time to time."""
         known = self._controller.appointment
         if known is None:
             return
@@ -192,7 +192,7 @@ class Appointing:
             self._tell(name, known)
 
     def started(self, node: str) -> None:
-        """A process begins and has heard nothing yet; some read what was agreed long ago in their journals first."""
+        """A process starts without knowing any appointment; some first read old ones from their journals."""
         self._heard.pop(node, None)
         known = self._controller.appointments
         if known and self._chance.random() < REREADS:
@@ -203,13 +203,13 @@ class Appointing:
     # Whether there is a way
 
     def _there(self) -> bool:
-        """Whether the quorum can agree on anything."""
+        """Whether the quorum can decide anything."""
         if self._outages:
             return False
         return not self._quorum or 2 * len(set(self._quorum).intersection(self._cluster.awake())) > len(self._quorum)
 
     def _reaches(self, node: str, *, outbound: bool) -> bool:
-        """Over its own link; and where the nodes are the quorum, a majority of them as well."""
+        """Through the node's own link and, if the nodes are the quorum, with a majority of them."""
         reaches = self._cluster.network.reaches
         link = (node, QUORUM) if outbound else (QUORUM, node)
         if not reaches(*link):

@@ -1,7 +1,7 @@
-"""Planted bugs: one broken rule each, put into the product's code by a subclass, to prove that the checkers find it.
+"""Planted bugs: each breaks one rule of the product's code in a subclass, to prove that the checkers find it.
 
-Each class below breaks exactly the method that guards a rule. A bug the simulator cannot find within the default seeds is a defect of the
-simulator, and `tests/sim/test_planted_bugs.py` says so.
+Each class below breaks exactly the method that enforces a rule. If the simulator cannot find a bug within the default seeds, that is a
+defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from ledgermq.storage.log_scan import Point
 
 
 class Bug(str, Enum):
-    """What is broken."""
+    """Which rule is broken."""
 
     NONE = "none"
     VOTE_NOT_SYNCED = "vote-not-synced"
@@ -99,7 +99,7 @@ class Bug(str, Enum):
 
 
 class ForgetsVotes(ForgetfulDisk):
-    """Term and vote are written, not synced."""
+    """Writes term and vote without syncing them."""
 
     def sync_inode(self, inode: Inode, path: str) -> None:
         if not path.endswith("/hardstate"):
@@ -112,7 +112,7 @@ class ForgetsVotes(ForgetfulDisk):
 
 
 class AcksBeforeSync(LogState):
-    """Calls durable what was only received."""
+    """Reports entries as durable that were only received."""
 
     def leader_claim(self) -> int:
         return self.view.end_index
@@ -122,12 +122,12 @@ class AcksBeforeSync(LogState):
 
 
 def with_policies(broken: Callable[[type[Policy]], type[Policy]]) -> dict[Rule, type[Policy]]:
-    """Every policy with the same bug in it."""
+    """Every policy, each with the same bug."""
     return {rule: broken(policy) for rule, policy in POLICIES.items()}
 
 
 def holds_for_all(policy: type[Policy]) -> type[Policy]:
-    """Takes its own copy for that of a majority. Only acknowledgements from memory rest on this rule."""
+    """Counts its own copy as that of a majority. Only acknowledgements from memory depend on this rule."""
 
     def early_claim(self: Policy, peers: Peers) -> int:
         return self._log.view.end_index
@@ -136,7 +136,7 @@ def holds_for_all(policy: type[Policy]) -> type[Policy]:
 
 
 class CallsLazyDurable(LogState):
-    """As if an entry that need not be synced yet were as good as synced."""
+    """Treats an entry that need not be synced yet as synced."""
 
     def leader_claim(self) -> int:
         claim = super().leader_claim()
@@ -155,14 +155,14 @@ class CommitsOldTerms(RaftLeader):
 
 
 class BelievesEverySync(LogState):
-    """Takes a finished sync for durable entries that were replaced while it ran."""
+    """Counts a finished sync for entries that were replaced while it ran."""
 
     def covered_by_sync(self, term: int, index: int) -> int:
         return min(index, self.view.end_index)
 
 
 class LeavesTails(EntryLog):
-    """Moves the end of the log back without erasing what lies behind it."""
+    """Moves the end of the log back without erasing the bytes behind it."""
 
     def _erase(self, end: int, index: int) -> None:
         """Nothing is erased."""
@@ -176,48 +176,48 @@ class KeepsMark(EntryLog):
 
 
 class RecoversWithoutSync(Recovery):
-    """Reads what is there, and neither writes it again nor syncs it."""
+    """Reads the existing bytes without writing and syncing them again."""
 
     def _rewrite(self, end: Point) -> None: ...
     def _sync(self) -> None: ...
 
 
 class BelievesCache(EntryLog):
-    """Takes what it finds after a crash for durable: a process that was killed left it in the cache only."""
+    """Treats everything it finds after a crash as durable, although a killed process may have left it in the page cache only."""
 
     recovery_type = RecoversWithoutSync
 
 
 class RetriesSyncs(EntryLog):
-    """After a failed sync it goes on, and the next one succeeds."""
+    """Continues after a failed sync, and the next one succeeds."""
 
     def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
         super().finish_sync(job, None)
 
 
 class VotesForAnyLog(Election):
-    """Does not look at a candidate's log (Raft §5.4.1)."""
+    """Does not check a candidate's log (Raft §5.4.1)."""
 
     def is_up_to_date(self, request: VoteRequest) -> bool:
         return True
 
 
 class CommitsUnverified(LogState):
-    """Takes the leader's word about entries that it has not compared with its own."""
+    """Accepts the leader's commit index for entries that it has not compared with its own."""
 
     def follow_commit(self, leader_commit: int) -> None:
         self.commit_index = max(self.commit_index, min(leader_commit, self.view.end_index))
 
 
 class ForgetsLeader(Election):
-    """Votes for others although it hears a leader, and right after it started (Raft dissertation §4.2.3, §6.4.1)."""
+    """Votes for others although it hears a leader, and right after its start (Raft dissertation §4.2.3, §6.4.1)."""
 
     def hears_leader(self, now_ns: int) -> bool:
         return False
 
 
 class LeasesFromReceipt(RaftLeader):
-    """Counts a lease from the moment it heard of a round's answer instead of the round's sending."""
+    """Starts a lease when the answers of a round arrive, instead of when the round was sent."""
 
     def lease_index(self, now_ns: int) -> int | None:
         sent = {peer.node: peer.confirmed_ns for peer in self.peers.values()}
@@ -230,7 +230,7 @@ class LeasesFromReceipt(RaftLeader):
 
 
 class LeasesThroughTransfers(Core):
-    """Goes on with its lease although somebody was told to take over."""
+    """Keeps its lease although it told another node to take over."""
 
     def lease_index(self, now_ns: int) -> int | None:
         leading = self.election.leading
@@ -238,7 +238,7 @@ class LeasesThroughTransfers(Core):
 
 
 class ChangesAtOnce(Core):
-    """Changes the members although the change before is not committed (Raft dissertation §4.1)."""
+    """Changes the members although the previous change is not committed (Raft dissertation §4.1)."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
         log, commit_index = self.log_state, self.commit_index
@@ -250,7 +250,7 @@ class ChangesAtOnce(Core):
 
 
 def counts_provisional(policy: type[Policy]) -> type[Policy]:
-    """Counts the copy of a directory whose loss would go unnoticed."""
+    """Counts the copy of a provisional directory, whose loss would not be noticed."""
 
     def reached(self: Policy, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
         told = {peer.node: peer.provisional for peer in peers.values()}
@@ -265,7 +265,7 @@ def counts_provisional(policy: type[Policy]) -> type[Policy]:
 
 
 class ForgetsVoteAtInstall(Install):
-    """Brings the log without keeping what this replica promised."""
+    """Installs the log without keeping the promises of this replica."""
 
     def __init__(self, disk: Disk, root: str, found: Identity, **options: Any) -> None:
         super().__init__(disk, root, found, **options)
@@ -296,33 +296,33 @@ class AnswersAtOnce(Leader):
 
 
 class ForgetsDecisions(TransactionResolver):
-    """Decides about transactions by what is applied, without what it has appended since."""
+    """Decides about transactions by the applied state, without the records appended since."""
 
     def _pending(self, offset: int) -> tuple[int, str] | None:
         return None
 
 
 class CommitsTwice(Leader):
-    """Has it."""
+    """The leader with `ForgetsDecisions`."""
 
     transaction_resolver_type = ForgetsDecisions
 
 
 class ForgetsFrames(ProducerSequencing):
-    """Judges frames by what is applied, without those that it has appended since."""
+    """Judges frames by the applied state, without the frames appended since."""
 
     def appended(self, frame: Frame, answer: FrameProduced) -> None:
         """Nothing is remembered."""
 
 
 class StoresFramesTwice(Leader):
-    """Has it."""
+    """The leader with `ForgetsFrames`."""
 
     producer_sequencing_type = ForgetsFrames
 
 
 class TrustsPayloads(RaftReplica):
-    """Appends what was pushed without recomputing a checksum or comparing chains."""
+    """Appends received entries without recomputing checksums or comparing chains."""
 
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
         data = bytearray(arrived.payload)
@@ -345,14 +345,14 @@ class TrustsPayloads(RaftReplica):
 
 
 class KeepsTooMuch(Keeper):
-    """Writes a snapshot of what is applied although the log up to there is not on stable storage here."""
+    """Writes a snapshot of the applied state although the log up to there is not durable here."""
 
     def _may_be_kept(self, index: int) -> bool:
         return True
 
 
 class TrimsWithoutSnapshot(Keeper):
-    """Takes what is applied for what a snapshot covers."""
+    """Treats the applied index as the index that a snapshot covers."""
 
     def _snapshot_on_disk(self) -> int:
         return self._machine.applied_index
@@ -362,7 +362,7 @@ class TrimsWithoutSnapshot(Keeper):
 
 
 class ShrinksAtOnce(Core):
-    """Does without a slave from the moment it wishes so, whether the metadata quorum agreed or not."""
+    """Stops counting a slave when it requests its removal, before the metadata quorum has decided."""
 
     def _policy_of(self, members: Members) -> Policy:
         core = self
@@ -380,21 +380,21 @@ class ShrinksAtOnce(Core):
 
 
 class ForgetsJoiners(InSync):
-    """Counts a slave that it wished into the set only when it hears that it is in."""
+    """Counts a slave that it requested to add only when it is notified of the decision."""
 
     def required(self) -> Collection[str]:
         return self.electors()
 
 
 class TakesAnybodyIn(IsrReview):
-    """Wishes a slave into the set although it lacks entries that are committed."""
+    """Requests to add a slave to the in-sync set although it lacks committed entries."""
 
     def may_join(self, node: str, now_ns: int) -> bool:
         return is_there(self._peers.get(node), now_ns, self._config.timing.election_max_ns)
 
 
 class WishesEvictedBack(IsrReview):
-    """Forgets that a change wants a node out of the in-sync set once it is out, and wishes it back before the change is asked for again."""
+    """Forgets that a change removes a node from the in-sync set once it is out, and requests it back before the change is repeated."""
 
     def forget_evictions(self, policy: InSync, now_ns: int) -> None:
         super().forget_evictions(policy, now_ns)
@@ -402,7 +402,7 @@ class WishesEvictedBack(IsrReview):
 
 
 class LeadsAgain(Election):
-    """Leads the epoch it was appointed for again after a restart."""
+    """Leads the epoch of its appointment again after a restart."""
 
     def take_office(self, now_ns: int) -> None:
         agreed, me = self._membership.policy.agreed, self._config.node
@@ -414,7 +414,7 @@ class LeadsAgain(Election):
 
 
 class FollowsBoth(Core):
-    """Takes frames of an epoch from whoever sends them, whomever it promised that epoch to."""
+    """Accepts frames of an epoch from any sender, whatever it promised for that epoch."""
 
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
         if isinstance(message, Append) and self.members.rule is Rule.IN_SYNC and message.term == self.term and self.leader is None:
@@ -431,35 +431,35 @@ class CountsAMajority(InSync):
 
 
 class LeasesByMajority(CountsAMajority):
-    """Only for its lease and for contact: commits and ReadIndex wait for the whole set."""
+    """The same, only for its lease and for contact: commits and ReadIndex wait for the whole set."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
         return (InSync if value in (DURABLE, ANSWERED_ROUND) else CountsAMajority).reached(self, own, peers, value)
 
 
 class NeverShort(Core):
-    """Confirms with fewer in sync than the group demands, and lets the set become as small."""
+    """Confirms with fewer replicas in sync than the group requires, and lets the set shrink below that."""
 
     def __init__(self, config: RaftConfig, *given: Any, **named: Any) -> None:
         super().__init__(replace(config, ha=replace(config.ha, minimum=1)), *given, **named)
 
 
 class TakesAnyOffice(InSync):
-    """Stands for election, and takes office, although the set does not name it."""
+    """Stands for election, and takes office, although the in-sync set does not contain it."""
 
     def may_campaign(self) -> bool:
         return True
 
 
 class TakesAnyDirectory(Membership):
-    """Takes its directory for the one that the group knows."""
+    """Treats its directory as the one that the group knows."""
 
     def admitted_by(self, members: Members) -> bool:
         return True
 
 
 class ChangesRuleAtOnce(Core):
-    """Takes the other rule without the one between them."""
+    """Switches to the other rule without the intermediate one."""
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
         members = super().propose_members(change, now_ns)
@@ -469,7 +469,7 @@ class ChangesRuleAtOnce(Core):
 
 
 class PersistsLater(RaftReplica):
-    """Stores the epoch that a frame came with after the frame, when something is synced."""
+    """Stores the epoch of a frame after the frame, at the next sync."""
 
     _owed: HardState | None = None
 
@@ -488,7 +488,7 @@ class PersistsLater(RaftReplica):
 
 
 class ShowsAtOnce(RaftReplica):
-    """Lets everybody read what the master alone has."""
+    """Lets clients read entries that only the master has."""
 
     @property
     def commit_index(self) -> int:
@@ -496,7 +496,7 @@ class ShowsAtOnce(RaftReplica):
 
 
 class ServesAtOnce(Group):
-    """Takes calls as soon as it leads, before its term-start record is confirmed."""
+    """Serves calls as soon as it leads, before its term-start record is confirmed."""
 
     def _follow_role(self, turn: Any) -> None:
         super()._follow_role(turn)
@@ -505,19 +505,19 @@ class ServesAtOnce(Group):
 
 
 def elect_anybody(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """In sync or not."""
+    """Elects a candidate whether it is in sync or not."""
     if known is not None and ask.node not in known.in_sync and ask.generation == known.generation:
         known = replace(known, in_sync={**known.in_sync, ask.node: ask.incarnation})
     return elect(known, ask)
 
 
 def elect_as_asked(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """The epoch after the one that the candidate knew, whatever came since."""
+    """Elects for the epoch after the one that the candidate knew, ignoring later ones."""
     return elect(known if known is None else replace(known, epoch=ask.epoch), ask)
 
 
 def elect_any_directory(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """Whatever directory the candidate has now."""
+    """Elects a candidate with any directory."""
     if known is not None and ask.node in known.in_sync and ask.generation == known.generation:
         return elect(known, replace(ask, incarnation=known.in_sync[ask.node]))
     return elect(known, ask)
@@ -579,13 +579,13 @@ LOGS: dict[Bug, type[EntryLog]] = {
 
 
 def replica_type(bug: Bug) -> type[RaftReplica]:
-    """RaftReplica with the bug in it."""
+    """RaftReplica with the bug."""
     core = CORES.get(bug)
     return REPLICAS.get(bug, RaftReplica) if core is None else type("BrokenReplica", (RaftReplica,), {"core_type": core})
 
 
 def election(bug: Bug) -> Callable[[Appointment | None, ElectionRequest], Appointment | str]:
-    """How the metadata quorum elects."""
+    """The election function of the metadata quorum."""
     return ELECTS.get(bug, elect)
 
 
@@ -606,7 +606,7 @@ def install_type(bug: Bug) -> type[Install]:
 
 
 def group_type(bug: Bug) -> type[Group]:
-    """Group with the bug in it."""
+    """Group with the bug."""
     leaders = {Bug.ANSWER_BEFORE_COMMIT: AnswersAtOnce, Bug.COMMIT_TWICE: CommitsTwice, Bug.FRAMES_FORGOTTEN: StoresFramesTwice}
     leader = leaders.get(bug)
     if bug is Bug.ACK_BEFORE_TERM_START:

@@ -1,6 +1,6 @@
-"""A case: everything that decides a run, as one value that can be written to a file and run again.
+"""A case: everything that determines a run, as one value that can be written to a file and run again.
 
-Here live the value, its JSON form, and the one way from a case to its outcome. A case without a plan draws the plan of its seed.
+This module holds the value, its JSON form, and the way from a case to its outcome. A case without a plan uses the plan of its seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`steps` events from a seed on a cluster, and what goes wrong meanwhile."""
+    """`steps` events on a cluster from a seed, and the faults that occur."""
 
     seed: int
     steps: int = DEFAULT_STEPS
@@ -36,12 +36,12 @@ class Case:
 
     @staticmethod
     def drawn(seed: int, steps: int, settings: Settings, kinds: tuple[str, ...] | None, bug: Bug = Bug.NONE) -> Case:
-        """With the plan of its seed."""
+        """A case with the plan of its seed."""
         known = drawn_from(settings) if kinds is None else kinds
         return Case(seed, steps, settings, draw(seed, settings.names, steps, known), bug)
 
     def run(self) -> Ran:
-        """A fresh world, run once. Raises PlanError."""
+        """Run it once in a new world. Raises PlanError."""
         world = World(self.seed, settings=self.settings, bug=self.bug)
         result = world.run(self.steps, acting(self.plan))
         return Ran(self, result, tuple(world.events), dict(world.faults))
@@ -63,7 +63,7 @@ class Case:
         try:
             given = json.loads(text)
         except json.JSONDecodeError as error:
-            raise PlanError(f"no JSON: {error}") from error
+            raise PlanError(f"not JSON: {error}") from error
         if not isinstance(given, dict) or given.get("v") != VERSION:
             raise PlanError(f'a case is an object with "v": {VERSION}, as --shrink --save writes it')
         seed, steps = given.get("seed"), given.get("steps")
@@ -80,13 +80,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A case, what it came to, and the last of what happened."""
+    """A case, its outcome, and the last events."""
 
     case: Case
     result: Outcome
     events: tuple[TimelineEvent, ...]
     faults: dict[str, int]
-    """How often each kind was carried out."""
+    """How often each kind of fault was carried out."""
 
 
 def _settings_object(settings: Settings) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _settings(given: dict[str, Any]) -> Settings:
         "lazy": LazySync(**given["lazy"]),
         "times": LeaseTimes(**given["times"]),
         "transactions": TransactionRules(**given["transactions"]),
-        # Runs that were kept before there were HA groups.
+        # Cases that were saved before HA groups existed.
         "rule": Rule(given.get("rule", Rule.MAJORITY)),
         "ha": HaRules(**given["ha"]) if "ha" in given else HA,
     }

@@ -1,11 +1,11 @@
-"""The invariants, watched from outside after every step: what no interleaving may ever show (docs/architecture.md, Invariants, I1–I5).
+"""The invariants, checked from outside after every step: what no interleaving may show (docs/architecture.md, Invariants, I1–I5).
 
-Here lives knowledge about all nodes at once, which no node has. A checker reads replicas and media and remembers; it never acts on them.
-`Violation` names the invariant; the simulator turns it into a seed that fails. What is applied is compared in `truth.py`, what clients saw
-in `histories.py`.
+Checkers know about all nodes at once, which no node does. A checker reads replicas and media and remembers; it never changes them.
+`Violation` names the invariant; the simulator turns it into a failed seed. `truth.py` compares applied state, `histories.py` what clients
+saw.
 
-Only a node that did something is looked at, and of its log only what moved: by chaining, equal CRCs at one entry stand for equal logs up to
-there.
+Only a node that acted is checked, and of its log only what changed: because of the chain, equal CRCs at one entry stand for equal logs up
+to there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.quorum import majority
 
 LOOKED_BACK = 64
-"""After a start or a change of leaders so many entries before the end are compared."""
+"""After a start or a change of leaders, this many entries before the end are compared."""
 
 
 class Violation(AssertionError):
-    """An invariant was broken: `invariant` is its id."""
+    """An invariant was violated: `invariant` is its id."""
 
     def __init__(self, invariant: str, text: str) -> None:
         super().__init__(f"{invariant}: {text}")
@@ -32,7 +32,7 @@ class Violation(AssertionError):
 
 
 class Watched(Protocol):
-    """What a checker may ask of a living replica."""
+    """What a checker reads from a running replica."""
 
     @property
     def role(self) -> Role: ...
@@ -53,7 +53,7 @@ class Watched(Protocol):
 
     @property
     def counted(self) -> tuple[Members, ...]:
-        """The members by one set of which what it calls committed may have been counted."""
+        """The sets of members by any of which its commit index may have been counted."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Watched(Protocol):
 
     @property
     def open_changes(self) -> tuple[int, ...]:
-        """The entries with members that it does not know to be committed."""
+        """The entries with membership changes that it does not know to be committed."""
         ...
 
     @property
@@ -76,37 +76,37 @@ class Watched(Protocol):
     def chain_at(self, index: int) -> int: ...
 
     def entry(self, index: int) -> Range:
-        """This one alone."""
+        """The single entry at this index."""
         ...
 
     def bytes_behind_end(self) -> int:
-        """How many bytes behind the end of the log are not zero."""
+        """The number of nonzero bytes behind the end of the log."""
         ...
 
 
 class OnMedium(Protocol):
-    """What a checker may ask of a node's disk, whether the node lives or not."""
+    """What a checker reads from a node's disk, whether the node runs or not."""
 
     def holds(self, pos: int, data: bytes) -> bool:
-        """Whether a power cut now would leave these bytes at this place of the log."""
+        """Whether these bytes would survive a power cut now at this position of the log."""
         ...
 
 
 class Appointments(Protocol):
-    """What the metadata quorum agreed on (`controller.py`)."""
+    """The decisions of the metadata quorum (`controller.py`)."""
 
     @property
     def appointment(self) -> Appointment | None:
-        """The present one."""
+        """The current appointment."""
         ...
 
     def of_epoch(self, epoch: int) -> Appointment | None:
-        """The last of this epoch."""
+        """The last appointment of this epoch."""
         ...
 
 
 class Committed(Protocol):
-    """What is known to be committed (`truth.py`)."""
+    """The committed entries known so far (`truth.py`)."""
 
     chains: list[int]
     terms: list[int]
@@ -116,7 +116,7 @@ class Committed(Protocol):
 
 @dataclass(slots=True)
 class Seen:
-    """A life as it was at the last look."""
+    """The state of a process at the last check."""
 
     life: int
     tip: tuple[int, int, int] | None = None
@@ -128,32 +128,32 @@ class Seen:
 
 @dataclass
 class Checkers:
-    """Memory of one run. `look` is called after every step with the replica that did something in it."""
+    """The memory of one run. `look` is called after every step with the replica that acted in it."""
 
     committed: Committed
     media: Mapping[str, OnMedium]
     appointments: Appointments
     minimum: int = 1
-    """So many copies at least in an HA group."""
+    """The minimum number of copies in an HA group."""
     leaders: dict[int, tuple[str, int]] = field(default_factory=dict)
     """term → (node, life) of its leader"""
     history: dict[int, dict[int, int]] = field(default_factory=dict)
-    """index → term → chain CRC, over all replicas and all time, wherever a log once ended"""
+    """index → term → chain CRC, over all replicas and all time, for every end that a log once had"""
     peaks: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(node, term) → the highest index that this node ever had an entry of this term at"""
+    """(node, term) → the highest index at which this node ever had an entry of this term"""
     seen: dict[str, Seen] = field(default_factory=dict)
     begins: dict[str, int] = field(default_factory=dict)
-    """node → where its log began when it was last looked at: what it trimmed it had."""
+    """node → where its log began at the last check: it had the entries that it trimmed."""
     promises: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    """node → the last term and vote that its directory held"""
+    """node → the last term and vote in its directory"""
     durable: tuple[int, int] = (-1, 0)
     """(index, chain CRC) of the highest entry that a client was told is durable"""
     on_media: int = 0
-    """Up to here the media were asked."""
+    """The media were checked up to here."""
     elections: int = 0
 
     def look(self, node: str, life: int, replica: Watched) -> None:
-        """`life` is the number of the node's life. Raises Violation."""
+        """Check a node; `life` is the number of its process. Raises Violation."""
         seen = self.seen.get(node)
         if seen is None or seen.life != life:
             seen = self.seen[node] = Seen(life)
@@ -172,15 +172,15 @@ class Checkers:
             self._one_change_at_a_time(node, replica)
 
     def _promise_is_kept(self, node: str, promise: tuple[int, str | None]) -> None:
-        """I1 rests on this: the term of a directory never falls, and within a term its vote never changes."""
+        """I1 depends on this: the term of a directory never decreases, and within a term its vote never changes."""
         term, vote = self.promises.get(node, (-1, None))
         if promise[0] < term or (promise[0] == term and vote not in (None, promise[1])):
             raise Violation("I1", f"{node} was in term {term} and voted for {vote}; now it is in term {promise[0]} with vote {promise[1]}")
         self.promises[node] = promise
 
     def _one_change_at_a_time(self, node: str, replica: Watched) -> None:
-        """I4 rests on this (Raft dissertation §4.1, and its correction): a leader changes the members when an entry of its own term and the
-        change before are committed."""
+        """I4 depends on this (Raft dissertation §4.1, and its correction): a leader changes the members only when an entry of its own term
+        and the previous change are committed."""
         changes = replica.open_changes
         if not changes or replica.term_at(changes[-1]) != replica.term:
             return
@@ -199,20 +199,20 @@ class Checkers:
             raise Violation("I1", f"term {replica.term} is led by {known[0]} (life {known[1]}) and by {node} (life {life})")
 
     def _leader_completeness(self, node: str, replica: Watched) -> None:
-        """I3, checked when a leader appears: by chaining, its entry at the last committed index stands for all before it."""
+        """I3, checked when a leader appears: because of the chain, its entry at the last committed index stands for all before it."""
         last = len(self.committed.chains) - 1
         if last >= 0 and not _has(replica, last, self.committed.chains[last]):
             raise Violation("I3", f"{node} leads term {replica.term} without the committed entry {last}")
         self.still_durable(node, replica)
 
     def still_durable(self, node: str, replica: Watched) -> None:
-        """I5: what was acknowledged as durable is in the log of whoever leads."""
+        """I5: entries acknowledged as durable are in the log of every later leader."""
         index, chain = self.durable
         if not _has(replica, index, chain):
             raise Violation("ack", f"entry {index} was acknowledged as durable, and {node} lost it")
 
     def promised(self, node: str, index: int, term: int, durability: str, replica: Watched) -> None:
-        """This node tells a client that the log up to here is safe, in the sense of its class."""
+        """This node tells a client that the log up to here is safe, in the sense of the durability class."""
         if durability == "master":
             self._promised_alone(node, index, replica)
             return
@@ -223,12 +223,12 @@ class Checkers:
             return
         chains, terms = self.committed.chains, self.committed.terms
         if index >= len(chains) or terms[index] != term:
-            raise Violation("ack", f"{node} acknowledges entry {index} of term {term} as durable, and nobody applied it")
+            raise Violation("ack", f"{node} acknowledges entry {index} of term {term} as durable, and no node applied it")
         if index > self.durable[0]:
             self.durable = index, chains[index]
 
     def _promised_alone(self, node: str, index: int, replica: Watched) -> None:
-        """By a master, whom the whole in-sync set has accepted, on its own stable storage."""
+        """Acknowledged by a master that the whole in-sync set has accepted, and durable on its own medium."""
         if replica.term_at(replica.commit_index) != replica.term:
             raise Violation("ack", f"{node} acknowledges entry {index}, and nothing of its epoch {replica.term} is confirmed yet")
         entry = replica.entry(index)
@@ -236,12 +236,12 @@ class Checkers:
             raise Violation("ack", f"{node} acknowledges entry {index} alone, and would lose it by a power cut")
 
     def _log_matching(self, node: str, replica: Watched, before: tuple[int, int, int] | None, tip: tuple[int, int, int]) -> None:
-        """I2, wherever any log ever ended: there the batches of the others meet this one."""
+        """I2, checked wherever any log ever ended: batches of other logs meet this one there."""
         end, term, chain = tip
         if before is None or end <= before[0] or term != before[1]:
             self._nothing_behind(node, replica)
         begin = replica.begin_index
-        # What a start finds was looked at when it was written; what another leader replaced lies near the end.
+        # Entries found at a start were checked when they were written; entries replaced by another leader are near the end.
         low = min(before[0], end) if before is not None and term == before[1] else end - LOOKED_BACK
         for index in range(max(low, begin), end):
             known = self.history.get(index)
@@ -258,7 +258,7 @@ class Checkers:
             raise Violation("I2", f"entry {index} of term {term} has chain CRC {chain:08x} on {node}, {known[term]:08x} elsewhere")
 
     def _nothing_behind(self, node: str, replica: Watched) -> None:
-        """The log ends with its last entry (format §2): what was cut off cannot come back."""
+        """The log ends with its last entry (format §2): truncated entries cannot reappear."""
         left = replica.bytes_behind_end()
         if left:
             raise Violation("I10", f"{node} has {left} bytes that are not zero behind entry {replica.end_index}")
@@ -270,7 +270,7 @@ class Checkers:
         if begin != seen.begin:
             self.begins[node] = seen.begin = begin
             if begin > max(commit, len(self.committed.chains) - 1) + 1:
-                raise Violation("I5", f"{node} trimmed entries up to {begin - 1}, which nobody called committed")
+                raise Violation("I5", f"{node} trimmed entries up to {begin - 1}, which no node called committed")
         if commit == before:
             return
         if commit < before:
@@ -289,8 +289,9 @@ class Checkers:
             self._on_enough_media(commit, replica)
 
     def _on_enough_media(self, commit: int, replica: Watched) -> None:
-        """I4: commit counts only fsynced copies of those that the rule names, and we ask the media, not the nodes. Of an HA group a slave
-        is asked as well: a master that has just ended may have been the only one to know, and nobody may show more than it knew."""
+        """I4: only fsynced copies of the nodes in the rule count for commit, and the media are checked, not the nodes. In an HA group a
+        slave is checked as well: a master that has just ended may have been the only one that knew, and no other node may show more than it
+        knew."""
         last = min(commit, len(self.committed.chains) - 1)
         if last <= self.on_media:
             return
@@ -302,17 +303,17 @@ class Checkers:
             self._in_sync_hold(holders, last)
 
     def _holders(self, first: int, last: int) -> list[str]:
-        """Who would have these entries after a power cut."""
+        """The nodes that would have these entries after a power cut."""
         pieces = self.committed.pieces(first, last)
         return [name for name, medium in self.media.items() if _holds(medium, pieces, self.begins.get(name, 0), last)]
 
     def _are_enough(self, holders: Iterable[str], counted: tuple[Members, ...], term: int) -> bool:
-        """Whether any of these sets of members calls committed what these nodes hold, in this term."""
+        """Whether, by any of these sets of members, entries held by these nodes are committed in this term."""
         held = set(holders)
         return any(self._suffice(held, members, term) for members in counted)
 
     def _suffice(self, held: set[str], members: Members, term: int) -> bool:
-        """By the rule of these members: a majority of the voters, or all of them, or the in-sync set as the metadata quorum has it for this
+        """By the rule of these members: a majority of the voters, or all of them, or the in-sync set that the metadata quorum has for this
         epoch."""
         if members.rule is Rule.MAJORITY:
             return len(held.intersection(members.voters)) >= majority(len(members.voters))
@@ -323,7 +324,7 @@ class Checkers:
         return held.issuperset(known.in_sync) and len(copies) >= self.minimum
 
     def _in_sync_hold(self, holders: Collection[str], last: int) -> None:
-        """Any of the present in-sync set may be elected: each has everything that was ever committed."""
+        """Any member of the current in-sync set may be elected, so each must have everything that was ever committed."""
         known = self.appointments.appointment
         lacking = set() if known is None else set(known.in_sync) - set(holders)
         if lacking:
@@ -331,20 +332,19 @@ class Checkers:
             raise Violation("I4", f"{names} could be elected, and would lack the committed entry {last} after a power cut")
 
     def appointed(self) -> None:
-        """The metadata quorum agreed on something for a group that goes by it: whoever is in the in-sync set now has all that is
-        committed."""
+        """The metadata quorum decided for an HA group: every member of the new in-sync set has all committed entries."""
         last = len(self.committed.chains) - 1
         if last >= 0:
             self._in_sync_hold(self._holders(max(0, last - LOOKED_BACK), last), last)
 
     def dies(self, node: str, replica: Watched) -> None:
-        """Within one step a node may take entries, say so, and end; or trim: nobody would see it."""
+        """Called before a process ends: within one step a node may accept entries, acknowledge and end, or trim."""
         end, term, _ = replica.tip
         self.peaks[node, term] = max(end, self.peaks.get((node, term), -1))
         self.begins[node] = replica.begin_index
 
     def lost(self, node: str) -> None:
-        """The node lost its directory: it trimmed nothing of the next one."""
+        """The node lost its directory, so it trimmed nothing of the next one."""
         self.begins.pop(node, None)
         self.promises.pop(node, None)
 
@@ -355,13 +355,13 @@ class Checkers:
 
 def _has(replica: Watched, index: int, chain: int) -> bool:
     if index < replica.begin_index:
-        # Trimmed: a record says so, and a trim takes only what was committed.
+        # Trimmed: a record says so, and a trim removes only committed entries.
         return True
     return replica.end_index >= index and replica.chain_at(index) == chain
 
 
 def _holds(medium: OnMedium, pieces: Iterable[Range], begin_index: int, last_index: int) -> bool:
-    """What a node trimmed it had; that nobody needs it any more was committed."""
+    """A node had the entries that it trimmed; that they are no longer needed was committed."""
     return all(
         piece.first_index < begin_index or medium.holds(piece.pos, bytes(piece.data)) for piece in pieces if piece.last_index <= last_index
     )

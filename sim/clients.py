@@ -1,12 +1,13 @@
-"""Simulated clients: they send, receive under leases, acknowledge, prolong, and read by offset, through the calls that the server makes.
+"""Simulated clients: they send, receive under leases, acknowledge, extend leases, and read by offset, through the calls that the server
+makes.
 
-Here lives only what a client does: whom it asks, how long it waits, what it tries again where, and what it believes. It knows no node and
-no log; what it was told goes to `histories.py`. A client that gets no answer does not know what became of its call: it never sends the
-same message again, and repeats an acknowledgement. One that is refused tries the same again at another node.
+This module defines the behaviour of a client: which node it asks, how long it waits, what it retries where, and what it believes. It knows
+no node and no log; `histories.py` records the answers. A client without an answer does not know the outcome of its call: it never sends the
+same message again, but repeats an acknowledgement. A client that was refused retries at another node.
 
-A client acts in rounds, as programs do that gather work: what it has to send, to give back and to ask for leaves together.
+A client acts in rounds, like programs that batch their work: its sends, acknowledgements and requests leave together.
 
-A message's body begins with eight bytes, the number that no other message of the run has: producer × 2³² + its sequence.
+A message's body begins with eight bytes, a number that is unique in the run: producer × 2³² + its sequence.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ FIFO_PROPERTIES = b"UNIQ_KEY\x01x\x02__SHARDINGKEY\x01g\x02"
 FILLER = bytes(range(32, 127)) * 8
 EVERYTHING = TagFilter()
 REPEATED = 4
-"""Every so many acknowledgements a client repeats one that was answered."""
+"""After this many acknowledgements a client repeats one that was answered."""
 
 Answer = Result | Refused | None
-"""None: no answer came in time, or the connection broke."""
+"""None: no answer arrived in time, or the connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How busy a client is: periods and numbers are drawn uniformly from (least, most)."""
+    """How active a client is: periods and numbers are drawn uniformly from (least, most)."""
 
     round_ns: tuple[int, int] = (200 * MS, 450 * MS)
     messages_a_send: tuple[int, int] = (20, 80)
@@ -55,7 +56,7 @@ class Habits:
     reads: float = 0.25
     """Share of the rounds in which a queue is read by offset."""
     forgets: float = 0.04
-    """Share of the batches received that are never acknowledged: they come again."""
+    """Share of received batches that are never acknowledged, and are therefore delivered again."""
     prolongs: float = 0.06
 
 
@@ -69,17 +70,17 @@ class Cluster(Protocol):
     def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
 
     def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
-        """Put a call, made for the token it is given, to a node; the token. `answered` is called once, unless the call is given up: with
-        an answer, or with None when the connection broke."""
+        """Send a call, which is made for the given token, to a node; returns the token. `answered` is called once, unless the call is given
+        up: with an answer, or with None if the connection broke."""
         ...
 
     def give_up(self, token: int) -> None:
-        """Nobody waits for this call any more."""
+        """Stop waiting for this call."""
         ...
 
 
 class _Slot:
-    """One kind of call, of which a client has at most one under way."""
+    """One kind of call, of which a client has at most one in flight."""
 
     __slots__ = ("answered", "since", "token")
 
@@ -90,7 +91,7 @@ class _Slot:
 
 
 class Client:
-    """One process of a user."""
+    """One client process."""
 
     def __init__(self, cluster: Cluster, number: int, chance: random.Random, habits: Habits, body_at: int) -> None:
         """`body_at`: where a message record's body begins."""
@@ -101,23 +102,23 @@ class Client:
         self._habits = habits
         self._body_at = body_at
         self._node = cluster.names[number % len(cluster.names)]
-        """Whom it asks: whoever answered last, or was named as the leader."""
+        """The node it asks: the one that answered last, or was named as the leader."""
         self._next_value = number * VALUES_A_PRODUCER
         self._sends = 0
         self._unsent: tuple[Sent, list[Draft]] | None = None
-        """What was refused, and may be sent again."""
+        """Messages that were refused, and may be sent again."""
         self._acknowledged = 0
         self._leases: list[Handle] = []
-        """Received, and to be acknowledged in the next round."""
+        """Messages received, to be acknowledged in the next round."""
         self._sends_on, self._receives_on = True, True
         self._sending, self._receiving, self._giving_back, self._reading = _Slot(), _Slot(), _Slot(), _Slot()
 
     def start(self) -> None:
-        """Begin; the first round comes within a period."""
+        """Start; the first round follows within a period."""
         self._cluster.after(self._chance.randrange(self._habits.round_ns[1]), self._round)
 
     def wind_down(self, *, receives: bool) -> None:
-        """Nothing more is sent or read; with `receives` everything that is there is received and acknowledged, and nothing forgotten."""
+        """Stop sending and reading. With `receives`, every remaining message is received and acknowledged."""
         self._sends_on, self._receives_on = False, receives
 
     def _round(self) -> None:
@@ -146,7 +147,7 @@ class Client:
         slot.token = self._cluster.ask(node, make, came)
 
     def _elsewhere(self, outcome: Answer) -> None:
-        """After a refusal or no answer: ask whoever is said to lead, or the next node."""
+        """After a refusal or no answer: ask the reported leader, or the next node."""
         hint = outcome.leader if isinstance(outcome, Refused) else None
         names = self._cluster.names
         self._node = hint or names[(names.index(self._node) + 1) % len(names)]
@@ -163,7 +164,7 @@ class Client:
                 return
             self._elsewhere(outcome)
             if isinstance(outcome, Refused) and outcome.reason not in ("unknown-outcome", "too-large"):
-                # Nothing was appended: the same messages may be sent again.
+                # Nothing was appended, so the same messages may be sent again.
                 self._unsent = send, drafts
 
         self._ask(self._sending, self._node, lambda token: Produce(token, drafts), answered)
@@ -220,14 +221,14 @@ class Client:
                 if self._acknowledged % REPEATED == 0:
                     self._leases += handles
             else:
-                # Whatever became of it: an acknowledgement may be repeated.
+                # The outcome is unknown, but an acknowledgement may be repeated.
                 self._elsewhere(outcome)
                 self._leases += handles
 
         self._ask(self._giving_back, self._node, lambda token: Ack(token, handles), answered)
 
     def _prolong(self, handle: Handle) -> None:
-        """This message gets more time, and is acknowledged under its new lease."""
+        """Extend the lease of this message; it is acknowledged under its new lease."""
         invisible_ms = self._chance.randrange(*self._habits.invisible_ms)
 
         def answered(outcome: Answer) -> None:
@@ -239,7 +240,7 @@ class Client:
     # Reading by offset
 
     def _read(self) -> None:
-        """Mostly whoever is taken for the leader is asked, sometimes anybody: whoever answers must not be behind."""
+        """Usually ask the presumed leader, sometimes any node: every node that answers must be up to date."""
         chance, names, invoked = self._chance, self._cluster.names, self._cluster.now
         topic = FIFO if chance.random() < 0.5 else NORMAL
         queue, most = chance.randrange(QUEUES[topic]), self._habits.messages_a_read
@@ -256,4 +257,4 @@ class Client:
 
 
 def _nobody(outcome: Answer) -> None:
-    """A slot that was never used."""
+    """The callback of a slot that was never used."""

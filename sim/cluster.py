@@ -1,11 +1,11 @@
 """One simulated cluster: virtual time, a heap of events, the turns of its nodes, and what faults and operators do to it.
 
-Here lives the order of things; a whole run, with its end, is in `world.py`. What a node does is the product's code (`node.py` wires it,
-`keeping.py` does what is beside its turns), what clients do is in `clients.py`, what may go wrong is planned in `faults.py`, and what must
-hold is judged after every step (`checkers.py`, `truth.py`) and over what clients saw (`histories.py`).
+This module orders the events; `world.py` runs a whole run to its end. A node runs the product's code (`node.py` wires it, `keeping.py` does
+its work outside turns), `clients.py` defines clients, `faults.py` plans faults. The invariants are checked after every step (`checkers.py`,
+`truth.py`) and over the clients' histories (`histories.py`).
 
-A node's turn follows its engine's rules: it takes whatever has arrived, calls wait while a sync is under way if the group says so, and what
-a turn leaves is sent when all of it went well.
+A node's turn follows the rules of its engine: it takes everything that has arrived, calls wait during a sync if the group says so, and the
+results of a turn are sent when all of it succeeded.
 """
 
 from __future__ import annotations
@@ -62,46 +62,46 @@ SECOND = 1000 * MS
 SYNC_NS = (MS // 5, 6 * MS)
 CALL_NS = (MS // 10, MS)
 BEGAN_NS = SECOND
-"""The moment at which every run begins."""
+"""The time at which every run begins."""
 RECONCILE_NS = 100 * MS
 PASS_NS = MS
-"""At most so much later than something came in a node turns."""
+"""A node takes its turn at most this long after something arrived."""
 DUTY_NS = (MS, 20 * MS)
 TRANSACTORS = 2
 NATIVES = 2
 NATIVES_EVERY = 5
-"""Native producers take part in every fifth seed: what the others have found stays found."""
+"""Native producers take part in every fifth seed, so that the other seeds keep finding what they found before."""
 EVENTS_KEPT = 4096
 
 
 @dataclass
 class Station:
-    """One node of the cluster: its medium for ever, its life while it runs."""
+    """One node of the cluster: its permanent medium, and its process while it runs."""
 
     name: str
     medium: Medium
     life: Life | None = None
     workshop: Workshop | None = None
-    """There as long as the process is."""
+    """Set while the process runs."""
     acquaintance: Acquaintance = field(default_factory=Acquaintance)
     members: frozenset[str] = frozenset()
-    """The group's members as its log named them last."""
+    """The group's members as last named in its log."""
     lives: int = 0
     paused_until: int = 0
     wall_offset_ms: int = 0
-    """How wrong the wall clock of this node is."""
+    """The error of this node's wall clock."""
     clock: Clock = field(default_factory=Clock)
     """Its monotonic clock, which its processes share."""
     timer_ns: int = 0
-    """When the timer event that is under way fires, 0 without one."""
+    """When the scheduled timer event fires, 0 without one."""
     wake_ns: int = 0
-    """When the node wants to turn."""
+    """When the node wants to take a turn."""
     turning: bool = False
-    """A turn is about to happen."""
+    """Whether a turn is scheduled."""
 
 
 class Cluster:
-    """Every draw comes from `self.chance`, every moment from `self.now`."""
+    """All random numbers come from `self.chance`, all times from `self.now`."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Cluster:
         self.names = list(self.settings.names)
         self.stations = {name: Station(name, Medium(name, self.settings, bug)) for name in self.names}
         for station in self.stations.values():
-            # Founders have all met, in the directories they began with.
+            # Founders have all met, with their first directories.
             station.acquaintance.met = {name: other.medium.identity.incarnation for name, other in self.stations.items()}
         log_id = self.stations[self.names[0]].medium.identity.log_id
         self.truth = Truth(log_id, self.settings.file_bytes)
@@ -141,18 +141,18 @@ class Cluster:
         """What happened, besides faults."""
         self.operators: list[Operator] = []
         self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
-        """The last of what happened, for a timeline."""
+        """The last events, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
         self.healed = False
         self._leases_seen = 0
         self.hopeless = False
-        """Something is damaged on every replica alike: to be refused by name, for ever."""
+        """The same place is damaged on every replica: the cluster must keep refusing it by name."""
         self._heap: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._digest = hashlib.sha256()
         self._token = 0
         self._waiting: dict[int, tuple[Callable[[Answer], None], Life | None]] = {}
-        """Calls of clients by token, and the life that took them."""
+        """Clients' calls by token, and the process that accepted them."""
         self._touched: list[str] = []
         habits = habits or Habits()
         self.decisions = Decisions(self.histories, self.settings.transactions.checks_max)
@@ -171,12 +171,12 @@ class Cluster:
     # -- time -----------------------------------------------------------------------------------------------------------------------
 
     def after(self, delay_ns: int, action: Callable[..., None], *arguments: Any) -> None:
-        """Let something happen later."""
+        """Schedule an action."""
         self._order += 1
         heapq.heappush(self._heap, (self.now + (delay_ns if delay_ns > 0 else 0), self._order, action, arguments))
 
     def note(self, text: str, node: str = "") -> None:
-        """One line of the history; the digest covers all of them."""
+        """Add one line to the history; the digest covers all of them."""
         self._digest.update(f"{self.now} {node} {text}\n".encode())
         self.events.append(TimelineEvent(self.now, node, text))
 
@@ -189,7 +189,7 @@ class Cluster:
             self._leases_are_true()
 
     def look(self) -> None:
-        """Every checker, after every step, at whoever did something in it."""
+        """Run every checker after every step, on the node that acted in it."""
         touched, self._touched = self._touched, []
         for name in touched:
             station = self.stations[name]
@@ -197,7 +197,7 @@ class Cluster:
                 self.checkers.look(name, station.lives, station.life)
 
     def _leases_are_true(self) -> None:
-        """Whoever would answer a read by its lease now must know of every entry that anybody committed (dissertation §6.4)."""
+        """A node that would answer a read by its lease now must know every committed entry (dissertation §6.4)."""
         if len(self.truth) == self._leases_seen:
             return
         self._leases_seen = len(self.truth)
@@ -212,7 +212,7 @@ class Cluster:
     # -- nodes ----------------------------------------------------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Begin a node's next life from what its medium holds."""
+        """Start a node's next process from the content of its medium."""
         station = self.stations[name]
         if station.workshop is not None:
             return
@@ -221,7 +221,7 @@ class Cluster:
         self._open(station)
 
     def _open(self, station: Station) -> None:
-        """A process opens its group: at its start, and again when the group's files were mended."""
+        """A process opens its group: at its start, and again after the group's files were repaired."""
         name, workshop = station.name, station.workshop
         assert station.life is None and workshop is not None
         station.lives += 1
@@ -251,8 +251,8 @@ class Cluster:
         self.after(SECOND, self.start, station.name)
 
     def _failed(self, station: Station, error: Exception) -> None:
-        """The group cannot be opened, or read. Where its medium was damaged it is mended from peers; else the process ends: a sync failed
-        (code 73) or the disk is full (74), and its supervisor starts it again."""
+        """The group cannot be opened or read. If its medium was damaged, it is repaired from peers. Otherwise the process ends, because a
+        sync failed (code 73) or the disk is full (74), and its supervisor restarts it."""
         medium, workshop = station.medium, station.workshop
         assert workshop is not None and station.life is None
         self.note(f"failed: {error}", station.name)
@@ -276,11 +276,11 @@ class Cluster:
         self.after(SECOND, self.start, station.name)
 
     def _others(self, station: Station, source: str = "") -> list[str]:
-        """Whom a node asks for bytes: the founders, whom its log named last, and who told it to ask."""
+        """The nodes that a node asks for bytes: the founders, the members last named in its log, and the node that told it to ask."""
         return sorted({*self.settings.names, *station.members, source} - {station.name, ""})
 
     def _install(self, station: Station, source: str, floor_pos: int) -> None:
-        """The log here ends before that of `source` begins: it is brought whole."""
+        """The log here ends before that of `source` begins, so it is installed as a whole."""
         workshop = station.workshop
         assert workshop is not None and station.life is None
         self.note(f"left behind: the log is fetched, first from {source}", station.name)
@@ -301,7 +301,7 @@ class Cluster:
         self._work_soon(station)
 
     def _end(self, station: Station, *, power: bool) -> None:
-        """The process ends, whatever it was at."""
+        """The process ends, whatever it was doing."""
         if station.life is not None:
             self._bury(station)
         station.workshop = None
@@ -309,14 +309,14 @@ class Cluster:
         station.medium.crash(self.chance if power else None)
 
     def _work_soon(self, station: Station) -> None:
-        """The process's shipping thread has something to do."""
+        """The process's shipping thread has work."""
         workshop = station.workshop
         if workshop is not None and not workshop.turning and self.now >= station.paused_until:
             workshop.turning = True
             self.after(int(self.chance.random() * PASS_NS), self._work, station, workshop)
 
     def _work(self, station: Station, workshop: Workshop) -> None:
-        """What a node's shipping thread does with what has come in."""
+        """Run a node's shipping thread on what has arrived."""
         workshop.turning = False
         if station.workshop is not workshop or self.now < station.paused_until:
             return
@@ -351,8 +351,8 @@ class Cluster:
             self.after(delay, self._work_soon, station)
 
     def crash(self, name: str, *, power: bool) -> None:
-        """End a life: with `power` unsynced pages are lost as chance has it, without it (SIGKILL) the cache survives. Once everything has
-        healed nothing breaks any more."""
+        """End a process: with `power` a random subset of unsynced pages is lost, without it (SIGKILL) the cache survives. After the end of
+        faults nothing crashes any more."""
         station = self.stations[name]
         if station.workshop is None or self.healed:
             return
@@ -362,7 +362,7 @@ class Cluster:
         self._end(station, power=power)
 
     def _bury(self, station: Station) -> None:
-        """The process is gone, and with it every connection."""
+        """The process is gone, and all its connections with it."""
         life, station.life = station.life, None
         assert life is not None
         station.members = frozenset(life.replica.members.nodes)
@@ -373,7 +373,7 @@ class Cluster:
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
 
     def pause(self, name: str, duration_ns: int) -> None:
-        """The process stands still; packets wait for it."""
+        """Pause the process; packets wait for it."""
         if self.healed:
             return
         station = self.stations[name]
@@ -383,13 +383,13 @@ class Cluster:
         self.after(duration_ns, self._work_soon, station)
 
     def set_clock(self, name: str, ppm: int) -> None:
-        """The monotonic clock of a node runs so much faster, or slower, from now on; what it waits for is reckoned anew."""
+        """Set the rate of a node's monotonic clock; its timers are recalculated."""
         station = self.stations[name]
         station.clock.set_rate(self.now, ppm)
         self._turn_soon(station)
 
     def slow_down(self, names: tuple[str, ...], sync_ns: tuple[int, int]) -> int:
-        """Syncs of these nodes take so long, from and to, until the number that is returned is given to `speed_up`."""
+        """Syncs of these nodes take this long (from, to), until the returned number is passed to `speed_up`."""
         self._order += 1
         self._slow[self._order] = names, sync_ns
         return self._order
@@ -398,7 +398,7 @@ class Cluster:
         self._slow.pop(number, None)
 
     def _sync_ns(self, name: str) -> tuple[int, int]:
-        """The slowest of what is under way for a node."""
+        """The slowest of the current slowdowns of a node."""
         if not self._slow:
             return SYNC_NS
         return max((times for names, times in self._slow.values() if name in names), key=lambda times: times[1], default=SYNC_NS)
@@ -421,7 +421,7 @@ class Cluster:
                 self._turn_soon(station)
 
     def _synced(self, station: Station, life: Life, ticket: SyncTicket, early: OSError | bool | None) -> None:
-        """The end of an fdatasync: `early` is its outcome when it took effect at its beginning, True when it takes effect now."""
+        """The end of an fdatasync: `early` is its outcome if it took effect at its start, True if it takes effect now."""
         if station.life is not life:
             return
         try:
@@ -436,10 +436,10 @@ class Cluster:
         self._turn_soon(station)
 
     def _turn_soon(self, station: Station) -> None:
-        """Something has come in. A node that stands still takes it when it goes on."""
+        """Something has arrived. A paused node takes it when it is resumed."""
         if not station.turning and self.now >= station.paused_until:
             station.turning = True
-            # An engine is at something else: whatever arrives meanwhile is taken together.
+            # The engine is busy: everything that arrives in the meantime is taken together.
             self.after(int(self.chance.random() * PASS_NS) + self.starving.wait_ns(station.name), self._turn, station)
 
     def _timer(self, station: Station, at: int) -> None:
@@ -458,7 +458,7 @@ class Cluster:
             self.after(at - self.now, self._timer, station, at)
 
     def _turn(self, station: Station) -> None:
-        """What a node's engine does with what has come in."""
+        """Run a node's engine on what has arrived."""
         station.turning = False
         life = station.life
         if life is None or self.now < station.paused_until:
@@ -515,7 +515,7 @@ class Cluster:
         self._set_timer(station)
 
     def _send(self, name: str, packets: Iterable[tuple[str, PeerPacket]]) -> None:
-        # The bytes are taken now: later the map they lie in may say something else.
+        # Copy the bytes now: their map may change later.
         taken = [(to, PeerPacket(packet.header, bytes(packet.payload))) for to, packet in packets]
         self.starving.hand(name, "send", taken, self._leave, name)
 
@@ -527,7 +527,7 @@ class Cluster:
                 self.after(delay, self._deliver, name, incarnation, to, sent)
 
     def _duty(self, station: Station, life: Life, duty: Duty) -> None:
-        """A file is written beside the turns."""
+        """A file is written outside the turns."""
         if station.life is not life:
             return
         try:
@@ -541,12 +541,12 @@ class Cluster:
             life.keeper.busy = False
 
     def _killed(self, station: Station) -> None:
-        """The process ended between two lines of its own code; the power may have gone with it."""
+        """The process ended in the middle of its own code, possibly by a power cut."""
         self.crash(station.name, power=self.chance.random() < 0.5)
         self.after(self.chance.randrange(20 * MS, SECOND), self.start, station.name)
 
     def _fenced(self, station: Station, fenced: Fenced | LogFenced) -> None:
-        """The process ends itself. Only a failed sync may be the reason: anything else is a proven divergence."""
+        """The process ends itself. Only a failed sync may be the reason; anything else is a proven divergence."""
         self.note(f"fenced: {fenced}", station.name)
         self.coverage["fenced"] += 1
         if not station.medium.sync_failed:
@@ -555,7 +555,7 @@ class Cluster:
         self.after(SECOND, self.start, station.name)
 
     def _unreadable(self, station: Station, failure: Exception) -> None:
-        """What lay safely in the log cannot be read: the group is closed, and the process mends it."""
+        """Durable entries of the log cannot be read: the group is closed, and the process repairs it."""
         self.note(f"unreadable: {failure}", station.name)
         self.coverage["unreadable"] += 1
         if not station.medium.harmed:
@@ -567,8 +567,8 @@ class Cluster:
     # -- clients --------------------------------------------------------------------------------------------------------------------
 
     def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int:
-        """Put a call, made for the token it is given, to a node; the token. `answered` is called once, unless the call is given up: with
-        an answer, or with None when the connection broke."""
+        """Send a call, which is made for the given token, to a node; returns the token. `answered` is called once, unless the call is given
+        up: with an answer, or with None if the connection broke."""
         self._token += 1
         token = self._token
         self._waiting[token] = (answered, None)
@@ -576,7 +576,7 @@ class Cluster:
         return token
 
     def give_up(self, token: int) -> None:
-        """Nobody waits for this call any more; what it asks for may still be done."""
+        """Stop waiting for this call; its request may still be carried out."""
         self._waiting.pop(token, None)
 
     def _arrive(self, node: str, token: int, call: Call) -> None:
@@ -586,19 +586,19 @@ class Cluster:
         if waiting is None:
             return
         if life is None:
-            # Nobody listens there: the connection is refused.
+            # No process listens there: the connection is refused.
             self.after(self.chance.randrange(*CALL_NS), self._answer, token, None)
             return
         self._waiting[token] = (waiting[0], life)
         if isinstance(call, Receive):
-            # A server reckons a caller's deadline by its own clock.
+            # A server converts a caller's deadline to its own clock.
             call = replace(call, deadline_ns=station.clock.at(call.deadline_ns))
         life.calls.append(call)
         if not (life.syncing and life.hold_calls):
             self._turn_soon(station)
 
     def _done(self, node: str, done: Done) -> None:
-        """An answer leaves the cluster: from now on it must hold, whether it reaches anybody or not."""
+        """An answer leaves the cluster: from now on it must hold, whether a client receives it or not."""
         outcome = done.outcome
         if isinstance(outcome, Produced | FrameProduced):
             life = self.stations[node].life
@@ -620,7 +620,7 @@ class Cluster:
             waiting[0](outcome)
 
     def _reconcile(self) -> None:
-        """The controller's wishes reach whoever leads, and nodes that reach each other know with which directories."""
+        """The controller's requests reach the leader, and connected nodes learn each other's directories."""
         self._greet()
         for station in self.stations.values():
             life = station.life
@@ -636,25 +636,25 @@ class Cluster:
     # What the way to the metadata quorum needs
 
     def awake(self) -> list[str]:
-        """The nodes whose process runs and does not stand still."""
+        """The nodes whose process runs and is not paused."""
         return [name for name, station in self.stations.items() if station.workshop is not None and self.now >= station.paused_until]
 
     def tell(self, node: str, appointment: Appointment) -> None:
-        """The node's process hears it, if its group is open."""
+        """The node's process receives it, if its group is open."""
         station = self.stations[node]
         if station.life is not None:
             station.life.calls.append(Appointed(appointment))
             self._turn_soon(station)
 
     def agreed(self, appointment: Appointment) -> None:
-        """The metadata quorum has agreed on it."""
+        """The metadata quorum has decided it."""
         self.coverage["appointments"] += 1
         members = self.members()
         if members is not None and members.rule is Rule.IN_SYNC and appointment.generation == members.since and not appointment.forced:
             self.checkers.appointed()
 
     def _greet(self) -> None:
-        """Every pair of nodes that is connected; who sees another directory than it knows tells its group."""
+        """Every connected pair of nodes greets; a node that sees another directory than it knows tells its group."""
         there = [station for station in self.stations.values() if station.workshop is not None and self.now >= station.paused_until]
         for station in there:
             known = station.acquaintance
@@ -679,7 +679,7 @@ class Cluster:
         ]
 
     def trim(self, files: int, patience_ms: int = 0) -> None:
-        """Whoever leads records that the log begins up to so many files later, if nothing needs them; members that were silent for
+        """The leader records that the log begins up to `files` files later, if they are not needed. Members that were silent for
         `patience_ms` are not waited for (0: all are)."""
         for station, life in self._leader_lives():
             if not life.group.leader.serving:
@@ -692,7 +692,7 @@ class Cluster:
                 self._turn_soon(station)
 
     def transfer(self, to: str) -> None:
-        """Whoever leads is asked to let another node lead."""
+        """Ask the leader to transfer leadership to another node."""
         for station, life in self._leader_lives():
             if station.name == to:
                 continue
@@ -702,7 +702,7 @@ class Cluster:
             self._turn_soon(station)
 
     def join(self) -> str:
-        """A node that was never here starts with an empty directory; its name."""
+        """A new node starts with an empty directory; returns its name."""
         name = f"j{len(self.names) - len(self.settings.names) + 1}"
         station = self.stations[name] = Station(name, Medium(name, self.settings, self.bug, founder=False))
         self.names.append(name)
@@ -711,12 +711,12 @@ class Cluster:
         return name
 
     def members(self) -> Members | None:
-        """Of the group, as its newest leader has them; None without one."""
+        """The group's members according to its newest leader; None without one."""
         led = [(life.term, life) for station in self.stations.values() if (life := station.life) is not None and life.role is Role.LEADER]
         return max(led, key=lambda pair: pair[0])[1].replica.members if led else None
 
     def change_members(self, kind: MembersKind, node: str, *, observer: bool = False) -> None:
-        """Whoever leads is asked to change the members by one. No operator takes a voter away while another one's directory is lost."""
+        """Ask the leader to change the members by one. No operator removes a voter while another one's directory is lost."""
         if kind in ("demote", "remove") and not self._all_count():
             self.note(f"no {kind} of {node} while a directory is lost")
             return
@@ -728,7 +728,7 @@ class Cluster:
             self._turn_soon(station)
 
     def led(self) -> tuple[str, Members] | None:
-        """The newest leader that runs, and the members that it knows to be committed."""
+        """The newest running leader, and the members that it knows to be committed."""
         found = max(self._leader_lives(), key=lambda found: found[1].term, default=None)
         if found is None:
             return None
@@ -736,21 +736,21 @@ class Cluster:
         return station.name, life.replica.core.configurations.at(life.commit_index)
 
     def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """As an operator does who waits for the answer; 0 while he must not (`change_members`)."""
+        """As `change_members`, for an operator that waits for the answer; 0 while the change is not allowed."""
         if kind == "remove" and not self._all_count():
             return 0
         incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
         return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation), answered)
 
     def operate(self, source: str, target: str, chance: random.Random) -> None:
-        """An operator begins to ask for a removal, or for a move to `target`."""
+        """An operator starts to ask for a removal, or for a move to `target`."""
         operator = Operator(self, source, target, chance)
         self.operators.append(operator)
         self.note(f"an operator wants {operator}")
         self.coverage["moves" if target else "removals"] += 1
 
     def change_rule(self) -> Rule | None:
-        """Whoever leads is asked for the rule that the group does not have; which one that is, None without a leader."""
+        """Ask the leader to change to the other rule; returns that rule, None without a leader."""
         members = self.members()
         if members is None or self.healed:
             return None
@@ -763,8 +763,8 @@ class Cluster:
         return goal
 
     def wipe(self, name: str) -> bool:
-        """A node loses its directory, and goes on with another one when it is started. Only where the group must survive it: all members
-        are there and agree about who they are, and no other directory is lost. Returns whether it was so."""
+        """A node loses its directory, and gets a new one when it is started. Only if the group must survive it: all members are up and
+        agree on their identities, and no other directory is lost. Returns whether it was done."""
         station = self.stations[name]
         if self.healed or not self._can_spare(name):
             self.note("the directory cannot be spared", name)
@@ -791,7 +791,7 @@ class Cluster:
         return name in members.nodes and not any(isinstance(call, ChangeMembers) for call in asked)
 
     def _left_without(self, name: str, members: Members) -> bool:
-        """Whether the group can go on without what this node holds. Between two rules it needs every voter."""
+        """Whether the group can continue without this node's data. Between two rules it needs every voter."""
         if members.rule is not Rule.IN_SYNC:
             return name not in members.voters or (members.rule is Rule.MAJORITY and len(members.voters) > 2)
         known = self.controller.appointment
@@ -799,7 +799,7 @@ class Cluster:
         return in_sync != {name}
 
     def _all_count(self) -> bool:
-        """Whether each member has the directory that the group goes by, and none is on its way back."""
+        """Whether each member has the directory that the group knows, and none is still returning."""
         members = self.members()
         if members is None or members.returning:
             return False
@@ -810,14 +810,14 @@ class Cluster:
         )
 
     def _verify_all(self, station: Station) -> None:
-        """An operator has a replica verified as a whole: nothing finds rot in what nobody reads."""
+        """An operator requests a full verification of a replica, because rot in unread bytes is not found otherwise."""
         if station.workshop is not None:
             self._end(station, power=False)
         station.workshop = Workshop(station.medium)
         self._failed(station, LogDamaged("every byte is to be verified"))
 
     def _in_force(self) -> list[Life | None]:
-        """The lives of the members, None for one that does not run; nobody without a leader."""
+        """The processes of the members, None for one that does not run; empty without a leader."""
         members = self.members()
         return [] if members is None else [self.stations[node].life for node in members.nodes]
 
@@ -826,13 +826,13 @@ class Cluster:
 
 
 def _told(members: GroupMembers) -> str:
-    """For people."""
+    """A text form of the members."""
     learners = f", learners {', '.join(sorted(members.learners))}" if members.learners else ""
     return f"voters {', '.join(members.voters)}{learners}"
 
 
 def run_ticket(ticket: SyncTicket) -> OSError | None:
-    """Do the sync; its error is a value here, as it is for the engine."""
+    """Run the sync, and return its error as a value, as the engine gets it."""
     try:
         ticket.run()
     except OSError as error:

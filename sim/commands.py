@@ -1,6 +1,6 @@
-"""The `ledgermq sim` command: a cluster on virtual time from a seed, and the verdict of its checkers.
+"""The `ledgermq sim` command: runs a cluster on virtual time from a seed, and prints the verdict of its checkers.
 
-stdout is a pure function of the arguments, the files they name and the code: no time, no path, no process id.
+stdout is a function of the arguments, the files they name and the code: it contains no time, no path and no process id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SeedRange(click.ParamType[range]):
 
 
 class FaultList(click.ParamType[tuple[str, ...]]):
-    """Kinds of faults, joined by commas."""
+    """Kinds of faults, separated by commas."""
 
     name = "a,b"
 
@@ -58,7 +58,7 @@ class FaultList(click.ParamType[tuple[str, ...]]):
 
 
 class HaWords(click.ParamType[HaRules]):
-    """What the master of an HA group holds itself to, joined by commas."""
+    """The rules of an HA group's master, separated by commas."""
 
     name = "a,b"
 
@@ -72,14 +72,14 @@ class HaWords(click.ParamType[HaRules]):
             if name == "min" and number.isdigit() and 1 <= int(number) <= NODES_MAX:
                 least = int(number)
             elif word not in ("async", "in-sync", "push", "pull"):
-                self.fail(f"{word!r} says nothing of an HA group; known: async, in-sync, push, pull, min=N (1 to {NODES_MAX})", param, ctx)
+                self.fail(f"{word!r} is not an HA setting; known: async, in-sync, push, pull, min=N (1 to {NODES_MAX})", param, ctx)
         if "async" in words and ("in-sync" in words or least > 1):
-            self.fail("async waits for nobody; leave in-sync and min=N out", param, ctx)
+            self.fail("async waits for no replica; omit in-sync and min=N", param, ctx)
         return replace(HA, ack_async="async" in words, minimum=least, pull="pull" in words)
 
 
 class UnusableFile(click.ClickException):
-    """A configuration or plan that cannot be used: a usage error."""
+    """A configuration or plan that cannot be used; a usage error."""
 
     exit_code = ExitCode.USAGE
 
@@ -89,18 +89,18 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @click.command()
 @click.option("--seed", type=click.IntRange(0), help="One seed; 1 by default.")
-@click.option("--seeds", type=SeedRange(), help="Several seeds; stops at the first that fails.")
-@click.option("--steps", type=click.IntRange(1), help=f"Events before everything heals.  [default: {DEFAULT_STEPS}]")
+@click.option("--seeds", type=SeedRange(), help="Run several seeds; stop at the first that fails.")
+@click.option("--steps", type=click.IntRange(1), help=f"Events before faults end.  [default: {DEFAULT_STEPS}]")
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Number of nodes.  [default: 3]")
-@click.option("--faults", type=FaultList(), help=f"Only these: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]")
+@click.option("--faults", type=FaultList(), help=f"Only these faults: {', '.join(KNOWN)}.  [default: {', '.join(FAULTS)}]")
 @click.option("--ha", type=HaWords(), help="An HA group: async or in-sync, push or pull, min=N; for instance in-sync,pull,min=2.")
 @click.option("--policy", type=click.Choice([p.value for p in FlushPolicy]), help="Flush policy.  [default: durable]")
 @click.option("--config", "config_file", type=_FILE, help="Nodes, timing, flush policy and file sizes of this node configuration.")
-@click.option("--group", help="The broker group of --config; the first by default.")
-@click.option("--plan", "plan_file", type=_FILE, help="Replay a run that --shrink --save wrote, exactly.")
-@click.option("--shrink", "shrinks", is_flag=True, help="Look for a shorter run that breaks the same invariant.")
-@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the failing (or the shorter) run here.")
-@click.option("--bug", type=click.Choice([b.value for b in Bug]), default="none", help="Break one rule of the product, to see it found.")
+@click.option("--group", help="The broker group of --config.  [default: the first]")
+@click.option("--plan", "plan_file", type=_FILE, help="Replay a run written by --shrink --save.")
+@click.option("--shrink", "shrinks", is_flag=True, help="Search for a shorter run that breaks the same invariant.")
+@click.option("--save", type=click.Path(path_type=Path, dir_okay=False), help="Write the failing (or shortened) run to this file.")
+@click.option("--bug", type=click.Choice([b.value for b in Bug]), default="none", help="Break one rule of the product, to test checkers.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def sim(
     seed: int | None,
@@ -118,7 +118,7 @@ def sim(
     bug: str,
     as_json: bool,
 ) -> None:
-    """Run the whole cluster on virtual time, on disks that forget and a network that loses, and check every invariant after every step.
+    """Simulate a whole cluster on virtual time, with faulty disks and networks, and check every invariant after every step.
 
     \b
     Examples:
@@ -129,16 +129,16 @@ def sim(
       ledgermq sim --seed 41 --shrink --save short.json
       ledgermq sim --plan short.json
 
-    Exit status: 0 all invariants held, 1 one was broken.
+    Exit status: 0 all invariants held, 1 an invariant was broken.
     """
     if seed is not None and seeds is not None:
-        raise click.UsageError("give --seed or --seeds, not both; one of them is enough")
+        raise click.UsageError("give only one of --seed and --seeds")
     if plan_file is not None:
         given: dict[str, object] = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--ha": ha}
         given |= {"--policy": policy, "--bug": None if bug == Bug.NONE.value else bug}
         told = [name for name, value in {**given, "--config": config_file}.items() if value is not None]
         if told:
-            raise click.UsageError(f"--plan says everything; {told[0]} goes without it")
+            raise click.UsageError(f"--plan defines the whole run; omit {told[0]}")
         cases = [_load(plan_file)]
         replay = "ledgermq sim --plan FILE"
     else:
@@ -162,7 +162,7 @@ def sim(
 
 
 def _run_all(cases: list[Case]) -> Ran:
-    """Run until one fails; the last that ran."""
+    """Run until one fails; returns the last run."""
     assert cases
     for case in cases:
         try:
@@ -178,17 +178,19 @@ def _load(path: Path) -> Case:
     try:
         return Case.from_json(path.read_text())
     except (OSError, UnicodeDecodeError, PlanError) as error:
-        raise UnusableFile(f"{path} is no run to replay ({error}); make one with: ledgermq sim --seed N --save FILE") from error
+        raise UnusableFile(f"{path} is not a run to replay ({error}); create one with: ledgermq sim --seed N --save FILE") from error
 
 
 def _refuse_pointless(settings: Settings, kinds: tuple[str, ...] | None) -> None:
-    """Faults that could happen to nobody, and a minimum that is never met: a run of them would show nothing."""
+    """Reject faults that cannot occur and a minimum that cannot be met: such a run would show nothing."""
     if settings.rule is not Rule.IN_SYNC and "change-over" not in (kinds or ()):
         for kind in kinds or ():
             if kind in faults_ha.KINDS:
-                raise click.UsageError(f"{kind} happens to HA groups only; add --ha in-sync, or --ha async")
+                raise click.UsageError(f"{kind} applies to HA groups only; add --ha in-sync, or --ha async")
     elif settings.ha.minimum > len(settings.names):
-        raise click.UsageError(f"{len(settings.names)} nodes never are {settings.ha.minimum} in sync; give a smaller min=N or more --nodes")
+        raise click.UsageError(
+            f"{len(settings.names)} nodes can never have {settings.ha.minimum} in sync; use a smaller min=N or more nodes"
+        )
 
 
 def _settings(
@@ -201,13 +203,13 @@ def _settings(
         if ha is not None:
             settings = replace(settings, rule=Rule.IN_SYNC, ha=ha)
         if kinds is not None and "trim" in kinds:
-            # Log files so small that some of them can go within a run.
+            # Log files small enough that some of them can be trimmed within a run.
             settings = replace(settings, file_bytes=SMALL_FILE_BYTES)
     else:
         if nodes is not None:
-            raise click.UsageError("the nodes are those of --config; leave --nodes out")
+            raise click.UsageError("the nodes are those of --config; omit --nodes")
         if ha is not None:
-            raise click.UsageError("how the group replicates stands in --config; leave --ha out")
+            raise click.UsageError("--config defines how the group replicates; omit --ha")
         try:
             settings = read(config.read_text(), group)
         except (OSError, UnicodeDecodeError, SettingsError) as error:
@@ -225,7 +227,7 @@ def _replay(
     group: str | None,
     bug: str,
 ) -> str:
-    """The command that runs a seed again, up to its number."""
+    """The command that runs a seed again, up to the failing step."""
     options = {"--steps": steps, "--nodes": nodes, "--faults": None if faults is None else ",".join(faults)}
     more = {"--ha": None if ha is None else _words(ha), "--policy": policy, "--group": group}
     more["--bug"] = None if bug == Bug.NONE.value else bug
@@ -234,7 +236,7 @@ def _replay(
 
 
 def _words(ha: HaRules) -> str:
-    """As `--ha` takes them."""
+    """The value for `--ha`."""
     words = ["async" if ha.ack_async else "in-sync", "pull" if ha.pull else "push"]
     return ",".join(words if ha.minimum == 1 else [*words, f"min={ha.minimum}"])
 
@@ -245,7 +247,7 @@ def _tell(ran: Ran) -> None:
 
 
 def _explain(ran: Ran, tries: int, replay: str) -> None:
-    """One screen: what was broken, the faults that led there, who did what last, and how to see it again."""
+    """Print one screen: the violated invariant, the faults before it, the last actions, and the command to replay it."""
     result, case = ran.result, ran.case
     violation = result.violation
     assert violation is not None
@@ -267,7 +269,7 @@ def _explain(ran: Ran, tries: int, replay: str) -> None:
 
 
 def report(ran: Ran, count: int, as_json: bool) -> None:
-    """The last line in text form, or the JSON object."""
+    """Print the result as text or as the JSON object."""
     result, violation = ran.result, ran.result.violation
     if as_json:
         fields = {

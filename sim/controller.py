@@ -1,10 +1,9 @@
-"""The controller's stand-in: what the cluster is wanted to be, the call that brings it about, and who is master of an HA group.
+"""The controller's stand-in: the wanted configuration of the cluster, the call that applies it, and the master of an HA group.
 
-Here lives what the metadata quorum agrees on (docs/architecture.md, The controller). Topics and consumer groups that a client asked for,
-and where the nodes can be reached, are intent: whatever the log of the group says wins, and any node's reconciler tells a leader that
-lacks something again until it is there. The appointment is decided here alone, by the product's own functions
-(`raft/ha_control.py`), one wish after the other. `appointing.py` brings wishes here and their outcome
-to the nodes.
+This module holds what the metadata quorum decides (docs/architecture.md, The controller). Topics and consumer groups requested by a client,
+and the addresses of the nodes, are intent: the group's log takes precedence, and the reconciler of any node repeats the request to a leader
+that lacks something. Appointments are decided only here, by the product's own functions (`raft/ha_control.py`), one request after the
+other. `appointing.py` transports requests and decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def _topic(name: str, kind: TopicKind) -> TopicConfig:
 
 @dataclass
 class Controller:
-    """Wanted topics by stored name, wanted consumer groups, the nodes' addresses, and every appointment there was, oldest first."""
+    """Wanted topics by stored name, wanted consumer groups, the nodes' addresses, and all appointments, oldest first."""
 
     topics: dict[str, TopicConfig] = field(
         default_factory=lambda: {NORMAL: _topic(NORMAL, TopicKind.NORMAL), FIFO: _topic(FIFO, TopicKind.FIFO)}
@@ -34,21 +33,21 @@ class Controller:
     elects: Callable[[Appointment | None, ElectionRequest], Appointment | str] = elect
     appointments: list[Appointment] = field(default_factory=list)
     refusals: int = 0
-    """Wishes that were not granted."""
+    """The number of refused requests."""
 
     def missing(self, topics: dict[str, TopicConfig], groups: dict[str, GroupConfig], token: int) -> Configure | None:
-        """The call for a leader that has these topics and groups in force; None when nothing is missing."""
+        """The call for a leader that has these topics and groups; None if nothing is missing."""
         lacking = [topic for name, topic in self.topics.items() if topics.get(name) != topic]
         unknown = [group for name, group in self.groups.items() if groups.get(name) != group]
         return Configure(token, tuple(lacking), tuple(unknown)) if lacking or unknown else None
 
     @property
     def appointment(self) -> Appointment | None:
-        """The present one; None before the first election."""
+        """The current appointment; None before the first election."""
         return self.appointments[-1] if self.appointments else None
 
     def decide(self, wish: HaRequest, *, by_force: bool = False) -> Appointment | str:
-        """One wish, applied as the quorum applies its log: the appointment that it leads to, or why there is none, for people."""
+        """Apply one request as the quorum applies its log; returns the resulting appointment, or a text why there is none."""
         known = self.appointment
         decided = alter(known, wish) if isinstance(wish, AlterIsr) else force(known, wish) if by_force else self.elects(known, wish)
         if isinstance(decided, str):
@@ -58,5 +57,5 @@ class Controller:
         return decided
 
     def of_epoch(self, epoch: int) -> Appointment | None:
-        """The last that was agreed on in this epoch: which copies its master has to count."""
+        """The last appointment of this epoch, which says which copies its master has to count."""
         return next((known for known in reversed(self.appointments) if known.epoch == epoch), None)

@@ -1,8 +1,8 @@
-"""What producers of transactions asked for and were told, held against the one log of the run.
+"""The requests and answers of transactional producers, checked against the single log of the run.
 
-Here lives the knowledge of outsiders about transactions. Laws: a message is visible only if somebody asked for its commit, and once; one
-whose commit was confirmed is there, and one whose rollback was confirmed never is; nobody is asked about a transaction more often than
-configured. That nothing stands in a queue twice, or without having been sent, is told by `histories.py`: to it a commit is a send.
+Checked from outside. Laws: a message is visible only if its commit was requested, and only once; a message whose commit was confirmed
+exists, and one whose rollback was confirmed never does; no transaction is checked back more often than configured. `histories.py` reports
+messages that are stored twice or were never sent: to it a commit is a send.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ledgermq.sim.node import RECORD_BODY_AT
 
 @dataclass(slots=True)
 class Decision:
-    """One half message and what became of it, as far as outsiders know."""
+    """One half message and its outcome, as known from outside."""
 
     producer: int
     key: QueueKey
     value: int
     sent: Sent | None = None
-    """Once somebody asked for the commit."""
+    """Set when a commit was requested."""
     told: bool | None = None
-    """Whether it was committed, once that was confirmed."""
+    """Whether it was committed, when that was confirmed."""
     checks: int = 0
 
 
 @dataclass
 class Decisions:
-    """Memory of one run."""
+    """The memory of one run."""
 
     histories: Histories
     checks_max: int
@@ -49,23 +49,23 @@ class Decisions:
         return made
 
     def asked(self, decision: Decision, commit: bool, now: int) -> None:
-        """Somebody asks for this end."""
+        """A client requests this outcome."""
         if commit and decision.sent is None:
             decision.sent = self.histories.sent(decision.producer, decision.key, decision.value, 1, now)
 
     def told(self, decision: Decision, commit: bool, now: int) -> None:
-        """The answer was that it has ended so."""
+        """An answer confirmed this outcome."""
         if decision.told not in (None, commit):
             raise Violation("transaction", f"message {decision.value} was confirmed to be committed, and to be rolled back")
         if decision.told is None:
             decision.told = commit
             self._unsettled.append(decision)
         if commit and decision.sent is not None and decision.sent.returned is None:
-            # Whoever reads from now on sees it.
+            # Every read from now on sees it.
             decision.sent.returned = now
 
     def checked(self, half: UndecidedHalf) -> Decision:
-        """Somebody is asked about a half message."""
+        """A producer is asked about a half message."""
         decision = self.halves[int.from_bytes(half.record[RECORD_BODY_AT : RECORD_BODY_AT + VALUE_BYTES], "big")]
         decision.checks += 1
         if decision.checks > min(half.checks, self.checks_max):
@@ -73,12 +73,12 @@ class Decisions:
         return decision
 
     def settle(self) -> None:
-        """Hold what was confirmed since the last call against the log."""
+        """Check outcomes confirmed since the last call against the log."""
         unsettled, self._unsettled = self._unsettled, []
         self._compare(unsettled, self.histories.log.queues())
 
     def finish(self) -> None:
-        """At the end of a run: everything that was ever confirmed."""
+        """At the end of a run: check every confirmed outcome."""
         self._compare(list(self.halves.values()), self.histories.log.queues())
 
     def _compare(self, decisions: list[Decision], queues: Mapping[QueueKey, I64]) -> None:
@@ -89,10 +89,10 @@ class Decisions:
                 if decision.told is True and not there:
                     raise Violation("transaction", f"message {decision.value} was confirmed to be committed and is not in {key}")
                 if decision.told is False and there:
-                    raise Violation("transaction", f"message {decision.value} was rolled back and stands in {key}")
+                    raise Violation("transaction", f"message {decision.value} was rolled back but is in {key}")
 
     @property
     def confirmed(self) -> tuple[int, int]:
-        """Commits and rollbacks that were confirmed."""
+        """The numbers of confirmed commits and rollbacks."""
         told = [decision.told for decision in self.halves.values()]
         return told.count(True), told.count(False)

@@ -1,7 +1,7 @@
-"""Simulated producers of delayed messages: they send some, for soon or for a moment ago, and take a few of them back.
+"""Simulated producers of delayed messages: they send some for the near future or the recent past, and recall a few of them.
 
-Here lives what such a producer does, and what it believes; what must hold of it is in `timetable.py`. Delayed messages go to a queue like
-any other's, and consumers get them there.
+This module defines such a producer's behaviour and knowledge; `timetable.py` checks the result. Delayed messages go to an ordinary queue,
+where consumers receive them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ledgermq.sim.timetable import Appointment, Timetable
 
 @dataclass(frozen=True, slots=True)
 class Plans:
-    """How busy such a producer is."""
+    """How active such a producer is."""
 
     round_ns: tuple[int, int] = (400 * MS, 900 * MS)
     messages_a_send: tuple[int, int] = (1, 6)
     delay_ms: tuple[int, int] = (-100, 3_000)
     recalls: float = 0.2
-    """Share of the messages that are taken back."""
+    """Share of the messages that are recalled."""
 
 
 class Delayer:
@@ -42,17 +42,17 @@ class Delayer:
         self._node = cluster.names[number % len(cluster.names)]
         self._next_value = number * VALUES_A_PRODUCER
         self._regretted: list[Appointment] = []
-        """To be taken back in the next round."""
+        """Messages to recall in the next round."""
         self._asked: dict[int, int] = {}
-        """Calls without an answer: token → since when."""
+        """Calls without an answer: token → time of the call."""
         self._on = True
 
     def start(self) -> None:
-        """Begin; the first round comes within a period."""
+        """Start; the first round follows within a period."""
         self._cluster.after(self._chance.randrange(self._plans.round_ns[1]), self._round)
 
     def wind_down(self) -> None:
-        """Nothing more is sent or taken back."""
+        """Stop sending and recalling."""
         self._on = False
 
     def _round(self) -> None:
@@ -110,7 +110,7 @@ class Delayer:
             self._take_back(appointment)
 
     def _take_back(self, appointment: Appointment) -> None:
-        assert appointment.place is not None, "only what waits is taken back"
+        assert appointment.place is not None, "only a waiting message is recalled"
         fire_ms, offset = appointment.place
         appointment.asked = True
 

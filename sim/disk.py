@@ -1,16 +1,16 @@
-"""The forgetful disk: the disk port in memory, with what a power cut, a failed sync and a full disk do to it.
+"""The forgetful disk: the disk port in memory, with the effects of power cuts, failed syncs and full disks.
 
-Here lives only the storage medium. Its law: after `power_cut` every byte that was synced is there, and of the bytes that were not, any
-subset of 512-byte sectors survives, chosen by the given source of chance, whether they were written or stored through a map; of the names
-created, renamed or removed in a directory since its last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing:
+This module models only the storage medium. Its law: after `power_cut` every synced byte exists, and of the unsynced bytes any subset of
+512-byte sectors survives, chosen by the given random source, whether they were written or stored through a map. Of the names created,
+renamed or removed in a directory since its last `sync_dir`, some prefix survives. A process crash (`process_crash`) loses nothing, because
 the page cache outlives the process.
 
-A failed sync behaves like Linux: the error is reported once, the pages count as clean afterwards although the medium lacks them, and the
-cache goes on returning them (docs/architecture.md, Durability).
+A failed sync behaves like Linux: the error is reported once, the pages then count as clean although the medium lacks them, and the cache
+continues to return them (docs/architecture.md, Durability).
 
-Media lie as well: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (a write that was acknowledged and is
-nowhere, or elsewhere), `break_page` (EIO until it is written again, except for a checker: `inspected`), `shorten` and `vanish` (files
-damaged by hand while nothing runs).
+Media can also be faulty: `flip` (bit rot), `go_stale` (an old version of a page), `lie_at_next_sync` (an acknowledged write that is lost or
+misplaced), `break_page` (EIO until it is written again, except for a checker: `inspected`), `shorten` and `vanish` (files damaged by hand
+while no process runs).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SECTOR_BYTES = 512
 
 
 class Killed(Exception):
-    """The process that used the disk ended in the middle of what it was doing."""
+    """The process that used the disk ended in the middle of an operation."""
 
 
 class Chance(Protocol):
-    """The part of `random.Random` the disk uses."""
+    """The part of `random.Random` that the disk uses."""
 
     def random(self) -> float: ...
 
@@ -49,7 +49,7 @@ class Inode:
         self.before: dict[int, bytes] = {}
         """page number -> what the medium holds, for pages written since the last sync"""
         self.lost: dict[int, bytes] = {}
-        """page number -> what the medium holds, for pages a failed sync left behind; later syncs skip them"""
+        """page number -> what the medium holds, for pages left behind by a failed sync; later syncs skip them"""
         self.former: dict[int, bytes] = {}
         """page number -> what the medium held before the last sync that changed the page"""
         self.broken: set[int] = set()
@@ -64,9 +64,9 @@ class Inode:
 
     @property
     def pinned(self) -> bool:
-        """Whether anybody looks at the content through a view."""
+        """Whether a view of the content exists."""
         try:
-            # A bytearray that is looked at refuses to change its length.
+            # A bytearray with a view refuses to change its length.
             self.data.append(0)
         except BufferError:
             return True
@@ -84,14 +84,14 @@ class Inode:
 
 @dataclass
 class Directory:
-    """Names of one directory: as processes see them, as the medium has them, and the changes between the two in order."""
+    """Names of one directory: as processes see them, as the medium has them, and the changes between the two, in order."""
 
     names: dict[str, Inode] = field(default_factory=dict)
     durable: dict[str, Inode] = field(default_factory=dict)
     pending: list[dict[str, Inode | None]] = field(default_factory=list)
 
     def change(self, names: dict[str, Inode | None]) -> None:
-        """One atomic change: each name now stands for this inode, or for none."""
+        """One atomic change: each name now refers to this inode, or to none."""
         self.pending.append(names)
         apply_change(self.names, names)
 
@@ -111,14 +111,14 @@ def apply_change(names: dict[str, Inode], change: dict[str, Inode | None]) -> No
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """What the next sync of a file will say and not do."""
+    """Makes the next sync of a file report success without storing everything."""
 
     part: str
     chance: Chance
     misdirected: bool
 
     def tell(self, inode: Inode) -> int:
-        """One page that is being synced stays as the medium has it; its number."""
+        """Leave one page that is being synced as the medium has it; returns its number."""
         pages = sorted(inode.before)
         number = pages[self.chance.randrange(len(pages))]
         if self.misdirected:
@@ -132,7 +132,7 @@ class Lie:
 
 
 class ForgetfulFile:
-    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only pins and counts are imitated."""
+    """One open file; see `ledgermq.storage.disk.DiskFile`. Its map is the content itself: only pins and counts are simulated."""
 
     def __init__(self, disk: ForgetfulDisk, path: str, inode: Inode) -> None:
         self._disk = disk
@@ -160,7 +160,7 @@ class ForgetfulFile:
         self._disk.sync_inode(self._inode, self.path)
 
     def store(self, offset: int, data: Buffer) -> None:
-        """Raises Killed where no block lies behind the map and the disk is full: the kernel would send SIGBUS."""
+        """Raises Killed if the map has no block there and the disk is full: the kernel would send SIGBUS."""
         self._mapped = True
         try:
             self.pwrite(offset, data)
@@ -191,7 +191,7 @@ class ForgetfulFile:
         return True
 
     def forget(self, offset: int, length: int) -> None:
-        """A hint that is not taken: rot is in what is read at once (`ForgetfulDisk.flip`)."""
+        """Ignored: rot is visible immediately (`ForgetfulDisk.flip`)."""
 
     @property
     def mapped_bytes(self) -> int:
@@ -202,7 +202,7 @@ class ForgetfulFile:
         return self.size if self._locked else 0
 
     def close(self) -> None:
-        """Nothing to release but the map: the medium is memory."""
+        """Release the map; the medium is memory."""
         self._locked = False
         self._closed = True
 
@@ -211,7 +211,7 @@ class ForgetfulDisk:
     """A file system in memory; see `ledgermq.storage.disk.Disk`.
 
     `capacity_bytes` limits allocated pages (ENOSPC beyond). `on_sync(path)` is called before a sync takes effect and may raise OSError to
-    make it fail; `trace(path)` after it took effect. `on_access` is called before every access and may raise Killed.
+    make it fail; `trace(path)` is called after it took effect. `on_access` is called before every access and may raise Killed.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None) -> None:
@@ -223,7 +223,7 @@ class ForgetfulDisk:
         self.on_access: Callable[[], None] | None = None
         self.lie: Lie | None = None
         self.lies: list[tuple[str, int]] = []
-        """File and page number of what a sync said it stored, and did not."""
+        """File and page number that a sync reported as stored, but did not store."""
         self.read_errors = 0
         self.any_names = False
         self.forgets_directories = False
@@ -267,7 +267,7 @@ class ForgetfulDisk:
         return sorted(below | set(self._directories[path].names))
 
     def mkdirs(self, path: str) -> None:
-        """Directories are durable at once unless the disk `forgets_directories`."""
+        """Directories are durable immediately, unless the disk `forgets_directories`."""
         self.check_alive()
         while path not in self._directories:
             if self.forgets_directories:
@@ -326,10 +326,10 @@ class ForgetfulDisk:
     # -- what happens to media ----------------------------------------------------------------------------------------------------
 
     def process_crash(self) -> None:
-        """SIGKILL: open files are gone with the process, every byte and name stays in the cache."""
+        """SIGKILL: open files are closed with the process, every byte and name stays in the cache."""
 
     def unsynced_pages(self) -> list[tuple[str, int]]:
-        """Path and page number of everything a power cut could take now, however it was made dirty."""
+        """Path and page number of everything that a power cut could lose now, however it was written."""
         return [
             (f"{path.rstrip('/')}/{name}", number)
             for path, directory in sorted(self._directories.items())
@@ -338,14 +338,14 @@ class ForgetfulDisk:
         ]
 
     def write_back(self, chance: Chance) -> None:
-        """What a kernel does whenever it likes: any of the dirty pages reach the medium as they are at this moment, and count as clean."""
+        """A kernel's background writeback: any of the dirty pages reach the medium with their current content, and count as clean."""
         for inode in self._inodes():
             for number in sorted(inode.before):
                 if chance.random() < 0.5:
                     del inode.before[number]
 
     def power_cut_keeping(self, kept: Set[tuple[str, int]], *, torn: Set[tuple[str, int]] = frozenset()) -> None:
-        """The power cut in which exactly these pages survived, half of each of the `torn` ones, and every name."""
+        """A power cut in which exactly these pages survived, half of each of the `torn` ones, and every name."""
         for path in sorted(self._directories):
             directory = self._directories[path]
             directory.settle(len(directory.pending))
@@ -361,8 +361,8 @@ class ForgetfulDisk:
                 inode.lost.clear()
 
     def power_cut(self, chance: Chance) -> None:
-        """Lose what was not synced: each sector of each unsynced page survives or not; each directory keeps a prefix of its changes or,
-        with `any_names`, any of them; with `forgets_directories` one that was made goes unless its parent was synced."""
+        """Lose unsynced data: each sector of each unsynced page survives or not. Each directory keeps a prefix of its changes or, with
+        `any_names`, any of them. With `forgets_directories`, a new directory is lost unless its parent was synced."""
         for path in [path for path in self._unsynced_directories if path in self._directories and chance.random() < 0.5]:
             for below in [found for found in self._directories if found == path or found.startswith(path + "/")]:
                 del self._directories[below]
@@ -388,7 +388,7 @@ class ForgetfulDisk:
             inode.lost.clear()
 
     def flip(self, path: str, offset: int, mask: int = 1) -> None:
-        """Bit rot: change a byte in cache and on the medium alike."""
+        """Bit rot: change a byte both in the cache and on the medium."""
         inode = self._inode(path)
         inode.data[offset] ^= mask
         for pages in (inode.before, inode.lost):
@@ -399,8 +399,8 @@ class ForgetfulDisk:
                 pages[offset // PAGE_BYTES] = bytes(changed)
 
     def go_stale(self, path: str, chance: Chance, *, below: int | None = None) -> bool:
-        """One page of a file (that ends at or before the offset `below`) reads as before its last change, in cache and on the medium alike;
-        False when none has an older version."""
+        """One page of a file (that ends at or before the offset `below`) returns to its content before its last change, in cache and on the
+        medium; False if no page has an older version."""
         inode = self._inode(path)
         end = len(inode.data) if below is None else below
         clean = (number for number in inode.former if number not in inode.before and number not in inode.lost)
@@ -413,8 +413,8 @@ class ForgetfulDisk:
         return True
 
     def lie_at_next_sync(self, part: str, chance: Chance, *, misdirected: bool) -> None:
-        """The next sync of a file whose path holds `part` says that it stored everything, but one page of it is nowhere; when `misdirected`
-        it has replaced the medium's content of another page of that file. The cache goes on showing what was written."""
+        """The next sync of a file whose path contains `part` reports success, but one page is not stored; with `misdirected` it has
+        overwritten another page of that file on the medium. The cache still shows what was written."""
         self.lie = Lie(part, chance, misdirected)
 
     def break_page(self, path: str, offset: int) -> None:
@@ -422,7 +422,7 @@ class ForgetfulDisk:
         self._inode(path).broken.add(offset // PAGE_BYTES)
 
     def shorten(self, path: str, size: int) -> None:
-        """A file loses its end, as by a careless hand while nothing runs."""
+        """A file loses its end, as if truncated by hand while no process runs."""
         directory, name = self._parent(path)
         inode = self._inode(path)
         shorter = Inode(min(size, len(inode.data)), inode.allocated is None)
@@ -430,20 +430,20 @@ class ForgetfulDisk:
         directory.names[name] = directory.durable[name] = shorter
 
     def vanish(self, path: str) -> None:
-        """A file is gone, in cache and on the medium, as by a careless hand while nothing runs."""
+        """A file disappears from cache and medium, as if removed by hand while no process runs."""
         directory, name = self._parent(path)
         self._inode(path)
         del directory.names[name]
         directory.durable.pop(name, None)
 
     def mend(self) -> None:
-        """The medium lies no more, and every page can be read; what is damaged stays damaged."""
+        """The medium is correct again, and every page can be read; existing damage stays."""
         self.lie = None
         for inode in self._inodes():
             inode.broken.clear()
 
     def on_medium(self, path: str, offset: int, length: int) -> bytes | None:
-        """What a power cut in which nothing unsynced survived would leave there; None when the file's name is not durable."""
+        """The bytes that a power cut would leave there if nothing unsynced survived; None if the file's name is not durable."""
         directory, name = self._parent(path)
         inode = directory.durable.get(name)
         if inode is None:
@@ -469,11 +469,11 @@ class ForgetfulDisk:
             self.on_access()
 
     def detach(self) -> None:
-        """From now on every access fails: what a crashed node's leftover objects must see."""
+        """From now on every access fails, as leftover objects of a crashed node must experience."""
         self._generation_open = False
 
     def successor(self) -> ForgetfulDisk:
-        """The same medium for the node's next life; this object is detached."""
+        """The same medium for the node's next process; this object is detached."""
         fresh = ForgetfulDisk(capacity_bytes=self.capacity_bytes)
         fresh.take_over(self)
         return fresh
@@ -489,7 +489,7 @@ class ForgetfulDisk:
 
     @contextmanager
     def inspected(self) -> Iterator[None]:
-        """A checker reads: broken pages show their content. Only the node's own reads of them fail."""
+        """Context for a checker's reads: broken pages show their content. Only the node's own reads of them fail."""
         self._inspected = True
         try:
             yield
@@ -521,7 +521,7 @@ class ForgetfulDisk:
             self.trace(path)
 
     def charge(self, inode: Inode, offset: int, length: int, path: str) -> None:
-        """Account for pages of a sparse file that get their first bytes."""
+        """Account for pages of a sparse file that receive their first bytes."""
         if inode.allocated is None:
             return
         fresh = [number for number in inode.pages(offset, length) if number not in inode.allocated]
@@ -534,7 +534,7 @@ class ForgetfulDisk:
         self.used_bytes += size
 
     def _restore(self, inode: Inode, number: int, old: bytes, keep: Chance | None) -> None:
-        """Put the medium's content back, sector by sector; with `keep`, some sectors of the new content survive."""
+        """Restore the medium's content, sector by sector; with `keep`, some sectors of the new content survive."""
         for sector in range(0, len(old), SECTOR_BYTES):
             if keep is not None and keep.random() < 0.5:
                 continue

@@ -1,9 +1,9 @@
 """Faults: what can go wrong, drawn from a seed into a plan, and carried out on a world.
 
-Here lives the choice: which kinds there are, which of them a run draws from by default, and how a seed becomes a plan. The kinds are in
-`faults_process.py`, `faults_network.py`, `faults_disk.py`, `faults_media.py`, `faults_group.py` and `faults_ha.py`. A plan is drawn whole
-before the run begins, from a source of chance of its own, so that dropping one of its events changes no other. What a kind needs to know of
-the moment (who leads) it asks when it is carried out; what it needs of chance it draws from its own `salt`.
+This module chooses: which kinds exist, from which of them a run draws by default, and how a seed becomes a plan. The kinds are in
+`faults_process.py`, `faults_network.py`, `faults_disk.py`, `faults_media.py`, `faults_group.py` and `faults_ha.py`. A plan is drawn
+completely before the run begins, from its own random source, so that removing an event changes no other. A kind asks for the current state
+(such as the leader) when it is carried out; its random choices come from its own `salt`.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ledgermq.sim.world import World
 
 GAP_NS = 20 * MS
 PACES_NS = (600 * MS, 1500 * MS, 4000 * MS)
-"""The longest gap between two faults of a run: some runs are never left alone, others get far in between."""
+"""The longest gap between two faults of a run: in some runs faults follow each other closely, in others they are far apart."""
 FAULTS_A_RUN = 4
 STEP_NS = 20 * MS
-"""A plan is drawn for so much virtual time per step: more than a step takes at any load, so that faults go on until everything heals."""
+"""A plan covers this much virtual time per step: more than a step takes at any load, so that faults occur until the end of faults."""
 
 KNOWN: dict[str, Kind] = (
     faults_process.KINDS | faults_network.KINDS | faults_disk.KINDS | faults_media.KINDS | faults_group.KINDS | faults_ha.KINDS
 )
 _ALONE = frozenset({"kill-inside", "crash-loop", "full-disk", "late-answers", "cut-after-truncation", "clock-drift", "starved"})
 BY_NAME = _ALONE | faults_group.KINDS.keys() | faults_media.KINDS.keys() | faults_ha.BY_NAME
-"""Drawn only when they are named."""
+"""Drawn only if they are named."""
 FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME | faults_ha.KINDS.keys()}
 HA_FAULTS: dict[str, Kind] = {name: kind for name, kind in KNOWN.items() if name not in BY_NAME}
-"""What the runs of HA groups draw from."""
+"""The kinds that runs of HA groups draw from."""
 
 
 def drawn_from(settings: Settings) -> tuple[str, ...]:
-    """The kinds of a run that names none. Of an HA group half the draws are of the kinds that are about such groups."""
+    """The kinds for a run that names none. For an HA group, half of the draws are from the kinds for such groups."""
     if settings.rule is Rule.MAJORITY:
         return tuple(FAULTS)
     own = [name for name in HA_FAULTS if name in faults_ha.KINDS]
@@ -47,9 +47,9 @@ def drawn_from(settings: Settings) -> tuple[str, ...]:
 
 
 def draw(seed: int, names: Sequence[str], steps: int, kinds: Sequence[str] | None = None) -> Plan:
-    """The plan of a seed: a few kinds, each more or less likely, one fault after another at random distances.
+    """The plan of a seed: a few kinds with different probabilities, and faults at random distances.
 
-    A run is devoted to few kinds so that many seeds see rare combinations often.
+    A run uses few kinds so that rare combinations occur often over many seeds.
     """
     chance = random.Random(f"faults {seed}")
     known = tuple(FAULTS) if kinds is None else tuple(kinds)
@@ -67,7 +67,7 @@ def draw(seed: int, names: Sequence[str], steps: int, kinds: Sequence[str] | Non
 
 
 def carry_out(world: World, event: FaultEvent) -> None:
-    """Let one fault happen now. Raises PlanError when there is no such kind, node or parameter."""
+    """Carry out one fault now. Raises PlanError for an unknown kind, node or parameter."""
     kind = KNOWN.get(event.kind)
     if kind is None:
         raise PlanError(f"there is no fault {event.kind!r}; known: {', '.join(KNOWN)}")
@@ -77,7 +77,7 @@ def carry_out(world: World, event: FaultEvent) -> None:
 
 
 def acting(plan: Plan) -> Callable[[World], None]:
-    """What `World.run` takes: every event of the plan set up; none is carried out any more once everything heals."""
+    """The argument of `World.run`: schedules every event of the plan; none is carried out after the end of faults."""
 
     def act(world: World, event: FaultEvent) -> None:
         if not world.healed:
@@ -91,7 +91,7 @@ def acting(plan: Plan) -> Callable[[World], None]:
 
 
 def schedule(kinds: Sequence[str] | None = None, steps: int = 2000) -> Callable[[World], None]:
-    """What `World.run` takes: the plan of the world's own seed."""
+    """The argument of `World.run` for the plan of the world's own seed."""
 
     def begin(world: World) -> None:
         acting(draw(world.seed, world.names, steps, drawn_from(world.settings) if kinds is None else kinds))(world)

@@ -1,6 +1,6 @@
 """Faults of disks: slow, full, failing, and lying ones (rows 13, 14, 18–20, 22–27).
 
-Here lives which disk is harmed when and where. What a harmed disk does is in `disk.py`.
+This module chooses which disk is harmed, when and where; `disk.py` defines the effects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ledgermq.sim.world import World
 
 
 def slow(world: World, event: FaultEvent) -> None:
-    """The syncs of one node, or of all, take up to so long."""
+    """The syncs of one node, or of all, take up to this long."""
     name = target(world, event) if "node" in event.params else None
     if name is None and "node" in event.params:
         return

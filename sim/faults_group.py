@@ -1,6 +1,7 @@
-"""What a group does beside faults and survives them: changes of members, lost directories, transfers, trims (rows 33, 34, 37, 40).
+"""Operations that a group must survive besides faults: changes of members, lost directories, transfers, trims (rows 33, 34, 37, 40).
 
-Here lives which of it is asked for when. Whether it is granted is the product's affair; whether a directory can be spared is the world's.
+This module chooses which of them is requested when. The product decides whether it is granted; the world decides whether a directory may be
+lost.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ledgermq.sim.world import World
 
 LOOK_NS = MS // 2
 LOOKS = 600
-"""How often, and how many times, a handover that was asked for is looked at. Each look is a step of the run."""
+"""How often, and how many times, a requested transfer is checked. Each check is a step of the run."""
 JOINERS_MAX = 2
-"""So many nodes join in a run."""
+"""At most this many nodes join in a run."""
 ASKED = 4
-"""A promotion is asked for so often: a learner has to catch up first."""
+"""Interval at which a promotion is requested, because a learner has to catch up first."""
 VOTERS_LEAST = 2
 ENDS = ("observer", "kill", "voter")
-"""What becomes of an observer."""
+"""How an observer ends."""
 SILENT_MS = 200
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
@@ -41,7 +42,7 @@ def transfer(world: World, event: FaultEvent) -> None:
 
 
 def transfer_and_cut(world: World, event: FaultEvent) -> None:
-    """The leader is cut off right after it told another to take over: it hears nothing of what that one commits."""
+    """The leader is partitioned right after it told another node to take over: it does not learn what the new leader commits."""
     name = target(world, event)
     if name is not None:
         world.transfer(name)
@@ -61,7 +62,7 @@ def _cut_when_told(world: World, event: FaultEvent, looks: int) -> None:
 
 
 def change(world: World, event: FaultEvent) -> None:
-    """One of the nodes to which the change can be made now, the leader among them."""
+    """Change one of the nodes for which the change is possible now, including the leader."""
     kind = next((known for known in CHANGES if known == event.text("change")), None)
     if kind is None:
         raise PlanError(f"members cannot be changed by {event.text('change')!r}; known: {', '.join(CHANGES)}")
@@ -85,7 +86,7 @@ def wipe(world: World, event: FaultEvent) -> None:
 
 
 def join(world: World, event: FaultEvent) -> None:
-    """A node begins with nothing, becomes a learner, and a voter when it has caught up."""
+    """A node starts with an empty directory, becomes a learner, and a voter when it has caught up."""
     if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
         return
     name, pace = world.join(), event.number("for_ns")
@@ -95,7 +96,7 @@ def join(world: World, event: FaultEvent) -> None:
 
 
 def _ask(world: World, kind: MembersKind, name: str, *, observer: bool = False) -> None:
-    """Ask for what is not so yet."""
+    """Ask for the change, unless it is done already."""
     members = world.members()
     if members is None or world.healed or name in members.voters or (kind == "add") == (name in members.learners):
         return
@@ -103,7 +104,7 @@ def _ask(world: World, kind: MembersKind, name: str, *, observer: bool = False) 
 
 
 def observe(world: World, event: FaultEvent) -> None:
-    """A node begins with nothing and only ever receives; later it may be lost, or be made a voter on purpose."""
+    """A node starts with an empty directory and only receives; later it may be lost, or be promoted to a voter."""
     if len(world.names) >= len(world.settings.names) + JOINERS_MAX:
         return
     name, pace, ends = world.join(), event.number("for_ns"), event.text("ends")
@@ -126,7 +127,7 @@ def _ask_to_observe(world: World, name: str) -> None:
 
 
 def leave_behind(world: World, event: FaultEvent) -> None:
-    """While a follower is down the others trim as if it had been silent for long."""
+    """While a follower is down, the others trim as if it had been silent for long."""
     name = target(world, event)
     if name is None:
         return
@@ -143,7 +144,7 @@ def _trim_for_all(world: World, files: int) -> None:
 
 
 def move(world: World, event: FaultEvent) -> None:
-    """To a node that is no member, or to one that begins with nothing. Of a group one replica moves at a time."""
+    """Move to a node that is not a member, or to a new one. A group moves one replica at a time."""
     source, led = target(world, event), world.led()
     if source is None or led is None or source not in led[1].voters or any(each.target for each in _asking(world)):
         return
@@ -156,7 +157,7 @@ def move(world: World, event: FaultEvent) -> None:
 
 
 def remove(world: World, event: FaultEvent) -> None:
-    """A replica that the group can do without: two voters stay."""
+    """Remove a replica that the group does not need: two voters stay."""
     source, led = target(world, event), world.led()
     wanted = {node for each in _asking(world) for node in (each.source, each.target)}
     if source is not None and led is not None and source in led[1].voters and source not in wanted:

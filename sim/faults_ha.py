@@ -1,7 +1,7 @@
-"""What goes wrong with HA groups and the metadata quorum that appoints their masters (rows 43–49), and changes of the rule (row 50).
+"""Faults of HA groups and of the metadata quorum that appoints their masters (rows 43–49), and changes of the rule (row 50).
 
-Here lives which step of a decision is hit, and by what. How wishes and news travel is in `appointing.py`; whether a change of the rule is
-granted is the product's affair. In a group that nobody appoints masters for, most of these happen to nobody.
+This module chooses which step of a decision is hit, and by which fault. `appointing.py` defines how requests and notifications travel; the
+product decides whether a change of the rule is granted. In a group without appointed masters most of these have no effect.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ledgermq.sim.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.world import World
 
 PATIENCE_NS = 4 * SECOND
-"""So long a fault waits for its step of a decision."""
+"""How long a fault waits for its step of a decision."""
 LOOK_NS = 2 * MS
 LOOKS = 1000
-"""How often, and how many times, a change of the rule is looked at. Each look is a step of the run."""
+"""How often, and how many times, a change of the rule is checked. Each check is a step of the run."""
 MASTER, SLAVE = "master", "slave"
 HOW = ("kill", "power", "cut", "pause")
 STAGES = ("asked", "all", "all committed", "rule", "rule committed", "appointed")
@@ -39,7 +39,7 @@ def _to_quorum(node: str, *, inbound: bool, outbound: bool) -> set[Link]:
 
 
 def _strike(world: World, name: str, how: str, for_ns: int) -> None:
-    """Something befalls one node, and ends."""
+    """A fault hits one node, and ends."""
     if how not in HOW:
         raise PlanError(f"a node can be hit by {', '.join(HOW)}, not by {how!r}")
     if how == "cut":
@@ -57,7 +57,7 @@ def _await(world: World, trap: Trap) -> None:
 
 
 def _unseat(world: World, event: FaultEvent) -> None:
-    """Whoever leads is hit, so that another has to."""
+    """Hit the leader, so that another node must take over."""
     for name in leaders(world)[-1:]:
         _strike(world, name, event.text("how"), event.number("for_ns"))
 
@@ -66,7 +66,7 @@ def _unseat(world: World, event: FaultEvent) -> None:
 
 
 def two_masters(world: World, event: FaultEvent) -> None:
-    """The master lives on behind a partition, and may hear of its successor or not."""
+    """The master continues behind a partition, and may or may not learn of its successor."""
     name = target(world, event)
     if name is not None:
         links = around(name, world.names, inbound=event.flag("inbound"), outbound=event.flag("outbound"))
@@ -74,7 +74,7 @@ def two_masters(world: World, event: FaultEvent) -> None:
 
 
 def a_usurper(world: World, event: FaultEvent) -> None:
-    """A slave hears nobody and reaches the quorum; everybody else does not hear what the quorum decides."""
+    """A slave hears no node but reaches the quorum; no other node learns what the quorum decides."""
     name = target(world, event)
     if name is not None:
         links = around(name, world.names)
@@ -90,7 +90,7 @@ def lose_quorum(world: World, event: FaultEvent) -> None:
 
 
 def lose_quorum_at_step(world: World, event: FaultEvent) -> None:
-    """The leader of the quorum ends at one step of a decision, and it takes a while until there is another."""
+    """The leader of the quorum ends at one step of a decision, and a new one takes a while to appear."""
     step, wishes = event.text("step"), (ElectionRequest, AlterIsr) if event.flag("any") else (ElectionRequest,)
     if step not in STEPS:
         raise PlanError(f"a decision has the steps {', '.join(STEPS)}, not {step!r}")
@@ -116,7 +116,7 @@ def cut_from_quorum(world: World, event: FaultEvent) -> None:
 
 
 def race_in_sync(world: World, event: FaultEvent) -> None:
-    """A slave lags until it is out of the set and comes back; at one step of that the master or the slave is hit."""
+    """A slave lags until it is removed from the set, and returns; at one step of that the master or the slave is hit."""
     name = target(world, event)
     if name is None:
         return
@@ -153,7 +153,7 @@ def slow_slave(world: World, event: FaultEvent) -> None:
 
 
 def lose_tail(world: World, event: FaultEvent) -> None:
-    """What one node took in is not synced for a while; then its power goes."""
+    """A node does not sync received entries for a while; then its power is cut."""
     name = target(world, event)
     if name is not None:
         for_ns = event.number("for_ns")
@@ -166,7 +166,7 @@ def lose_tail(world: World, event: FaultEvent) -> None:
 
 
 def restart_when_appointed(world: World, event: FaultEvent) -> None:
-    """Whoever was just appointed ends, and comes back before anybody else was."""
+    """The node that was just appointed ends, and returns before another one is appointed."""
 
     def trap(moment: Moment) -> bool:
         known = moment.appointment
@@ -186,7 +186,7 @@ def restart_when_appointed(world: World, event: FaultEvent) -> None:
 
 
 def change_over(world: World, event: FaultEvent) -> None:
-    """From the rule the group has to the other one; at one stage of it somebody is hit."""
+    """Change from the group's rule to the other one; at one stage of it a node is hit."""
     goal = world.change_rule()
     if goal is not None and event.text("stage") in STAGES:
         _strike_at_stage(world, event, goal, LOOKS)
@@ -206,7 +206,7 @@ def _strike_at_stage(world: World, event: FaultEvent, goal: Rule, looks: int) ->
 
 
 def _stages(world: World, goal: Rule) -> set[str]:
-    """Those that the change has reached, on the newest leader."""
+    """The stages that the change has reached, on the newest leader."""
     reached = {"asked"}
     for name in leaders(world)[-1:]:
         life = world.stations[name].life
@@ -323,4 +323,4 @@ KINDS: dict[str, Kind] = {
     ),
 }
 BY_NAME = frozenset({"change-over"})
-"""It is no fault."""
+"""A kind that is not a fault."""

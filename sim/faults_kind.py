@@ -1,7 +1,7 @@
-"""What a kind of fault is, and what drawing and carrying out of all kinds share.
+"""The definition of a kind of fault, and what drawing and carrying out of all kinds share.
 
-Here live the value that describes a kind and the small vocabulary of draws and targets. The kinds themselves are in `faults_process.py`,
-`faults_network.py`, `faults_disk.py` and `faults_group.py`; `faults.py` puts them together.
+This module holds the value that describes a kind, and the vocabulary of draws and targets. The kinds themselves are in the modules named
+`faults_*.py`; `faults.py` combines them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ledgermq.sim.world import World
 
 LEADER = "leader"
 FOLLOWER = "follower"
-"""Instead of a node's name: whoever leads, or somebody who does not, when the fault is carried out."""
+"""Used instead of a node's name: the leader, or a node that does not lead, when the fault is carried out."""
 Draw = Callable[[Chance, Sequence[str]], dict[str, Value]]
 Act = Callable[[World, FaultEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of fault: its rows of the fault matrix, what it does in words, how it is drawn, how it is carried out."""
+    """One kind of fault: its rows of the fault matrix, its description, how it is drawn, and how it is carried out."""
 
     rows: tuple[int, ...]
     about: str
@@ -49,7 +49,7 @@ def a_node(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 
 
 def a_while(low_ms: int, high_ms: int, node: str | None = None) -> Draw:
-    """A node (drawn, or always the same word), and for how long."""
+    """Draw a node (or always use the same word), and a duration."""
     return lambda chance, names: {
         "node": some_node(chance, names) if node is None else node,
         "for_ns": chance.randrange(low_ms * MS, high_ms * MS),
@@ -57,7 +57,7 @@ def a_while(low_ms: int, high_ms: int, node: str | None = None) -> Draw:
 
 
 def lasting(low_ms: int, high_ms: int, draw: Draw = nothing) -> Draw:
-    """Other parameters, and for how long."""
+    """Draw other parameters, and a duration."""
     return lambda chance, names: {**draw(chance, names), "for_ns": chance.randrange(low_ms * MS, high_ms * MS)}
 
 
@@ -65,19 +65,19 @@ def lasting(low_ms: int, high_ms: int, draw: Draw = nothing) -> Draw:
 
 
 def own_chance(event: FaultEvent) -> random.Random:
-    """The chance of one event: what it draws moves no other draw of the run."""
+    """The random source of one event: its draws do not affect other draws of the run."""
     return random.Random(event.number("salt"))
 
 
 def leaders(world: World) -> list[str]:
-    """Every node that takes itself for the leader, running or paused; the one of the highest term last."""
+    """Every node that believes it leads, running or paused; the one of the highest term last."""
     lives = [(station.life, name) for name, station in world.stations.items()]
     found = [(life.term, name) for life, name in lives if life is not None and life.role is Role.LEADER]
     return [name for _, name in sorted(found)]
 
 
 def target(world: World, event: FaultEvent, name: str = "node") -> str | None:
-    """The node an event names; None when it says `leader` or `follower` and there is none. Raises PlanError."""
+    """The node that an event names; None if it says `leader` or `follower` and there is none. Raises PlanError."""
     node = event.text(name)
     if node == LEADER:
         found = leaders(world)

@@ -1,11 +1,11 @@
-"""Faults of what lies safely on a disk: rot, pages of yesterday, writes that never happened, files cut or gone (rows 18–20, 22–24, 26).
+"""Faults of bytes that are safely on a disk: rot, stale pages, lost writes, truncated or missing files (rows 18–20, 22–24, 26).
 
-Here lives which bytes of which replica are harmed. Only what is at or below the synced mark *on the medium* is: a power cut cannot explain
-damage there, so it has to be told from a torn tail, fenced and fetched from peers (I10). Damage above the mark together with a power cut is
-the double fault that docs/divergence.md names, and so is damage of the same place on every replica, which one kind does on purpose: nothing
-else is harmed while another replica is wounded, and what a majority loses somebody else still has. Nodes are killed first: rot shows when a
-page is read again, and files are cut by hand while nothing runs. Once anything was harmed every replica is verified as a whole when the
-world heals, as an operator's audit would ask for.
+This module chooses which bytes of which replica are harmed. Only bytes at or below the synced mark *on the medium* are: a power cut cannot
+explain damage there, so it must be distinguished from a torn tail, fenced, and fetched from peers (I10). Damage above the mark together
+with a power cut is the double fault described in docs/divergence.md. So is damage of the same place on every replica, which one kind does
+on purpose. Otherwise only one replica is damaged at a time, and if a majority loses bytes, another replica still has them. Nodes are killed
+first, because rot shows when a page is read again, and files are truncated while no process runs. After any such fault every replica is
+fully verified at the end of faults, as an operator's audit would request.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ledgermq.storage.disk import PAGE_BYTES
 from ledgermq.storage.synced_mark import read_mark
 
 LEAST_BYTES = 1024
-"""Less log than this below the mark is not worth harming."""
+"""With less log than this below the mark, nothing is harmed."""
 APART_BYTES = 2 * PAGE_BYTES
 
 
 def safe_end(medium: Medium) -> int:
-    """The position up to which this medium would vouch for its log after a power cut now."""
+    """The position up to which this medium would guarantee its log after a power cut now."""
     path = f"{medium.root}/dledger-{medium.name}/syncedmark"
     content = medium.disk.on_medium(path, 0, medium.disk.file_size(path))
     assert content is not None, "the mark is there from the beginning"
@@ -45,7 +45,7 @@ def files(medium: Medium) -> list[int]:
 
 
 def _harmed_alone(world: World, *names: str) -> bool:
-    """Take these replicas for wounded, if no other one is."""
+    """Mark these replicas as damaged, if no other one is."""
     if any(station.medium.wounded for other, station in world.stations.items() if other not in names):
         return False
     for name in names:
@@ -54,7 +54,7 @@ def _harmed_alone(world: World, *names: str) -> bool:
 
 
 def _extent(medium: Medium) -> tuple[int, int]:
-    """The positions between which bytes lie safely."""
+    """The positions between which bytes are safe."""
     bases = files(medium)
     return (bases[0], safe_end(medium)) if bases else (0, 0)
 
@@ -67,7 +67,7 @@ def _flip(world: World, medium: Medium, pos: int, bit: int) -> None:
 
 
 def rot(world: World, event: FaultEvent) -> None:
-    """A few bits of one replica."""
+    """Flip a few bits of one replica."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
@@ -81,7 +81,7 @@ def rot(world: World, event: FaultEvent) -> None:
 
 
 def rot_everywhere(world: World, event: FaultEvent) -> None:
-    """A bit of every replica, each in another place."""
+    """Flip one bit of every replica, each at another place."""
     chance = own_chance(event)
     if any(station.medium.wounded for station in world.stations.values()):
         return
@@ -100,8 +100,8 @@ def rot_everywhere(world: World, event: FaultEvent) -> None:
 
 
 def same_rot(world: World, event: FaultEvent) -> None:
-    """The same byte of a majority, or of all replicas: from a majority it can still be fetched, if one of the others has it, from all it is
-    gone for ever."""
+    """Flip the same byte on a majority, or on all replicas: damage of a majority can still be repaired if another replica has the bytes;
+    damage of all is permanent."""
     chance = own_chance(event)
     names = list(world.names)
     chance.shuffle(names)
@@ -157,7 +157,7 @@ def _end_all(world: World, event: FaultEvent, names: Sequence[str]) -> None:
 
 
 def go_stale(world: World, event: FaultEvent) -> None:
-    """A page of one replica's log reads as before its last change."""
+    """Return a page of one replica's log to its content before the last change."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
@@ -173,7 +173,7 @@ def go_stale(world: World, event: FaultEvent) -> None:
 
 
 def lie(world: World, event: FaultEvent) -> None:
-    """One write of one replica is nowhere, or elsewhere; later, when the mark has passed it, the power is cut."""
+    """Lose or misdirect one write of one replica; cut its power later, when the mark has passed the write."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
@@ -189,7 +189,7 @@ def _power_after_lie(world: World, name: str, before: int) -> None:
         return
     path, page = medium.disk.lies[-1]
     if safe_end(medium) < int(path.rpartition("/")[2]) + (page + 1) * PAGE_BYTES:
-        # What the mark has not passed may be taken for torn, and is cut.
+        # A lost write that the mark has not passed may be taken for torn, and is truncated.
         world.after(SECOND // 2, partial(_power_after_lie, world, name, before))
         return
     medium.harmed = True
@@ -199,7 +199,7 @@ def _power_after_lie(world: World, name: str, before: int) -> None:
 
 
 def unreadable(world: World, event: FaultEvent) -> None:
-    """Pages of one replica's log report EIO until they are written again."""
+    """Make pages of one replica's log report EIO until they are written again."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
@@ -216,7 +216,7 @@ def unreadable(world: World, event: FaultEvent) -> None:
 
 
 def cut_file(world: World, event: FaultEvent) -> None:
-    """A log file of one replica is shorter than it was, or gone."""
+    """Truncate or remove a log file of one replica."""
     name = target(world, event)
     if name is None or not _harmed_alone(world, name):
         return
@@ -250,9 +250,7 @@ def _draw_unreadable(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 KINDS: dict[str, Kind] = {
     "bit-rot": Kind((18,), "one to three bits of one replica flip while it is down", lasting(20, 1000, _draw_rot), rot),
     "bit-rot-everywhere": Kind((19,), "a bit of every replica flips, each in another place", lasting(20, 1000), rot_everywhere),
-    "same-rot-majority": Kind(
-        (20,), "the same bit of a majority flips", lasting(20, 1000, lambda c, n: {"all": False}), same_rot
-    ),
+    "same-rot-majority": Kind((20,), "the same bit of a majority flips", lasting(20, 1000, lambda c, n: {"all": False}), same_rot),
     "same-rot-all": Kind(
         (20,), "the same bit of every replica flips: to be refused by name", lasting(20, 1000, lambda c, n: {"all": True}), same_rot
     ),

@@ -1,6 +1,6 @@
 """Faults of the network: packets are lost, late, doubled or damaged, and links are cut in every shape (rows 7–11, 42).
 
-Here lives which condition begins when, and that it ends by itself. What a condition does to a packet is in `network.py`.
+This module chooses which condition begins when, and ends it; `network.py` defines its effect on a packet.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ledgermq.sim.plan import FaultEvent, Value
 from ledgermq.sim.world import World
 
 LAST_ANSWERS_NS = 20 * MS
-"""Long enough for an answer of every follower to be among those that are late."""
+"""Long enough that an answer of every follower is among the late ones."""
 
 
 def sever(world: World, event: FaultEvent, links: Iterable[Link]) -> None:
-    """Cut links for as long as the event says."""
+    """Cut links for the duration of the event."""
     number = world.network.sever(links)
     world.after(event.number("for_ns"), partial(world.network.end, number))
 
 
 def weather(world: World, event: FaultEvent) -> None:
-    """Packets travel as badly as the event's parameters say."""
+    """Apply the event's parameters to the network."""
     loss, duplication, slow, damage = (event.share(n) if n in event.params else 0.0 for n in ("loss", "duplication", "slow", "damage"))
     delay_ns, jitter_ns = (event.number(n) if n in event.params else 0 for n in ("delay_ns", "jitter_ns"))
     number = world.network.worsen(Weather(loss, duplication, slow, damage, delay_ns, jitter_ns))
@@ -64,7 +64,7 @@ def over_a_bridge(world: World, event: FaultEvent) -> None:
 
 
 def flap(world: World, event: FaultEvent) -> None:
-    """The links of one node break and heal, over and over."""
+    """The links of one node break and heal repeatedly."""
     name = target(world, event)
     if name is None:
         return
@@ -82,7 +82,7 @@ def _cut_for(world: World, links: Iterable[Link], for_ns: int) -> None:
 
 
 def swizzle(world: World, event: FaultEvent) -> None:
-    """One node after the other is cut off, and they come back in another order."""
+    """Partition one node after the other; they return in another order."""
     chance, for_ns = own_chance(event), event.number("for_ns")
     for at, name in enumerate(_shuffled(world, event)):
         begins = at * for_ns // 4
@@ -90,7 +90,7 @@ def swizzle(world: World, event: FaultEvent) -> None:
 
 
 def late_answers(world: World, event: FaultEvent) -> None:
-    """The leader is cut off while answers to its last messages are long under way: they arrive when others may have elected another."""
+    """Partition the leader while answers to its last messages are in flight: they arrive when another leader may have been elected."""
     name = target(world, event)
     if name is None:
         return

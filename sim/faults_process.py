@@ -1,7 +1,7 @@
-"""Faults of processes and of their power: they end, alone or together, once or again and again, stand still, or get too little processor
-time; and of their clocks (rows 1–6, 15, 16, 31, 32, 51).
+"""Faults of processes and of their power: they end, alone or together, once or repeatedly, are paused, or get too little processor time;
+and faults of their clocks (rows 1–6, 15, 16, 31, 32, 51).
 
-Here lives which process ends when. What a power cut leaves of a disk is decided in `disk.py`.
+This module chooses which process ends when; `disk.py` defines what a power cut leaves of a disk.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ACCESSES = 200
 RECOVERY_ACCESSES = 60
 HOUR_MS = 3_600_000
 DRIFT_PPM = 50_000
-"""Of each clock. Two of them are apart by less than the tenth that a lease allows for (raft/reads.py): 1.05 / 0.95 < 1 / 0.9."""
+"""The drift of each clock. Two clocks differ by less than the tenth that a lease allows (raft/reads.py): 1.05 / 0.95 < 1 / 0.9."""
 LOOK_NS = MS // 4
 LOOKS = 1000
-"""How often, and how many times, a log is looked at until it was cut back. Each look is a step of the run."""
+"""How often, and how many times, a log is checked until it was truncated. Each check is a step of the run."""
 
 
 def end(world: World, event: FaultEvent, *, power: bool) -> None:
-    """One node ends and comes back."""
+    """One node ends and returns."""
     name = target(world, event)
     if name is not None:
         world.crash(name, power=power)
@@ -34,7 +34,7 @@ def end(world: World, event: FaultEvent, *, power: bool) -> None:
 
 
 def end_many(world: World, event: FaultEvent, *, power: bool, majority: bool = False) -> None:
-    """All nodes, or a bare majority of them, end in the same moment and come back one by one."""
+    """All nodes, or a bare majority of them, end at the same moment and return one by one."""
     chance = own_chance(event)
     names = list(world.names)
     chance.shuffle(names)
@@ -44,7 +44,7 @@ def end_many(world: World, event: FaultEvent, *, power: bool, majority: bool = F
 
 
 def end_inside(world: World, event: FaultEvent) -> None:
-    """A node ends after so many accesses of its disk, wherever its code is then; with `again`, so does each of its next recoveries."""
+    """A node ends after a number of disk accesses, wherever its code is then; with `again`, so does each of its next recoveries."""
     name = target(world, event)
     if name is not None:
         chance = own_chance(event)
@@ -59,7 +59,7 @@ def pause(world: World, event: FaultEvent) -> None:
 
 
 def starve(world: World, event: FaultEvent) -> None:
-    """Threads wait for a processor whenever they have something to do: those of one node, or of all, for a while."""
+    """Threads of one node, or of all, wait for a processor whenever they have work, for a while."""
     name = target(world, event)
     names = list(world.names) if event.flag("everywhere") else [name] if name is not None else []
     for each in names:
@@ -68,7 +68,7 @@ def starve(world: World, event: FaultEvent) -> None:
 
 
 def pause_majority(world: World, event: FaultEvent) -> None:
-    """A majority stands still, and meanwhile one node loses its power (the recipe of row 6)."""
+    """A majority is paused, and meanwhile one node loses its power (the recipe of row 6)."""
     chance = own_chance(event)
     names = list(world.names)
     chance.shuffle(names)
@@ -80,7 +80,7 @@ def pause_majority(world: World, event: FaultEvent) -> None:
 
 
 def depose(world: World, event: FaultEvent) -> None:
-    """Every leader, and nobody else, ends or is cut off when it may have told one follower only (Raft paper, figure 8)."""
+    """Only leaders end or are partitioned, at a moment when they may have told a single follower (Raft paper, figure 8)."""
     for name in leaders(world):
         if event.flag("crash"):
             world.crash(name, power=event.flag("power"))
@@ -91,7 +91,8 @@ def depose(world: World, event: FaultEvent) -> None:
 
 
 def cut_after_truncation(world: World, event: FaultEvent) -> None:
-    """The leader is cut off, so that the next one has it cut its log back; then its power goes, before or after that is on the disk."""
+    """The leader is partitioned, so that its successor makes it truncate its log; then its power is cut, before or after that is
+    durable."""
     name = target(world, event)
     if name is not None:
         number = world.network.sever(around(name, world.names))
@@ -100,7 +101,7 @@ def cut_after_truncation(world: World, event: FaultEvent) -> None:
 
 
 def _crash_when_cut(world: World, event: FaultEvent, name: str, former: tuple[int, int, int] | None, looks: int) -> None:
-    """`former`: end of the log, its term and its chain CRC at the last look."""
+    """`former`: end of the log, its term and its chain CRC at the last check."""
     life = world.stations[name].life
     if life is None or world.healed or not looks:
         return
@@ -112,7 +113,7 @@ def _crash_when_cut(world: World, event: FaultEvent, name: str, former: tuple[in
 
 
 def rolling_restart(world: World, event: FaultEvent) -> None:
-    """One node after the other is stopped and started, as for an upgrade."""
+    """Stop and start one node after the other, as for an upgrade."""
     every, down = event.number("every_ns"), event.number("for_ns")
     for at, name in enumerate(world.names):
         world.after(at * every, partial(world.crash, name, power=False))
@@ -142,7 +143,7 @@ def _true_again(world: World, name: str) -> None:
 
 
 def _drifts(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
-    """Half of them as crystals do, half up to what lease reads bear."""
+    """Half of the drifts are as of crystals, half up to what lease reads tolerate."""
     most = DRIFT_PPM if chance.random() < 0.5 else DRIFT_PPM // 100
     return {"node": some_node(chance, names), "ppm": chance.randrange(-most, most + 1)}
 

@@ -1,12 +1,12 @@
-"""What the simulated clients were told, held against the one log of the run.
+"""What the simulated clients were told, checked against the single log of the run.
 
-Here lives the knowledge of outsiders: sends and their answers, messages received, acknowledged and read. Answers are noted in a few
-operations each; the values are compared in columns when `settle` is called, which the world does now and then and at the end.
+Checked from outside: sends and their answers, messages received, acknowledged and read. Answers are recorded cheaply; the values are
+compared in columns when `settle` is called, which the world does from time to time and at the end.
 
-Laws: what was acknowledged as durable stands where the answer said, for ever (I5); what was acknowledged earlier may be lost, but stands
-where the answer said if it stands anywhere, and in its order; nothing is in a queue that nobody sent, nothing twice, nothing that was
-refused for good; the sends of one producer to one queue stand in the order of their acknowledgements (I7); a queue is linearizable
-(`audit.history`); a message that was acknowledged is not delivered again, and first deliveries come in the order of the queue.
+Laws: a message acknowledged as durable stays where the answer said (I5). A message acknowledged earlier may be lost, but if it is anywhere,
+it is where the answer said, and in order. A queue holds no message that was not sent, that was refused permanently, or that is already in
+it. The sends of one producer to one queue are in the order of their acknowledgements (I7). A queue is linearizable (`audit.history`). An
+acknowledged message is not delivered again, and first deliveries are in the order of the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VALUE_BYTES = 8
 
 
 class Log(Protocol):
-    """What is known to be committed (`truth.py`)."""
+    """The committed entries known so far (`truth.py`)."""
 
     def queues(self) -> Mapping[QueueKey, I64]:
         """Every queue's values by offset."""
@@ -48,24 +48,24 @@ class Sent:
     invoked: int
     returned: int | None = None
     offset: int | None = None
-    """Of the first one; None while nobody knows whether it is there."""
+    """Offset of the first one; None while it is unknown whether it was stored."""
     early: bool = False
-    """Acknowledged from memory, or by a master alone: it may be lost."""
+    """Acknowledged from memory, or by a master alone, so it may be lost."""
     framed: bool = False
-    """In a native frame: a copy of it may be stored although the one that was acknowledged early is lost."""
+    """In a native frame: a copy may be stored although the one that was acknowledged early is lost."""
 
 
 @dataclass(slots=True)
 class Deliveries:
-    """Of one consumer group, by queue."""
+    """The deliveries of one queue to one consumer group."""
 
     done: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
     """Offset → when its acknowledgement was confirmed."""
     acked: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
-    """Offset → the lease under which it was."""
+    """Offset → the lease of that acknowledgement."""
     repeated: int = 0
     attempts: dict[QueueKey, dict[int, int]] = field(default_factory=dict)
-    """Offset → the highest attempt it was delivered with."""
+    """Offset → the highest attempt with which it was delivered."""
     first: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
     """(lease number, offset) of first attempts."""
     again: int = 0
@@ -73,13 +73,13 @@ class Deliveries:
 
 @dataclass
 class Histories:
-    """Memory of one run."""
+    """The memory of one run."""
 
     log: Log
     sends: list[Sent] = field(default_factory=list)
     groups: dict[str, Deliveries] = field(default_factory=dict)
     _told: dict[QueueKey, list[tuple[int, int]]] = field(default_factory=dict)
-    """(offset, value) that somebody was shown or promised, not compared yet."""
+    """(offset, value) that a client was shown or promised, not compared yet."""
     _promised: list[Sent] = field(default_factory=list)
     _last: dict[tuple[int, QueueKey], int] = field(default_factory=dict)
     _ends: dict[QueueKey, list[tuple[int, int, int]]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Histories:
     # Sends
 
     def sent(self, producer: int, key: QueueKey, value: int, count: int, now: int) -> Sent:
-        """A client begins to send."""
+        """A client starts to send."""
         send = Sent(producer, key, value, count, now)
         self.sends.append(send)
         return send
@@ -108,7 +108,7 @@ class Histories:
         self._promised.append(send)
 
     def placed(self, send: Sent, offset: int, durability: str, now: int) -> None:
-        """A message of a native frame was answered. Answers of frames may overtake each other: their order in the log is judged by their
+        """A message of a native frame was answered. Answers of frames may overtake each other: their order in the log is checked by
         sequence numbers (`natives.py`)."""
         send.returned, send.offset, send.early, send.framed = now, offset, durability != "durable", True
         if not send.early:
@@ -117,7 +117,7 @@ class Histories:
     # Deliveries
 
     def delivered(self, group: str, topic: str, leases: Sequence[Lease], body_at: int, invoked: int) -> None:
-        """A Receive that was asked at `invoked` was answered."""
+        """A Receive that was called at `invoked` was answered."""
         state = self.groups.setdefault(group, Deliveries())
         for lease in leases:
             key, offset = (topic, lease.queue), lease.queue_offset
@@ -133,7 +133,7 @@ class Histories:
             attempts[offset] = max(before, lease.attempt)
 
     def acked(self, handles: Sequence[Handle], ok: Sequence[bool], now: int) -> None:
-        """An acknowledgement was answered. Once confirmed it is confirmed again, and that of no other lease of the message ever is."""
+        """An acknowledgement was answered. Once confirmed, repeating it is confirmed too, and no other lease of the message ever is."""
         for handle, good in zip(handles, ok, strict=True):
             state, key = self.groups[handle.group], (handle.topic, handle.queue)
             known = state.acked.setdefault(key, {}).get(handle.queue_offset)
@@ -150,7 +150,7 @@ class Histories:
     # Reads
 
     def shown(self, key: QueueKey, answer: Peeked, body_at: int, invoked: int, now: int) -> None:
-        """Messages of a queue, and where it ends, were read."""
+        """Messages of a queue, and its end, were read."""
         self._ends.setdefault(key, []).append((answer.end_offset, invoked, now))
         first = answer.next_offset - len(answer.records)
         told = self._told.setdefault(key, [])
@@ -160,7 +160,7 @@ class Histories:
     # Comparing
 
     def settle(self) -> None:
-        """Hold everything told since the last call against the log."""
+        """Compare everything told since the last call with the log."""
         queues = self.log.queues()
         promised, self._promised = self._promised, []
         for send in promised:
@@ -173,13 +173,13 @@ class Histories:
         for key, rows in told.items():
             table, values = np.array(rows, np.int64).reshape(-1, 2), queues.get(key, _NOTHING)
             if len(table) and int(table[:, 0].max()) >= len(values):
-                raise Violation("I5", f"somebody was shown message {int(table[:, 0].max())} of {key}, which nobody committed")
+                raise Violation("I5", f"a client was shown message {int(table[:, 0].max())} of {key}, which was never committed")
             wrong = np.flatnonzero(values[table[:, 0]] != table[:, 1])
             if len(wrong):
-                raise Violation("I6", f"somebody was shown another message {int(table[wrong[0], 0])} of {key} than the log holds")
+                raise Violation("I6", f"a client was shown another message {int(table[wrong[0], 0])} of {key} than the log holds")
 
     def finish(self) -> None:
-        """At the end of a run: everything that needs the whole history."""
+        """At the end of a run: check what needs the whole history."""
         self.settle()
         queues = self.log.queues()
         self._nothing_strange(queues)
@@ -193,7 +193,7 @@ class Histories:
                     raise Violation("I7", f"{group} was first given messages of {key} in another order than the queue's")
 
     def _nothing_strange(self, queues: Mapping[QueueKey, I64]) -> None:
-        """Whatever is in a queue was sent to it, once."""
+        """Every message in a queue was sent to it, and only once."""
         sent: dict[QueueKey, list[I64]] = {}
         for send in self.sends:
             sent.setdefault(send.key, []).append(np.arange(send.value, send.value + send.count))
@@ -203,10 +203,10 @@ class Histories:
                 raise Violation("I6", f"a message stands twice in {key}")
             strange = np.setdiff1d(unique, np.concatenate(sent.get(key, [_NOTHING])), assume_unique=True)
             if len(strange):
-                raise Violation("I6", f"{key} holds message {int(strange[0])}, which nobody sent there")
+                raise Violation("I6", f"{key} holds message {int(strange[0])}, which no client sent there")
 
     def _early_in_place(self, key: QueueKey, values: I64) -> None:
-        """What was acknowledged before it was committed is where the answer said, or nowhere; so it is in the order of its producer."""
+        """A message acknowledged before its commit is where the answer said, or nowhere; so it is in the order of its producer."""
         early = [send for send in self.sends if send.key == key and send.early and not send.framed]
         at = {value: offset for offset, value in enumerate(values.tolist())} if early else {}
         for send in early:
@@ -217,14 +217,14 @@ class Histories:
                 raise Violation("I7", f"producer {send.producer} was told {where} early, and the message is elsewhere")
 
     def _linearizable(self, key: QueueKey, values: I64) -> None:
-        """Of one queue, with each send of many messages as one operation: it has happened for a read that sees its last message."""
+        """For one queue, with each send of many messages as one operation: it has happened for a read that sees its last message."""
         at = {value: offset for offset, value in enumerate(values.tolist())}
         found = [(at[send.value], send) for send in self.sends if send.key == key and send.value in at]
         found.sort(key=lambda item: item[0])
-        # Of a send whose leader fell there may be the first messages only.
+        # If the leader failed during a send, the log may hold only its first messages.
         lasts = [offset + _present(values, offset, send) for offset, send in found]
         sends = [
-            # Of an acknowledgement from memory reads need not know yet.
+            # Reads need not see a message that was acknowledged from memory yet.
             Send(str(send.value), send.invoked, NEVER if send.returned is None or send.early else send.returned, place)
             for place, (_, send) in enumerate(found)
         ]
@@ -238,7 +238,7 @@ class Histories:
         return sum(len(ends) for ends in self._ends.values())
 
     def early_lost(self) -> int:
-        """How many batches that were acknowledged from memory are not in the log."""
+        """The number of batches that were acknowledged from memory but are not in the log."""
         queues = self.log.queues()
         lost = 0
         for send in self.sends:
@@ -249,13 +249,13 @@ class Histories:
 
     @property
     def acknowledged(self) -> tuple[int, int]:
-        """Batches called durable, and batches called `memory`. Commits of transactions, of which nobody is told a place, are no batches."""
+        """Batches acknowledged as durable, and as `memory`. Commits of transactions have no place in their answer, and do not count."""
         early = sum(send.early for send in self.sends)
         return sum(send.offset is not None for send in self.sends) - early, early
 
 
 def _present(values: I64, offset: int, send: Sent) -> int:
-    """How many of a send's messages a queue holds from this offset on."""
+    """The number of a send's messages that a queue holds from this offset on."""
     part = values[offset : offset + send.count]
     return int(np.count_nonzero(part == np.arange(send.value, send.value + len(part))))
 

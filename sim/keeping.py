@@ -1,7 +1,7 @@
-"""What a simulated node does beside its turns: snapshots, checkpoint files and trims, in the order in which a node does them.
+"""A simulated node's work outside its turns: snapshots, checkpoint files and trims, in the order in which a node does them.
 
-Here lives the imitation of one thing only, the background thread of a node: a duty that is decided after a turn leaves as a `Duty`, which
-the world runs at a later moment, or never if the process ends before. What is written is the product's code.
+This module imitates only a node's background thread: work decided after a turn leaves as a `Duty`, which the world runs later, or never if
+the process ends before. The product's code does the writing.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class CountedTrimming(Trimming):
 
 
 class _NoKeyIndex:
-    """Simulated nodes keep no key index."""
+    """Stands for the key index, which simulated nodes do not have."""
 
     def trim(self, begin_pos: int) -> None:
         """Nothing to trim."""
 
 
 class Keeper:
-    """One life's duties beside its turns; `after_turn` is called after every one."""
+    """One process's work outside its turns; `after_turn` is called after every turn."""
 
     def __init__(self, store: GroupStore, machine: Machine, group: Group, now_ns: int) -> None:
         self._store = store
@@ -64,9 +64,9 @@ class Keeper:
         self._book = FileBook(store.log, machine, store.identity.data_file_bytes)
         self.trimming = CountedTrimming(machine, store.log, store.queues, _NoKeyIndex(), PinBook(), store.identity.data_file_bytes)
         self._states: list[tuple[int, dict[str, Any]]] = []
-        """Index and state of what was exported and not looked at yet by a checker."""
+        """Index and state of exports that no checker has compared yet."""
         self.busy = False
-        """A duty is under way."""
+        """Whether a duty is in progress."""
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
         self._snapshot_index = machine.applied_index
         self._snapshot_wanted = False
@@ -77,7 +77,7 @@ class Keeper:
         self._checkpointed = -1
 
     def after_turn(self, now_ns: int) -> Duty | None:
-        """Trims are carried out here; a file to be written is left for later. Raises Fenced, LogFenced."""
+        """Carries out trims; returns a file to be written later. Raises Fenced, LogFenced."""
         duty = None if self.busy else self._keep(now_ns)
         self._clean(now_ns)
         return duty
@@ -88,11 +88,11 @@ class Keeper:
         return states
 
     def _may_be_kept(self, index: int) -> bool:
-        """A snapshot must not know more than the log on stable storage."""
+        """A snapshot must not contain more than the durable log."""
         return index <= self._group.replicator.durable_index
 
     def _snapshot_on_disk(self) -> int:
-        """What lies below it can be done without."""
+        """The log below this index is not needed."""
         return self._store.durable_snapshot_index
 
     def _keep(self, now_ns: int) -> Duty | None:
@@ -150,7 +150,7 @@ class Keeper:
             self._hint(lambda: self._store.write_snapshot(value))
 
     def _hint(self, write: Duty) -> None:
-        """A full disk is no reason to stop; any other failure is."""
+        """A full disk does not stop the node; any other failure does."""
         try:
             write()
         except OSError as error:
@@ -170,9 +170,9 @@ class Keeper:
             self._clean_again_ns = now_ns + RETRY_NS
 
     def trim_record(self, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0) -> TrimRecord | None:
-        """Leader only: what may go of the oldest `most` files, judged as a node's retention does with every file due and every digest
-        known. Members that were silent for `patience_ms` are not waited for (0: all are). None when everything is pinned; a snapshot is
-        asked for where that is what it waits for."""
+        """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every
+        digest known. Members that were silent for `patience_ms` are not waited for (0: all are). None if everything is pinned; if it waits
+        for a snapshot, one is requested."""
         book, machine = self._book, self._machine
         while not book.advance():
             continue

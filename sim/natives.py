@@ -1,9 +1,8 @@
-"""Simulated producers of native frames: several frames under way, sent again while nobody has answered, and after every failover.
+"""Simulated producers of native frames: several frames in flight, repeated when unanswered, and after every failover.
 
-Here lives what such a producer does, and what it believes. Unlike other clients it sends what got no answer again, to whoever leads:
-sequence numbers keep it from being there twice. One with a name also begins anew, as a program does that was restarted, and goes on in the
-next epoch. What was told of its messages is held against the log by `histories.py`; that each is there once, in order, without a gap, and
-that receipts are true, is judged here.
+Unlike other clients they send an unanswered frame again, to the leader: sequence numbers prevent duplicates. One with a name also restarts,
+like a restarted program, and continues in the next epoch. `histories.py` checks what was told of the messages; this module checks that each
+is stored once, in order and without gaps, and that receipts are true.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from ledgermq.sim.truth import VALUE_BYTES, Truth
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How busy a native producer is."""
+    """How active a native producer is."""
 
     round_ns: tuple[int, int] = (60 * MS, 240 * MS)
     messages_a_frame: tuple[int, int] = (1, 30)
     under_way: int = 5
     repeats: float = 0.15
-    """Share of the frames under way that are sent once more in a round, some of them to another node."""
+    """Share of the frames in flight that are repeated in a round, some of them to another node."""
     restarts: float = 0.5
-    """Of the times when one with a name lost touch."""
+    """Share of lost connections after which a named producer restarts."""
     memory: float = 0.3
 
 
@@ -48,15 +47,13 @@ class _Part:
     messages: list[Sent]
     queue_of: list[int]
     tokens: dict[int, int] = field(default_factory=dict)
-    """Calls that carry it: token → since when."""
+    """Calls that carry it: token → time of the call."""
 
 
 class NativeProducer:
     """One producer of native frames."""
 
-    def __init__(
-        self, cluster: Cluster, truth: Truth, number: int, chance: random.Random, ways: Ways, *, name: str, log_tag: int
-    ) -> None:
+    def __init__(self, cluster: Cluster, truth: Truth, number: int, chance: random.Random, ways: Ways, *, name: str, log_tag: int) -> None:
         self._cluster, self._truth = cluster, truth
         self._number = number
         self._chance = chance
@@ -72,17 +69,17 @@ class NativeProducer:
         self._parts: list[_Part] = []
         self._on = True
         self.receipts: list[tuple[int, int, FrameProduced]] = []
-        """(producer id, first sequence number, answer) of what is durable."""
+        """(producer id, first sequence number, answer) of durable frames."""
         self.known_values: set[int] = set()
-        """Messages that were called stored, without a place."""
+        """Messages that were reported as stored, without a place."""
         self.duplicates = 0
 
     def start(self) -> None:
-        """Begin; the first round comes within a period."""
+        """Start; the first round follows within a period."""
         self._cluster.after(self._chance.randrange(self._ways.round_ns[1]), self._round)
 
     def wind_down(self) -> None:
-        """Nothing new is sent; what is unanswered goes on until it is answered."""
+        """Send nothing new; unanswered frames are repeated until they are answered."""
         self._on = False
 
     @property
@@ -131,8 +128,8 @@ class NativeProducer:
         self._opening = token, self._cluster.now
 
     def _opened(self, opened: ProducerOpened) -> None:
-        """What is below the next sequence number is stored, and asked for again; the rest follows it without a gap: acknowledgements from
-        memory may have been in vain."""
+        """Messages below the next sequence number are stored, and their frames are repeated for their answers; the others follow without a
+        gap, because acknowledgements from memory may have been lost."""
         if self._known is not None and (opened.producer_id, opened.epoch) < (self._known.producer_id, self._known.epoch):
             raise Violation("producer", f"producer {self._known} was opened as {opened}")
         self._known, self._in_touch = opened, True
@@ -146,7 +143,7 @@ class NativeProducer:
                 self._next += len(part.messages) - stored
 
     def _lose_touch(self, outcome: Answer) -> None:
-        """Go to whoever is said to lead, or the next node, and open there."""
+        """Go to the reported leader, or the next node, and open there."""
         for part in self._parts:
             for token in part.tokens:
                 self._cluster.give_up(token)
@@ -193,7 +190,7 @@ class NativeProducer:
         elif isinstance(outcome, FrameKnown):
             self.known_values.update(message.value for message in part.messages)
         else:
-            # Calls may overtake each other here, as frames of one stream cannot: then the frame comes again in the next round.
+            # Unlike the frames of one stream, calls may overtake each other here; the frame is then repeated in the next round.
             overtook = isinstance(outcome, Refused) and outcome.reason == "sequence-gap"
             if asked == self._node and not overtook:
                 self._lose_touch(outcome)
@@ -218,7 +215,7 @@ class NativeProducer:
 
 
 def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> Frame:
-    """As the door hands it on. Made anew for every call: the log takes it over."""
+    """The frame as the server passes it on. Created anew for every call, because the log takes ownership of it."""
     bodies = [message.value.to_bytes(VALUE_BYTES, "big") for message in part.messages]
     queues = np.array(part.queue_of, np.int32)
     builder = FrameBuilder(NORMAL, log_tag, opened.producer_id, opened.epoch)
@@ -231,8 +228,8 @@ def _frame(log_tag: int, opened: ProducerOpened, part: _Part, born_ms: int) -> F
 
 
 def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
-    """At the end of a run, over the whole log: each producer's messages are there once, in order, without a gap, epochs only rise, and each
-    message that somebody was told of is the one with its number."""
+    """At the end of a run, over the whole log: each producer's messages are stored once, in order and without gaps, epochs only increase,
+    and each message in a receipt is the one with its number."""
     ends: dict[int, int] = {}
     epochs: dict[int, int] = {}
     values: set[int] = set()
@@ -249,9 +246,8 @@ def judge(producers: Iterable[NativeProducer], pieces: Iterable[Range]) -> None:
     for producer in producers:
         lost = producer.known_values - values
         if lost:
-            raise Violation("producer", f"message {min(lost)} was called stored and is not in the log")
+            raise Violation("producer", f"message {min(lost)} was reported as stored and is not in the log")
         for number, first, receipt in producer.receipts:
             stand = [places.get((number, first + at)) for at in range(receipt.count)]
             if stand != list(range(receipt.first_index, receipt.last_index + 1)):
-                raise Violation("receipt", f"messages {first} ff. of producer {number} do not stand where a receipt says: {receipt}")
-
+                raise Violation("receipt", f"messages {first} ff. of producer {number} are not where a receipt says: {receipt}")

@@ -1,7 +1,7 @@
-"""The simulated network: packets are delayed, reordered, repeated, lost, and cut off by partitions, all from one source of chance.
+"""The simulated network: packets are delayed, reordered, repeated, lost, and stopped by partitions, all from one random source.
 
-Here lives only what happens to a packet between two nodes. It never looks inside one. Every trouble is a condition of its own that begins
-and ends by itself: troubles overlap, and the end of one mends nothing that another one broke.
+This module defines what happens to a packet between two nodes; it never looks inside one. Every disturbance is a condition that begins and
+ends by itself: conditions overlap, and the end of one does not repair what another one does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Link = tuple[str, str]
 
 
 class Chance(Protocol):
-    """The part of `random.Random` the simulator uses."""
+    """The part of `random.Random` that the simulator uses."""
 
     def random(self) -> float: ...
 
@@ -27,23 +27,23 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """How badly packets travel: shares from 0 to 1, times in nanoseconds."""
+    """The quality of the network: shares from 0 to 1, times in nanoseconds."""
 
     loss: float = 0.0
     duplication: float = 0.0
     slow: float = 0.0
-    """Share of packets that take a hundred times as long: they arrive in another term."""
+    """Share of packets that take a hundred times as long, and so arrive in another term."""
     damage: float = 0.0
-    """Share of packets in whose payload one bit flips on the way."""
+    """Share of packets with one flipped bit in the payload."""
     delay_ns: int = 0
-    """Every packet takes at least so much longer."""
+    """Additional delay of every packet."""
     jitter_ns: int = 0
-    """And up to so much more, drawn for each, so that packets overtake each other."""
+    """Maximal further delay, drawn for each packet, so that packets overtake each other."""
 
 
 @dataclass
 class Network:
-    """Which directed links are cut and how packets travel now. Delays are drawn per packet."""
+    """The cut links and the current conditions. Delays are drawn per packet."""
 
     chance: Chance
     delay_ns: tuple[int, int] = (MS // 10, 2 * MS)
@@ -58,27 +58,27 @@ class Network:
     # -- conditions -----------------------------------------------------------------------------------------------------------------
 
     def sever(self, links: Iterable[Link]) -> int:
-        """Cut these directed links; the number ends it again."""
+        """Cut these directed links; the returned number ends it."""
         self._number += 1
         self._cuts[self._number] = frozenset(links)
         self._refresh()
         return self._number
 
     def worsen(self, weather: Weather) -> int:
-        """Let packets travel this badly, beside all else that goes on; the number ends it again."""
+        """Add these conditions to all others; the returned number ends them."""
         self._number += 1
         self._weathers[self._number] = weather
         self._refresh()
         return self._number
 
     def end(self, number: int) -> None:
-        """One condition is over; another's number, or one that is over already, changes nothing."""
+        """End one condition; an unknown or ended number changes nothing."""
         self._cuts.pop(number, None)
         self._weathers.pop(number, None)
         self._refresh()
 
     def heal(self) -> None:
-        """All conditions are over."""
+        """End all conditions."""
         self._cuts.clear()
         self._weathers.clear()
         self._refresh()
@@ -102,7 +102,7 @@ class Network:
         return (sender, to) not in self._cut
 
     def deliveries(self, sender: str, to: str) -> list[int]:
-        """Delays in nanoseconds after which copies of one packet arrive: none when it is lost."""
+        """Delays in nanoseconds after which copies of one packet arrive: none if it is lost."""
         weather = self._weather
         if (sender, to) in self._cut or (weather.loss and self.chance.random() < weather.loss):
             self.lost += 1
@@ -119,7 +119,7 @@ class Network:
         return delay + weather.delay_ns
 
     def damaged(self, payload: bytes) -> bytes:
-        """What arrives of a payload: the same bytes, or with one bit flipped."""
+        """The payload as it arrives: unchanged, or with one bit flipped."""
         damage = self._weather.damage
         if not damage or not payload or self.chance.random() >= damage:
             return payload
@@ -144,7 +144,8 @@ def between(some: Iterable[str], others: Iterable[str]) -> set[Link]:
 
 
 def ring(names: list[str]) -> set[Link]:
-    """All but the links with a node's two neighbours in a ring; of three nodes, which are all neighbours, every link in one direction."""
+    """All links except those with a node's two neighbours in a ring; with three nodes, which are all neighbours, every link in one
+    direction."""
     count = len(names)
     if count <= 3:
         return {(name, names[(at + 1) % count]) for at, name in enumerate(names) if count > 1}
@@ -153,6 +154,6 @@ def ring(names: list[str]) -> set[Link]:
 
 
 def bridge(names: list[str]) -> set[Link]:
-    """Two halves that only the first node can talk to both of."""
+    """The links between two halves, except those of the first node, which can talk to both."""
     rest = names[1:]
     return between(rest[: len(rest) // 2], rest[len(rest) // 2 :])

@@ -1,7 +1,7 @@
-"""One simulated node: its medium, which lasts, and its lives, each started from what the medium holds by the product's own code.
+"""One simulated node: its permanent medium, and its processes, each started from the content of the medium by the product's own code.
 
-Here lives the wiring of store, replica, machine and group over the forgetful disk, as a node wires them, and what a checker may look at.
-Each of the nodes appends to its log in another way. The planted bugs that prove the simulator's worth are in `bugs.py`.
+This module wires store, replica, machine and group over the forgetful disk, as a node does, and exposes what checkers read. Each node uses
+another append mode for its log. The planted bugs are in `bugs.py`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from ledgermq.storage.store import GroupStore
 CLUSTER_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 CREATED_MS = 1
 BYTES_A_UNIT = 128
-"""An index file has a unit for so many bytes of a log file."""
+"""An index file has one unit per this many bytes of a log file."""
 QUEUE_FILE_BYTES = 20 * 512
 STORE_HOST = bytes(8)
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
-"""Where a message record's body begins."""
+"""The offset of the body in a message record."""
 
 Applied = Callable[[str, Range], None]
-"""Told the node and what it has just applied."""
+"""Called with the node and the entries it has just applied."""
 
 
 class WatchedMachine(Machine):
-    """The product's machine, and an eye on every range it applies."""
+    """The product's machine, which also reports every range it applies."""
 
     node: str
     applied: Applied
@@ -60,7 +60,7 @@ class WatchedMachine(Machine):
 
 
 class Life:
-    """One run of a node's process: a store, a machine, a group, and what has come in for the next turn."""
+    """One run of a node's process: a store, a machine, a group, and the input for its next turn."""
 
     def __init__(
         self, disk: ForgetfulDisk, store: GroupStore, machine: WatchedMachine, group: Group, replica: RaftReplica, keeper: Keeper
@@ -77,7 +77,7 @@ class Life:
         self.synced: list[tuple[SyncTicket, OSError | None]] = []
         self.syncing = False
         self.hold_calls = True
-        """As the group said after its last turn: calls that come while a sync is under way can wait for its end."""
+        """As the group said after its last turn: calls that arrive during a sync can wait for its end."""
 
     # What checkers look at
 
@@ -107,7 +107,7 @@ class Life:
 
     @property
     def counted(self) -> tuple[Members, ...]:
-        """The members by whom this replica may have counted last: a change that is not committed may have been appended after that."""
+        """The members by which this replica may have counted last: an uncommitted change may have been appended after that."""
         known = self.replica.core.configurations
         return (known.latest,) if known.latest_index <= self.commit_index else (known.latest, known.before)
 
@@ -132,7 +132,7 @@ class Life:
             return self.log.read(index, 1)
 
     def bytes_behind_end(self) -> int:
-        """How many bytes behind the end of the log are not zero."""
+        """The number of nonzero bytes behind the end of the log."""
         end, left = self.log.end_pos, 0
         directory = f"{self.store.log_directory}/data"
         with self.disk.inspected():
@@ -144,8 +144,8 @@ class Life:
 
 
 class Medium:
-    """A node's disk through all its lives, and the next one when it is lost. The directory of a founder begins with the group's first
-    entry, that of a node that joins with nothing."""
+    """A node's disk through all its processes, and its replacement after it was lost. A founder's directory begins with the group's first
+    entry, that of a joining node is empty."""
 
     def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE, *, founder: bool = True) -> None:
         self.name = name
@@ -154,7 +154,7 @@ class Medium:
         """How many directories this node ever had."""
         self.install_type = install_type(bug)
         self.former: ForgetfulDisk | None = None
-        """What was lost last."""
+        """The disk that was lost last."""
         self.settings = settings
         self.file_bytes = settings.file_bytes
         self.voters = settings.names
@@ -162,13 +162,13 @@ class Medium:
         self.data_directory = f"{self.root}/dledger-{name}/data"
         self.disk: ForgetfulDisk = disk_type(bug)()
         self.sync_failed = False
-        """Whether a sync of this life was made to fail."""
+        """Whether a sync of this process was made to fail."""
         self.harmed = False
-        """Whether what lay safely on this medium was damaged, ever: then the node may find its log damaged, and has to mend it."""
+        """Whether safe bytes on this medium were ever damaged: the node may then find its log damaged, and must repair it."""
         self.wounded = False
-        """Harmed, and not verified as a whole since."""
+        """Whether it was damaged, and not fully verified since."""
         self.busy = False
-        """The node's own code is running, not a checker's."""
+        """Whether the node's own code is running, not a checker's."""
         self._accesses_left: int | None = None
         self._kills_to_come: list[int] = []
         self._bug = bug
@@ -230,7 +230,7 @@ class Medium:
             now_ns,
             store_host=STORE_HOST,
             commit_index=max(0, machine.applied_index, noted),
-            # At first all founders have met. Who comes later takes part when the log says so.
+            # At first all founders have met. A later node takes part when the log says so.
             admitted=self.founder and self.directories == 1,
             lazy=settings.lazy,
             members=_known_members(machine),
@@ -248,17 +248,18 @@ class Medium:
         return Life(self.disk, store, machine, group, replica, keeper_type(self._bug)(store, machine, group, now_ns))
 
     def holds(self, pos: int, data: bytes) -> bool:
-        """Whether a power cut now would leave these bytes at this place of the log. A medium that lies is believed: nobody could know."""
+        """Whether these bytes would survive a power cut now at this position of the log. A lying medium is believed, because no node could
+        know."""
         if self.harmed or self.disk.lies:
             return True
         base = pos - pos % self.file_bytes
         path = f"{self.data_directory}/{base:020d}"
-        # What the lost directory had may have been counted: without this node's vote nobody leads who lacks it.
+        # Entries in the lost directory may have been counted: without this node's vote no node that lacks them can lead.
         disks = (self.disk,) if self.former is None else (self.disk, self.former)
         return any(disk.on_medium(path, pos - base, len(data)) == data for disk in disks)
 
     def wipe(self) -> None:
-        """The directory is lost, and the node makes a new one. No process runs."""
+        """The directory is lost, and the node creates a new one. No process runs."""
         self.former = self.disk
         self.directories += 1
         self.repair()
@@ -267,8 +268,8 @@ class Medium:
         self.identity = self._make()
 
     def first_difference(self, pieces: Iterable[Range], life: Life) -> int | None:
-        """The first entry of the first of these ranges that the log does not hold as it is; None if it holds all. What is durable is looked
-        for in the files themselves."""
+        """The first entry of the first of these ranges that differs in the log; None if all are equal. Durable entries are read from the
+        files themselves."""
         last, durable = life.machine.applied_index, life.replica.durable_index
         for piece in pieces:
             if piece.first_index < life.begin_index or piece.last_index > last:
@@ -283,14 +284,14 @@ class Medium:
         return None
 
     def crash(self, chance: DiskChance | None) -> None:
-        """End a life; with a source of chance the power goes, too."""
+        """End a process; with a random source the power is cut, too."""
         if chance is not None:
             self.disk.power_cut(chance)
         self.disk = self.disk.successor()
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Around everything the node's own code does."""
+        """Context for everything that the node's own code does."""
         self.busy = True
         try:
             yield
@@ -298,7 +299,7 @@ class Medium:
             self.busy = False
 
     def kill_after(self, accesses: int, *again: int) -> None:
-        """After so many accesses of its disk the node ends in the middle of what it does, between two lines, and so do its next lives."""
+        """End the node in the middle of its work after this many disk accesses, and so its next processes."""
         self._accesses_left = accesses
         self._kills_to_come = list(again)
 
@@ -311,7 +312,7 @@ class Medium:
             raise Killed
 
     def fail_next_sync(self) -> None:
-        """The next sync of anything reports EIO, and what it should have stored is lost (docs/architecture.md, Durability)."""
+        """The next sync of any file reports EIO, and its data is lost (docs/architecture.md, Durability)."""
 
         def fail(path: str) -> None:
             self.disk.on_sync = None
@@ -321,7 +322,7 @@ class Medium:
         self.disk.on_sync = fail
 
     def repair(self) -> None:
-        """No more faults from this medium."""
+        """End all faults of this medium."""
         self.disk.on_sync = None
         self.disk.capacity_bytes = None
         self.disk.mend()
@@ -329,16 +330,16 @@ class Medium:
         self._kills_to_come.clear()
 
     def fill(self) -> None:
-        """The disk has no room for anything more."""
+        """Leave no free space on the disk."""
         self.disk.capacity_bytes = self.disk.used_bytes
 
     def free(self) -> None:
-        """Space came back."""
+        """Free the space again."""
         self.disk.capacity_bytes = None
 
 
 def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
-    """As a node reads a message: whole and verified, and what cannot be read ends the run of the group, not the process."""
+    """Read a message as a node does: whole and verified; an unreadable one ends the run of the group, not the process."""
 
     def record(offset: int, size: int) -> bytes:
         with reading():
@@ -348,7 +349,7 @@ def _record_of(store: GroupStore) -> Callable[[int, int], bytes]:
 
 
 def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """Who they were at the applied index, as a node tells its replica."""
+    """The members at the applied index, as a node passes them to its replica."""
     members = machine.members
     if members is None:
         return None

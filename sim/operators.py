@@ -1,7 +1,8 @@
-"""Operators who want a replica moved or removed, and ask until it is, as `ledgermq move-replica` and `ledgermq member remove` do.
+"""Simulated operators that want a replica moved or removed, and repeat the request, as `ledgermq move-replica` and `ledgermq member remove`
+do.
 
-Here lives what an operator asks for next. Whether it is granted is the product's decision. A removal also ends when the leader refuses it
-for good; a move ends only when it is done, because the product takes every refusal on its way for one that passes.
+This module chooses an operator's next request; the product decides whether it is granted. A removal also ends when the leader refuses it
+permanently; a move ends only when it is complete, because the product treats every refusal during a move as temporary.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS
 
 ASK_NS = (300 * MS, 420 * MS)
-"""Between two questions: the pause of the command line, and what a question takes."""
+"""The pause between two requests: that of the command line, plus the time of a request."""
 PATIENCE_NS = 3_000 * MS
-"""So long an answer is waited for."""
+"""How long an operator waits for an answer."""
 
 
 class Cluster(Protocol):
@@ -38,12 +39,12 @@ class Cluster(Protocol):
         ...
 
     def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
-        """Put a change of members to a leader; the token, or 0 while no operator may ask for this."""
+        """Send a change of members to a leader; returns the token, or 0 while no operator may request this."""
         ...
 
 
 class Operator:
-    """`source` is to be no member any more; with a `target`, once that votes and leads what `source` led."""
+    """`source` shall be removed; with a `target`, after that node votes and leads what `source` led."""
 
     def __init__(self, cluster: Cluster, source: str, target: str, chance: random.Random) -> None:
         self._cluster, self._chance = cluster, chance

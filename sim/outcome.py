@@ -1,5 +1,4 @@
-"""What one run came to, and what happened in it for people: values only. Who fills them is the world (`world.py`), who tells of them the
-command."""
+"""The result of one run, and its events for people: values only. The world (`world.py`) fills them, the command prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from ledgermq.sim.checkers import Violation
 
 @dataclass
 class Outcome:
-    """What one seed came to."""
+    """The result of one seed."""
 
     seed: int
     steps: int
@@ -19,7 +18,7 @@ class Outcome:
     commits: int = 0
     terms: int = 0
     acknowledged_durable: int = 0
-    """Batches, not entries; so below."""
+    """In batches, not entries; the same for the counts below."""
     acknowledged_memory: int = 0
     lost_memory: int = 0
     virtual_ns: int = 0
@@ -31,14 +30,14 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Whether the seed met what a run is for: an election after the first, a crash with unsynced pages, and enough entries."""
+        """Whether the run covered what it is for: an election after the first, a crash with unsynced pages, and enough entries."""
         of = self.coverage.get
         return of("elections", 0) > 1 and of("crashes-with-unsynced-pages", 0) > 0 and self.commits >= 200
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """One thing that happened, for people."""
+    """One event, for people."""
 
     at_ns: int
     node: str

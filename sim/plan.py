@@ -1,10 +1,10 @@
-"""A fault schedule as data: what goes wrong when, drawn before a run, written to a file, shortened and replayed.
+"""A fault schedule as data: which fault happens when, drawn before a run, written to a file, shortened and replayed.
 
-Here lives only the value and its JSON form. What a kind means, how it is drawn and how it is carried out is in `faults.py`.
+This module has only the value and its JSON form. `faults.py` defines the kinds, draws them and carries them out.
 
     {"v": 1, "events": [{"at_ns": 120000000, "kind": "kill", "params": {"node": "leader", "for_ns": 700000000}}]}
 
-A parameter is a number, a text or a truth value, so that two plans are equal exactly when their files are.
+A parameter is a number, a text or a boolean, so that two plans are equal exactly if their files are.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ VERSION = 1
 
 
 class PlanError(ValueError):
-    """A plan that cannot be read; the text says which event of it and why."""
+    """A plan that cannot be read; the text names the event and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultEvent:
-    """One fault: `at_ns` after the beginning of the run (virtual nanoseconds), its kind, and what else `faults.py` drew for it."""
+    """One fault: `at_ns` after the start of the run (virtual nanoseconds), its kind, and the other parameters that `faults.py` drew."""
 
     at_ns: int
     kind: str
     params: Params = field(default_factory=dict)
 
     def number(self, name: str) -> int:
-        """A whole-numbered parameter. Raises PlanError."""
+        """An integer parameter. Raises PlanError."""
         value = self.params.get(name)
         if isinstance(value, bool) or not isinstance(value, int):
             raise PlanError(f"{self.kind} at {self.at_ns} ns needs a whole number {name!r}, not {value!r}")
@@ -92,7 +92,7 @@ class Plan:
     def from_object(given: Any) -> Plan:
         """Raises PlanError."""
         if not isinstance(given, dict) or given.get("v") != VERSION or not isinstance(given.get("events"), list):
-            raise PlanError(f"a plan is an object with \"v\": {VERSION} and a list of \"events\"")
+            raise PlanError(f'a plan is an object with "v": {VERSION} and a list of "events"')
         return Plan(tuple(_events(given["events"])))
 
     @staticmethod
@@ -101,19 +101,19 @@ class Plan:
         try:
             return Plan.from_object(json.loads(text))
         except json.JSONDecodeError as error:
-            raise PlanError(f"no JSON: {error}") from error
+            raise PlanError(f"not JSON: {error}") from error
 
 
 def _events(given: Iterable[Any]) -> Iterator[FaultEvent]:
     for number, event in enumerate(given):
         if not isinstance(event, dict):
-            raise PlanError(f"event {number} is no object")
+            raise PlanError(f"event {number} is not an object")
         at_ns, kind, params = event.get("at_ns"), event.get("kind"), event.get("params", {})
         if isinstance(at_ns, bool) or not isinstance(at_ns, int) or at_ns < 0:
-            raise PlanError(f"event {number} has no \"at_ns\" of whole nanoseconds")
+            raise PlanError(f'event {number} has no "at_ns" of whole nanoseconds')
         if not isinstance(kind, str) or not isinstance(params, dict):
-            raise PlanError(f"event {number} needs a \"kind\" and an object of \"params\"")
+            raise PlanError(f'event {number} needs a "kind" and an object of "params"')
         for name, value in params.items():
             if not isinstance(value, (int, float, str, bool)):
-                raise PlanError(f"event {number} has a parameter {name!r} that is no number, text or truth value")
+                raise PlanError(f"event {number} has a parameter {name!r} that is not a number, a text or a boolean")
         yield FaultEvent(at_ns, kind, params)

@@ -1,8 +1,8 @@
-"""What a simulated cluster is like: its nodes, its timing, its flush policy and file sizes, by default or from a node's own configuration.
+"""The parameters of a simulated cluster: nodes, timing, flush policy and file sizes, by default or from a node's configuration.
 
-Here live the value and the reading of a configuration file (the YAML that `ledgermq serve` takes). Only keys that change what a simulated
-node does are read, by the same names, units and meaning; the node's own checks (`ledgermq config check`) are not repeated. Every real log
-file larger than `FILE_BYTES_MAX` is simulated at that size: what matters is that files roll and go, not how much lies in them.
+This module holds the value and reads a configuration file (the YAML of `ledgermq serve`). It reads only keys that affect a simulated node,
+with the same names, units and meaning; the node's own checks (`ledgermq config check`) are not repeated. Log files larger than
+`FILE_BYTES_MAX` are simulated with that size: it matters that files are completed and removed, not how much they hold.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing
 FILE_BYTES = 64 << 10
 FILE_BYTES_MAX = 256 << 10
 SMALL_FILE_BYTES = 8 << 10
-"""For runs in which many files of the log come and go."""
+"""For runs in which many log files are created and removed."""
 APPEND_MODES = ("pwrite", "map", "pool")
 HA = HaRules(lag_ns=900 * MS, lag_bytes=96 << 10)
-"""Bounds that slaves pass within a run, and come back within."""
+"""Lag limits that slaves exceed within a run, and meet again."""
 LAZY = LazySync(interval_ns=100 * MS, least_bytes=PAGE_BYTES, thorough_ns=600 * MS)
-"""Long enough for crashes in between, short enough for a run to see their end."""
+"""Long enough for crashes in between, short enough to end within a run."""
 TIMES = LeaseTimes(liveness_ns=3_000 * MS)
 TRANSACTIONS = TransactionRules(check_ns=800 * MS, interval_ns=1_000 * MS, checks_max=3, retry_ns=400 * MS)
 
 
 class SettingsError(ValueError):
-    """A configuration that cannot be simulated: `key` and what to do."""
+    """A configuration that cannot be simulated: `key`, and the remedy."""
 
     def __init__(self, key: str, what: str, remedy: str) -> None:
         super().__init__(f"{key}: {what}; {remedy}")
@@ -53,29 +53,29 @@ class Settings:
     transactions: TransactionRules = TRANSACTIONS
     file_bytes: int = FILE_BYTES
     append: str | None = None
-    """How every node writes its log; None: each node in another way."""
+    """The append mode of every node; None: each node uses another one."""
     preferred: str | None = None
     rule: Rule = Rule.MAJORITY
-    """By which the group begins: MAJORITY for `replication: raft`, IN_SYNC for `ha`."""
+    """The group's initial rule: MAJORITY for `replication: raft`, IN_SYNC for `ha`."""
     ha: HaRules = HA
 
     @staticmethod
     def of_nodes(count: int) -> Settings:
-        """The defaults, with so many nodes."""
+        """The defaults, with this many nodes."""
         return Settings(tuple(f"n{k}" for k in range(1, count + 1)))
 
     @staticmethod
     def of_ha(count: int = 3, *, ack_async: bool = False, minimum: int = 1, pull: bool = False) -> Settings:
-        """An HA group with the defaults, of so many nodes."""
+        """An HA group with the defaults, with this many nodes."""
         return replace(Settings.of_nodes(count), rule=Rule.IN_SYNC, ha=replace(HA, ack_async=ack_async, minimum=minimum, pull=pull))
 
 
 def read(text: str, group: str | None = None) -> Settings:
-    """The settings of one broker group (the first, unless it is named) of a node's configuration. Raises SettingsError."""
+    """The settings of one broker group (by default the first) in a node's configuration. Raises SettingsError."""
     try:
         whole = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SettingsError("configuration", f"this is no YAML ({' '.join(str(error).split())})", "see: ledgermq config check") from error
+        raise SettingsError("configuration", f"this is not YAML ({' '.join(str(error).split())})", "see: ledgermq config check") from error
     keys = _Keys("", whole)
     chosen = _group(keys, group)
     flush, raft = keys.section("flush"), keys.section("raft")
@@ -86,7 +86,7 @@ def read(text: str, group: str | None = None) -> Settings:
     preferred = chosen.text("preferred_leader", "")
     append = keys.section("storage").text("append", "pwrite")
     if append not in APPEND_MODES:
-        raise SettingsError("storage.append", f"there is no way of appending {append!r}", f"known: {', '.join(APPEND_MODES)}")
+        raise SettingsError("storage.append", f"there is no append mode {append!r}", f"known: {', '.join(APPEND_MODES)}")
     policy = flush.section("groups").text(name, flush.text("policy", FlushPolicy.DURABLE.value))
     try:
         chosen_policy = FlushPolicy(policy)
@@ -113,24 +113,24 @@ def read(text: str, group: str | None = None) -> Settings:
 
 
 def _replication(group: _Keys, nodes: int) -> tuple[Rule, HaRules]:
-    """The rule that a group begins with, and what its masters hold themselves to."""
+    """The rule with which a group begins, and the rules of its masters."""
     kind, ack = _one_of(group, "replication", ("raft", "ha")), _one_of(group, "ack", ("in-sync", "async"))
     transfer = _one_of(group, "transfer", ("push", "pull"))
     if kind == "raft":
         return Rule.MAJORITY, HA
     least = 1 if ack == "async" else group.size("min_in_sync", min(2, nodes))
     if not 1 <= least <= nodes:
-        what = f"{nodes} replicas never are {least} members in sync"
+        what = f"{nodes} replicas can never have {least} members in sync"
         raise SettingsError("cluster.groups.min_in_sync", what, "ask for no more than there are")
     lag_ns, lag_bytes = group.duration_ns("in_sync_lag_ms", 10_000 * MS), group.size("in_sync_lag_bytes", 64 * MIB)
     if not lag_ns or not lag_bytes:
         remedy = "give in_sync_lag_ms and in_sync_lag_bytes above 0"
-        raise SettingsError("cluster.groups", "a slave that may not lag at all never is in sync", remedy)
+        raise SettingsError("cluster.groups", "a slave that may not lag at all can never be in sync", remedy)
     return Rule.IN_SYNC, HaRules(ack == "async", least, lag_ns, lag_bytes, transfer == "pull")
 
 
 def _one_of(group: _Keys, key: str, known: tuple[str, ...]) -> str:
-    """One of these words; the first where nothing is said."""
+    """One of these words; by default the first."""
     found = group.text(key, known[0])
     if found not in known:
         raise SettingsError(f"cluster.groups.{key}", f"there is no {key} {found!r}", f"known: {', '.join(known)}")
@@ -157,7 +157,7 @@ def _timing(raft: _Keys) -> Timing:
 
 
 class _Keys:
-    """One section of a configuration, and where it is."""
+    """One section of a configuration, and its path."""
 
     def __init__(self, where: str, given: Any) -> None:
         self._where = where

@@ -1,8 +1,8 @@
-"""From a failing run to a shorter one: fewer faults, fewer steps, fewer nodes, and the same invariant broken.
+"""Shortening a failing run: fewer faults, fewer steps, fewer nodes, while the same invariant is violated.
 
-Here lives the search. It knows nothing of faults: a candidate is a case, and the only question is whether running it breaks the invariant.
-Delta debugging (Zeller and Hildebrandt 2002, ddmin) over the events of the plan; the number of runs is bounded, not the time, so that the
-answer is a pure function of the case.
+The search knows nothing about faults: a candidate is a case, and the only question is whether running it violates the invariant. Delta
+debugging (Zeller and Hildebrandt 2002, ddmin) over the events of the plan. The number of runs is bounded, not the time, so that the result
+depends only on the case.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ledgermq.sim.plan import FaultEvent, Plan
 
 RUNS_MAX = 400
 SEEDS_TRIED = 2
-"""Every candidate is tried with so many further seeds when its own does not fail: what chance did before may hang on an event dropped."""
+"""If a candidate's own seed does not fail, it is tried with this many others: the former failure may have depended on a dropped event."""
 
 
 @dataclass
 class Shrinking:
-    """One search. `run` is how a case is run; `tell` hears of every shorter run."""
+    """One search. `run` runs a case; `tell` is called for every shorter run."""
 
     run: Callable[[Case], Ran]
     tell: Callable[[Ran], None]
@@ -30,7 +30,7 @@ class Shrinking:
     runs_max: int = RUNS_MAX
 
     def search(self) -> Ran:
-        """The shortest failing run that was found."""
+        """The shortest failing run found."""
         self._cut_to_failure()
         before = None
         while before != (size := _size(self.best)) and self._may():
@@ -43,7 +43,7 @@ class Shrinking:
         return self.runs < self.runs_max
 
     def _try(self, case: Case) -> bool:
-        """Whether this case, or the same with another seed, breaks the same invariant; then it is the best."""
+        """Whether this case, or the same with another seed, violates the same invariant; it is then the best so far."""
         wanted = self.best.result.violation
         assert wanted is not None
         for more in range(SEEDS_TRIED + 1):
@@ -59,7 +59,7 @@ class Shrinking:
         return False
 
     def _cut_to_failure(self) -> None:
-        """What comes after the failure cannot matter. A failure after the heal keeps its steps: the heal is a part of it."""
+        """Events after the failure cannot matter. A failure after the end of faults keeps its steps, because the end is part of it."""
         case, result = self.best.case, self.best.result
         if result.steps <= case.steps:
             self._try(replace(case, steps=result.steps, plan=_until(case.plan, result.virtual_ns)))
@@ -67,7 +67,7 @@ class Shrinking:
             self._try(replace(case, plan=_until(case.plan, result.virtual_ns)))
 
     def _drop_events(self) -> None:
-        """ddmin: drop halves, then quarters, then smaller parts, as long as one of them can go."""
+        """ddmin: drop halves, then quarters, then smaller parts, as long as one of them can be dropped."""
         parts = 2
         while self._may() and (events := self.best.case.plan.events):
             for kept in _without_parts(events, parts):
@@ -80,7 +80,7 @@ class Shrinking:
                 parts = min(len(events), parts * 2)
 
     def _fewer_steps(self) -> None:
-        """A run that fails only after the heal may fail after an earlier heal as well."""
+        """A run that fails only after the end of faults may also fail with an earlier end."""
         while self._may():
             case, result = self.best.case, self.best.result
             if result.steps <= case.steps:
@@ -107,6 +107,6 @@ def _without_parts(events: tuple[FaultEvent, ...], parts: int) -> Iterator[tuple
 
 
 def shrink(failing: Ran, run: Callable[[Case], Ran], tell: Callable[[Ran], None], runs_max: int = RUNS_MAX) -> tuple[Ran, int]:
-    """The shortest failing run found, and how many runs that took."""
+    """The shortest failing run found, and the number of runs needed."""
     search = Shrinking(run, tell, failing, runs_max=runs_max)
     return search.search(), search.runs

@@ -1,7 +1,7 @@
-"""Nodes that get too little processor time: which they are, how long their threads wait for a processor, and what waits for a thread.
+"""Nodes with too little processor time: which they are, how long their threads wait for a processor, and what waits for a thread.
 
-A packet of a real node passes two threads, its loop and its engine, in each direction; on a machine that is too busy every one of them
-waits. What has come, or is to leave, while a loop waits is read, or sent, in one pass of it. Nothing here looks into a packet.
+A packet of a real node passes two threads, its event loop and its engine, in each direction; on an overloaded machine each of them waits.
+Packets that arrive or leave while a loop waits are handled in one pass. This module never looks into a packet.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any, Literal
 from ledgermq.sim.network import Chance
 
 WAITS_EXPONENT = 6
-"""Of the waits for a processor: half of them take less than a sixtieth of the longest, six in a hundred more than two thirds of it."""
+"""The distribution of waits: half of them are below a sixtieth of the longest, six percent above two thirds of it."""
 
 Lane = Literal["read", "send"]
 
 
 class Starving:
-    """Draws chance only for nodes that are starved: runs without such a fault are what they would be without this module."""
+    """Draws random numbers only for starved nodes: runs without this fault are the same as without this module."""
 
     def __init__(self, chance: Chance, after: Callable[..., None]) -> None:
-        """`after(delay_ns, action, *arguments)` lets something happen later."""
+        """`after(delay_ns, action, *arguments)` schedules an action."""
         self._chance = chance
         self._after = after
         self._longest_ns: dict[str, int] = {}
         self._waiting: dict[tuple[str, Lane], list[Any]] = {}
 
     def starve(self, name: str, longest_ns: int) -> None:
-        """Each time a thread of this node has something to do it waits for a processor first, up to so long; 0: no longer."""
+        """Each time a thread of this node has work, it first waits for a processor, up to `longest_ns`; 0: no longer."""
         self._longest_ns[name] = longest_ns
 
     def heal(self) -> None:
         self._longest_ns.clear()
 
     def ended(self, name: str) -> None:
-        """The process is gone, with what waited in it."""
+        """The process is gone, and what waited in it is lost."""
         self._waiting.pop((name, "read"), None)
         self._waiting.pop((name, "send"), None)
 
     def wait_ns(self, name: str) -> int:
-        """How long a thread that has something to do waits now: mostly next to nothing, rarely very long."""
+        """How long a thread with work waits now: mostly almost nothing, rarely very long."""
         longest_ns = self._longest_ns.get(name, 0)
         return int(self._chance.random() ** WAITS_EXPONENT * longest_ns) if longest_ns else 0
 
     def hand(self, name: str, lane: Lane, items: Sequence[Any], give: Callable[..., None], to: Any) -> None:
-        """Call `give(to, items)`: at once, or with everything else that waits for the node's loop by the time it has a processor."""
+        """Call `give(to, items)`: at once, or with everything else that waits for the node's loop when it gets a processor."""
         waiting = self._waiting.get((name, lane))
         if waiting is not None:
             waiting += items

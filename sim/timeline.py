@@ -1,6 +1,6 @@
-"""A run's last events as a page for people: what was broken, in words, and who did what when, a column for each node.
+"""A run's last events as a page for people: the violated invariant in words, and a column of events for each node.
 
-Here lives only the drawing of text. It decides nothing and its output is a pure function of what it is given.
+This module only draws text; its output is a function of its arguments.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MEANING = {
 
 
 class Happened(Protocol):
-    """One event of a run; `node` is empty for what concerns the whole world."""
+    """One event of a run; `node` is empty for events of the whole world."""
 
     @property
     def at_ns(self) -> int: ...
@@ -44,7 +44,7 @@ class Happened(Protocol):
 
 
 def explain(invariant: str, text: str, at_ns: int, step: int) -> list[str]:
-    """What was broken and what happened, in words."""
+    """The violated invariant and the event, in words."""
     meaning = MEANING.get(invariant)
     rule = f"broken: {invariant}" + (f" ({meaning})" if meaning else "")
     told = text.removeprefix(f"{invariant}: ")
@@ -57,8 +57,8 @@ def moment(at_ns: int) -> str:
 
 
 def draw(events: Iterable[Happened], names: Sequence[str], *, since_ns: int = 0, rows: int = ROWS, width: int = WIDTH) -> list[str]:
-    """The last events, oldest first, one column for each node; what concerns all of them goes across. At most `rows` lines;
-    times are told from `since_ns` on. Equal neighbours in one column are drawn once, with how often they came.
+    """The last events, oldest first, one column per node; events of the whole world span all columns. At most `rows` lines; times count
+    from `since_ns` on. Equal neighbours in one column are drawn once, with their number.
     """
     column = max(14, (width - TIME_WIDTH) // max(1, len(names)) - 2)
     lines = [_row("", [name.center(column) for name in names]), _row("", ["-" * column for _ in names])]

@@ -1,8 +1,8 @@
-"""What producers of delayed messages asked for and were told, held against the one log of the run.
+"""The requests and answers of producers of delayed messages, checked against the single log of the run.
 
-Here lives the knowledge of outsiders about delayed messages. Laws: none is in its topic before its time, by the clock of the leader that
-put it there; each that was acknowledged comes to be there, unless somebody asked for its recall; one whose recall was confirmed never is.
-That nothing is there twice, or without having been sent, is told by `histories.py`: to it a delayed message is a send.
+Checked from outside. Laws: no delayed message is in its topic before its time, by the clock of the leader that put it there; each
+acknowledged one arrives there, unless its recall was requested; one whose recall was confirmed never does. `histories.py` reports messages
+that are stored twice or were never sent: to it a delayed message is a send.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Appointment:
     value: int
     deliver_ms: int
     place: tuple[int, int] | None = None
-    """Fire time and offset, once it was acknowledged as waiting."""
+    """Delivery time and offset, once it was acknowledged as waiting."""
     acknowledged: bool = False
     asked: bool = False
-    """Somebody asked for its recall."""
+    """Whether its recall was requested."""
     recalled: bool = False
-    """That was confirmed."""
+    """Whether its recall was confirmed."""
 
 
 @dataclass
 class Timetable:
-    """Memory of one run."""
+    """The memory of one run."""
 
     histories: Histories
     truth: Truth
@@ -51,18 +51,18 @@ class Timetable:
         return made
 
     def waits(self, timers: Timers, now_ms: int) -> bool:
-        """Is something to come still? Not if only a clock that ran ahead holds it back."""
+        """Whether a message will still be delivered; not if only a clock that ran ahead holds it back."""
         last_ms = max((appointment.deliver_ms for appointment in self.appointments.values()), default=0)
         return timers.pending > 0 and timers.watermark.fire_ms <= max(now_ms, last_ms)
 
     def finish(self, pending: int) -> None:
-        """At the end of a run. `pending`: how many the log still holds back."""
+        """Called at the end of a run. `pending`: the number of messages that the log still holds back."""
         queues = self.histories.log.queues()
         missing = 0
         for appointment in self.appointments.values():
             there = bool((queues.get(appointment.key, _NOTHING) == appointment.value).any())
             if appointment.recalled and there:
-                raise Violation("timer", f"message {appointment.value} was recalled and stands in {appointment.key}")
+                raise Violation("timer", f"message {appointment.value} was recalled but is in {appointment.key}")
             missing += appointment.acknowledged and not appointment.asked and not there
         if missing > pending:
             raise Violation("timer", f"{missing} delayed messages are in no topic, and only {pending} wait for their time")
@@ -78,11 +78,11 @@ class Timetable:
                 at = int(entries.starts[row]) + BODY_AT
                 value = int.from_bytes(entries.data[at : at + VALUE_BYTES], "big")
                 if value in self.appointments and int(heads["store_ms"][row]) < self.appointments[value].deliver_ms:
-                    raise Violation("timer", f"message {value} came before its time")
+                    raise Violation("timer", f"message {value} was delivered before its time")
 
     @property
     def confirmed(self) -> tuple[int, int]:
-        """Delayed messages that were acknowledged, and recalls that were confirmed."""
+        """The numbers of acknowledged delayed messages, and of confirmed recalls."""
         all_of_them = self.appointments.values()
         return sum(one.acknowledged for one in all_of_them), sum(one.recalled for one in all_of_them)
 

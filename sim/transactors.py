@@ -1,9 +1,8 @@
-"""Simulated producers of transactions: they send half messages, decide about them, and are asked about those that nobody decided about.
+"""Simulated transactional producers: they send half messages, end transactions, and answer checks of undecided ones.
 
-Here lives what such a producer does, and what it believes. It stands for two of the real world at once, the producer and whoever is asked
-in its place, so it contradicts itself: the same decision is repeated while nobody knows what became of the first one, and the opposite
-comes from elsewhere. Committed messages go to a queue like any other's; what was told of a decision is held against the log by
-`decisions.py`.
+Such a producer stands for two real ones, the original producer and the one that answers a check in its place, so it contradicts itself: it
+repeats a decision while the outcome of the first try is unknown, and sends the opposite from elsewhere. Committed messages go to an
+ordinary queue; `decisions.py` checks the answers against the log.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from ledgermq.sim.decisions import Decision, Decisions
 from ledgermq.sim.network import MS
 
 OPEN_MAX = 24
-"""Transactions that one of them leaves undecided before it sends more."""
+"""At most this many transactions of one producer are undecided before it sends more."""
 CHECKS_A_ROUND = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Manners:
-    """How busy a producer of transactions is, and how it decides."""
+    """How active a transactional producer is, and how it decides."""
 
     round_ns: tuple[int, int] = (300 * MS, 700 * MS)
     halves_a_send: tuple[int, int] = (1, 4)
@@ -36,12 +35,12 @@ class Manners:
     rolls_back: float = 0.2
     """The rest is left to the checks."""
     repeats: float = 0.25
-    """Share of the decisions that are put to two nodes at once."""
+    """Share of the decisions that are sent to two nodes at once."""
     contradicts: float = 0.15
 
 
 class Transactor:
-    """One producer of transactions."""
+    """One transactional producer."""
 
     def __init__(self, cluster: Cluster, decisions: Decisions, number: int, chance: random.Random, manners: Manners) -> None:
         self._cluster = cluster
@@ -52,17 +51,17 @@ class Transactor:
         self._node = cluster.names[number % len(cluster.names)]
         self._next_value = number * VALUES_A_PRODUCER
         self._open: dict[int, Decision] = {}
-        """Half offset → what is not decided for sure, as far as this producer knows."""
+        """Half offset → transactions not known to be decided, as far as this producer knows."""
         self._asked: dict[int, int] = {}
-        """Calls without an answer: token → since when."""
+        """Calls without an answer: token → time of the call."""
         self._on = True
 
     def start(self) -> None:
-        """Begin; the first round comes within a period."""
+        """Start; the first round follows within a period."""
         self._cluster.after(self._chance.randrange(self._manners.round_ns[1]), self._round)
 
     def wind_down(self) -> None:
-        """No more half messages, and no more decisions."""
+        """Send no more half messages and no more decisions."""
         self._on = False
 
     def _round(self) -> None:
@@ -135,7 +134,7 @@ class Transactor:
                     self._decisions.told(decision, commit, self._cluster.now)
                     self._open.pop(offset, None)
                 elif node == self._node:
-                    # It ended otherwise, or this is no leader any more: who knows; the checks bring it up again.
+                    # It ended otherwise, or this node is not the leader any more; a check will ask again.
                     self._open.pop(offset, None)
             else:
                 self._elsewhere(outcome)
@@ -148,7 +147,7 @@ class Transactor:
     # Checks
 
     def _check(self) -> None:
-        """As the leader's node does: who is due, counted, asked about; the answer is a decision like any other, or none."""
+        """As the leader's node does: find due transactions, count the check, and ask; the answer is a decision like any other, or none."""
         node = self._node
 
         def due(outcome: Answer) -> None:
@@ -172,7 +171,7 @@ class Transactor:
 
 
 def message_id(value: int) -> str:
-    """Of the half message with this value."""
+    """The message id of the half message with this value."""
     return f"{value:034X}"
 
 

@@ -1,10 +1,10 @@
-"""The one log of a run: every entry that any replica ever applied, byte for byte, and what follows from it.
+"""The single log of a run: every entry that any replica ever applied, byte for byte, and the state derived from it.
 
-Here lives the memory that no replica has. The first replica to apply an entry says what it is; every other one, in every life, must apply
-the same bytes at the same place (I2, I3). Derived state is computed a second time by a machine that lives outside of all faults (I8), and
-the columns of client messages are kept apart, so that what clients saw can be held against them (I5, I6).
+The first replica that applies an entry defines it; every other one, in every process, must apply the same bytes at the same place (I2, I3).
+Derived state is computed again by a machine that no fault affects (I8), and the columns of client messages are kept, so that what clients
+saw can be compared with them (I5, I6).
 
-Cost: taking a range is one comparison of bytes. Everything else is done in pieces of many entries when it is asked for.
+Cost: taking a range is one comparison of bytes. Everything else is done on request, in pieces of many entries.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ledgermq.storage.queue_buffer import BufferedQueues
 
 _CHAIN_AT = 36
 VALUE_BYTES = 8
-"""A body begins with the number that no other message of the run has."""
+"""A body starts with a number that is unique in the run."""
 _PIECE_BYTES = 256 << 10
 QueueKey = tuple[str, int]
 
 
 class Truth:
-    """See the module. Indexes count from 0, the membership entry."""
+    """See the module docstring. Indexes count from 0, the membership entry."""
 
     def __init__(self, log_id: str, file_bytes: int) -> None:
         self.chains: list[int] = []
-        """Index → chain CRC; so below."""
+        """Index → chain CRC; the same for the tables below."""
         self.terms: list[int] = []
         self._log_id = log_id
         self._file_bytes = file_bytes
@@ -49,7 +49,7 @@ class Truth:
         self._machine = Machine(self._queues_kept, _no_records)
         self._told: list[Range] = []
         self._known: dict[int, str] = {}
-        """Applied index → digest of the state there, where anybody asked."""
+        """Applied index → digest of the state there, if it was requested."""
         self._queues: dict[QueueKey, list[I64]] = {}
         self._next: dict[QueueKey, int] = {}
         self._columns_at = 0
@@ -68,7 +68,7 @@ class Truth:
         if entries.last_index < len(self.chains):
             return
         if index > len(self.chains):
-            raise Violation("I3", f"{node} applies entry {index}, and nobody applied {len(self.chains)} before")
+            raise Violation("I3", f"{node} applies entry {index}, and no node applied {len(self.chains)} before")
         self._extend(entries if index == len(self.chains) else tail_of(entries, len(self.chains)))
 
     def _extend(self, entries: Range) -> None:
@@ -90,7 +90,7 @@ class Truth:
         self._firsts.append(entries.first_index)
 
     def _compare(self, node: str, entries: Range) -> None:
-        """Byte for byte, piece by piece."""
+        """Compare byte for byte, piece by piece."""
         index, data = entries.first_index, entries.data
         for at in range(bisect_right(self._firsts, index) - 1, len(self._pieces)):
             piece = self._pieces[at]
@@ -126,7 +126,7 @@ class Truth:
                     self._add(topic, queue, columns.queue_offsets[rows][mine], values[mine].astype(np.int64))
 
     def _add(self, topic: str, queue: int, offsets: I64, values: I64) -> None:
-        """I6: offsets are dense, for ever; deleting a topic changes nothing about that."""
+        """I6: offsets are dense, also after a topic was deleted."""
         first = self._next.get((topic, queue), 0)
         if int(offsets[0]) != first or not bool((np.diff(offsets) == 1).all()):
             raise Violation("I6", f"queue {queue} of {topic} goes on with offsets {offsets[:3].tolist()}…, expected {first}")
@@ -134,7 +134,7 @@ class Truth:
         self._queues.setdefault((topic, queue), []).append(values)
 
     def queues(self) -> dict[QueueKey, I64]:
-        """Every queue's values by offset, of everything committed so far that anybody can read."""
+        """Every queue's values by offset, for everything committed so far that clients can read."""
         self._sort_columns()
         for key, parts in self._queues.items():
             if len(parts) > 1:
@@ -144,7 +144,7 @@ class Truth:
     # Derived state
 
     def state(self, node: str, index: int, exported: dict[str, Any]) -> None:
-        """I8: a replica's state at this applied index is what the log up to there leads to."""
+        """I8: a replica's state at this applied index follows from the log up to there."""
         digest = _digest(exported)
         if index > self._machine.applied_index:
             self._advance(index)
@@ -153,7 +153,7 @@ class Truth:
         known = self._known.get(index)
         if known is not None and known != digest:
             where = self._difference(exported)
-            raise Violation("I8", f"the state of {node} at entry {index} is not what the log up to there leads to{where}")
+            raise Violation("I8", f"the state of {node} at entry {index} does not follow from the log up to there{where}")
 
     def _difference(self, exported: dict[str, Any]) -> str:
         own = self._machine.export(self._log_id)
@@ -163,7 +163,7 @@ class Truth:
         return f" (it differs in {', '.join(names)})"
 
     def _advance(self, index: int) -> None:
-        """Apply committed entries up to this one, in ranges as long as they can be."""
+        """Apply committed entries up to this one, in ranges as long as possible."""
         while self._machine.applied_index < index:
             first = self._machine.applied_index + 1
             at = bisect_right(self._firsts, first) - 1
@@ -173,7 +173,7 @@ class Truth:
             self._machine.apply(cut(entries, index))
 
     def compare_queues(self, node: str, machine: Machine, queues: BufferedQueues) -> None:
-        """I8: the consume queues of a replica that is where the second machine is hold the same units."""
+        """I8: if a replica is at the same entry as the second machine, its consume queues hold the same units."""
         if machine.applied_index != self._machine.applied_index:
             return
         for topic, ends in self._queues_kept.next_offsets().items():
@@ -184,11 +184,11 @@ class Truth:
                     np.array_equal(getattr(own, name), getattr(known, name)) for name in ("physical_offsets", "sizes", "tags_codes")
                 )
                 if not same:
-                    raise Violation("I8", f"the consume queue {topic}/{queue} of {node} is not what its log leads to")
+                    raise Violation("I8", f"the consume queue {topic}/{queue} of {node} does not follow from its log")
 
     @property
     def machine(self) -> Machine:
-        """The derived state of the last entry that `state` was asked for."""
+        """The derived state at the entry for which `state` was called last."""
         return self._machine
 
 
@@ -199,12 +199,12 @@ def chains_of(entries: Range) -> list[int]:
 
 
 def _fields(entries: Range, places: I64, width: int) -> NDArray[np.uint8]:
-    """So many bytes at each of these places of a range, row by row."""
+    """`width` bytes at each of these places of a range, row by row."""
     return np.ascontiguousarray(np.frombuffer(entries.data, np.uint8)[places[:, None] + np.arange(width)])
 
 
 def merged(pieces: list[Range], at: int, file_bytes: int) -> tuple[Range, int]:
-    """The pieces from `at` on that are one range of one term in one file, as one; and how many they are."""
+    """Join the pieces from `at` on that form one range of one term in one file; returns the range and the number of pieces."""
     first, count, size = pieces[at], 1, len(pieces[at].data)
     end = first.pos - first.pos % file_bytes + file_bytes
     while at + count < len(pieces) and size < _PIECE_BYTES:
@@ -229,5 +229,3 @@ def _digest(exported: dict[str, Any]) -> str:
 
 def _no_records(offset: int, size: int) -> bytes:
     raise AssertionError("the truth reads no records")
-
-

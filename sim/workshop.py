@@ -1,9 +1,8 @@
-"""What a simulated process does with its group's files beside running the group: it serves peers from them, and mends them from peers.
+"""A simulated process's work on its group's files besides running the group: it serves peers from them, and repairs them from peers.
 
-Here lives the imitation of a node's shipping thread: packets in, packets out, a turn at a time. What is served, fetched, proven and written
-is the product's code (`node.replica.shipping.shipping`, `node.replica.shipping.repair`, `node.replica.shipping.installation`).
-Whether damage may be there at all is the world's
-affair.
+This module imitates a node's shipping thread: packets in, packets out, one turn at a time. The product's code serves, fetches, proves and
+writes (`node.replica.shipping.shipping`, `node.replica.shipping.repair`, `node.replica.shipping.installation`). The world decides whether
+there may be damage at all.
 """
 
 from __future__ import annotations
@@ -20,39 +19,38 @@ from ledgermq.sim.node import Medium
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """What one turn left: packets for peers, when to turn again (−1: when something comes), and whether the group can be opened again."""
+    """The result of one turn: packets for peers, when to turn again (−1: when something arrives), and whether the group can be reopened."""
 
     packets: tuple[tuple[str, PeerPacket], ...]
     wake_at_ns: int
     finished: bool
     install_wanted: tuple[str, int] | None = None
-    """(peer, place up to which this replica may have acknowledged): no repair helps, only an installation."""
+    """(peer, position up to which this replica may have acknowledged): only an installation helps, not a repair."""
 
 
 class Workshop:
-    """One process's. It ends with the process."""
+    """The shipping work of one process; ends with the process."""
 
     def __init__(self, medium: Medium) -> None:
         self.packets: list[tuple[str, PeerPacket]] = []
         self.rebuild: Rebuild | None = None
-        """What mends the group's files now; the group is not open then."""
+        """The current repair of the group's files; the group is not open during it."""
         self.refused: str | None = None
-        """Why nobody can give what is missing, as long as that is so."""
+        """Why no peer can supply the missing bytes, while that is so."""
         self.wake_ns = -1
         self.turning = False
         self._medium = medium
         self._shipper = Shipper(medium.settings.group, medium.name, medium.disk, medium.root)
 
     def mend(self, failure: BaseException, others: Sequence[str], now_ns: int, session: int) -> bool:
-        """Begin to mend what made the group fail to open or to read; False when no peer could help with that. Raises OSError,
-        StorageError."""
+        """Start to repair what prevented the group from opening or reading; False if no peer could help. Raises OSError, StorageError."""
         medium = self._medium
         disk, root = medium.disk, medium.root
         self.rebuild = repair_needed(disk, root, medium.identity, failure, others=others, session=session, now_ns=now_ns)
         return self.rebuild is not None
 
     def install(self, source: str, floor_pos: int, others: Sequence[str], now_ns: int, session: int) -> None:
-        """Begin to bring the group's log from peers: that of `source` begins after what is here. Raises OSError, StorageError."""
+        """Start to install the group's log from peers, because that of `source` begins after the end here. Raises OSError, StorageError."""
         medium = self._medium
         disk, root = medium.disk, medium.root
         self.rebuild = medium.install_type.begin(
@@ -60,7 +58,7 @@ class Workshop:
         )
 
     def turn(self, now_ns: int) -> Worked:
-        """Take what has come in. Raises OSError, StorageError, as an open does."""
+        """Process what has arrived. Raises OSError, StorageError, as opening does."""
         packets, self.packets = self.packets, []
         served = self._shipper.turn(now_ns, packets)
         if self.rebuild is None:

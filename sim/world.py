@@ -1,8 +1,8 @@
-"""One run of a simulated cluster: a pure function of its seed and scenario.
+"""One run of a simulated cluster: a function of its seed and scenario.
 
-Here lives what happens before, between and after the faults: everything is started, what clients saw and replicas derived is held against
-the log now and then, and at the end everything heals, progress is demanded and all replicas are compared. What happens in between, event by
-event, is in `cluster.py`.
+This module does what happens before, between and after the faults: it starts everything, compares what clients saw and replicas derived
+with the log from time to time, and at the end it ends all faults, demands progress and compares all replicas. `cluster.py` runs the events
+in between.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ledgermq.sim.outcome import Outcome
 
 HEAL_S = 30
 SETTLE_NS = SECOND
-"""How often what clients saw is held against the log."""
+"""How often what clients saw is compared with the log."""
 DRAINED_SHARE = 0.25
-"""Of the runs in which clients receive, at the end, until nothing is left."""
+"""Share of the runs in which clients, at the end, receive until nothing is left."""
 
 
 class World(Cluster):
-    """A cluster that is run once; `run` is the only entry."""
+    """A cluster that is run once; `run` is the only entry point."""
 
     def run(self, steps: int, schedule: Callable[[World], None], *, until_ns: int | None = None) -> Outcome:
-        """`schedule` sets the faults up (`faults.acting(plan)`); after `steps` events, or `until_ns` of virtual time, everything heals and
+        """`schedule` schedules the faults (`faults.acting(plan)`); after `steps` events, or `until_ns` of virtual time, all faults end and
         progress is demanded."""
         violation = None
         began = self.now
@@ -56,7 +56,7 @@ class World(Cluster):
         result.lost_memory = self.histories.early_lost() if violation is None else 0
         result.virtual_ns = self.now - began
         self._count(result)
-        # What differs anywhere in a run differs in its log.
+        # A difference anywhere in a run shows in its log.
         self._digest.update(f"{self.truth.chains[-1:]} {result.coverage}".encode())
         result.digest = self._digest.hexdigest()[:16]
         return result
@@ -68,7 +68,7 @@ class World(Cluster):
             self._one_event()
 
     def _settle(self) -> None:
-        """Now and then: what clients saw and what replicas derived, against the log."""
+        """From time to time: compare what clients saw and what replicas derived with the log."""
         self.histories.settle()
         self.decisions.settle()
         self._compare_states()
@@ -84,7 +84,7 @@ class World(Cluster):
             self.coverage["states-compared"] += 1
 
     def _demand_progress(self) -> None:
-        """Heal everything; within virtual time all replicas must agree on a leader and commit one entry more, everywhere."""
+        """End all faults; within a virtual time limit all replicas must agree on a leader and commit and apply one more entry."""
         self.healed = True
         self.note("everything heals")
         self.network.heal()
@@ -116,7 +116,7 @@ class World(Cluster):
         self._compare_all()
 
     def _come_to_rest(self, deadline: int) -> None:
-        """Clients send no more; all replicas must come to hold and apply the same, and of some runs every message is acknowledged."""
+        """Clients stop sending; all replicas must reach and apply the same log, and in some runs every message must be acknowledged."""
         drains = self.chance.random() < DRAINED_SHARE
         self.note("clients send no more" + (", and take what is left" if drains else ""))
         for client in self.clients:
@@ -140,32 +140,32 @@ class World(Cluster):
         if endless := [str(operator) for operator in self.operators if not operator.ended]:
             raise Violation("O7", f"{', '.join(endless)} does not end within {HEAL_S} s of virtual time after everything healed")
         if drains and len(ends) == 1:
-            raise Violation("delivery", f"messages are left that nobody is given within {HEAL_S} s of virtual time")
+            raise Violation("delivery", f"messages are left that no client receives within {HEAL_S} s of virtual time")
         raise Violation("O7", f"the replicas did not come to hold the same within {HEAL_S} s of virtual time: {sorted(ends)}")
 
     def _delays_left(self) -> bool:
-        """Some delayed message is to come still."""
+        """Whether a delayed message is still to be delivered."""
         machine = next(life for life in self._in_force() if life is not None).machine
         return self.timetable.waits(machine.timers, self.now // MS)
 
     def _all_acknowledged(self) -> bool:
-        """No message is in flight or was never handed out."""
+        """Whether every message was delivered and none is in flight."""
         machine = next(life for life in self._in_force() if life is not None).machine
         queues = [(CONSUMER_GROUP, topic, queue) for topic, config in machine.topics.items() for queue in range(config.queues)]
         return machine.delivery.in_flight == 0 and all(machine.delivery.cursor(key) == machine.end(*key[1:]) for key in queues)
 
     def _refused_by_name(self) -> bool:
-        """A majority says that nobody has what it lacks."""
+        """Whether a majority reports that no replica has the entries it lacks."""
         refused = [s for s in self.stations.values() if s.workshop is not None and s.workshop.refused is not None]
         return len(refused) > len(self.stations) // 2
 
     def _compare_all(self) -> None:
-        """All bytes of all replicas up to what each has applied, and all that was derived from them."""
+        """Compare all bytes of all replicas up to their applied index, and all derived state."""
         members = self._in_force()
         for station in self.stations.values():
             life = station.life
             if life is None:
-                # No member any more, or not yet.
+                # Not a member (yet, or any more).
                 continue
             if life in members:
                 self.checkers.still_durable(station.name, life)

@@ -228,7 +228,7 @@ def lost_words(loss: Loss) -> str:
     if not loss.lost_entries:
         return f"nothing is lost that leader {heard['leader']} had at {at}, its last report"
     spans = "" if loss.lost_ms is None else f", taken in the {loss.lost_ms} ms before"
-    lost = f"certainly lost: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
+    lost = f"lost for certain: {loss.lost_entries} entries ({loss.lost_committed} of them committed)"
     return f"{lost} that leader {heard['leader']} had at {at}, its last report{spans}"
 
 

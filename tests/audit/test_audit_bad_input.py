@@ -62,7 +62,7 @@ def test_directories_that_are_not_ours(tmp_path: Path, inner: str, capsys: pytes
     (tmp_path / "other" / "letter.txt").write_text("not a log")
     assert command(tmp_path / inner, tmp_path / "other") == 2
     told = reasons(capsys)
-    assert sum("holds no broker group; name node directories" in line for line in told) == 2
+    assert sum("holds no broker group; give node directories" in line for line in told) == 2
 
 
 def test_one_directory_that_is_not_ours_is_never_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

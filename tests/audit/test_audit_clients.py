@@ -340,8 +340,8 @@ def test_frames_lie_in_any_bucket(sequence: int) -> None:
     [
         ("no.parquet", "PAR1 and no more", "cannot be read as receipts"),
         ("no.jsonl", '{"topic": "t"}\n', "has no column"),
-        ("list.jsonl", "[1]\n", "line 1, is no JSON object"),
-        ("types.jsonl", json.dumps(dict.fromkeys(receipt_log.COLUMNS, "x")) + "\n", "is no file of receipts"),
+        ("list.jsonl", "[1]\n", "line 1, is not a JSON object"),
+        ("types.jsonl", json.dumps(dict.fromkeys(receipt_log.COLUMNS, "x")) + "\n", "is not a file of receipts"),
         ("empty", "", "holds no file of receipts"),
     ],
 )

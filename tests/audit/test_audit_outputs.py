@@ -156,7 +156,7 @@ def test_a_full_disk(tmp_path: Path, option: str, step: str, monkeypatch: pytest
     target = tmp_path / "told"
     assert command(tmp_path, option, str(target)) == 64
     out, line = refused(capsys)
-    assert out.splitlines()[-1] == "audit: PASS" and "No space left on device" in line and "make room" in line and str(target) in line
+    assert out.splitlines()[-1] == "audit: PASS" and "No space left on device" in line and "free disk space" in line and str(target) in line
     assert not target.is_file() and not any(tmp_path.rglob("*.unfinished")) and not any(tmp_path.rglob("verdict.json"))
 
 
@@ -164,5 +164,5 @@ def test_a_device_is_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """It is never exchanged for a file."""
     write_cluster(tmp_path, history(8))
     assert command(tmp_path, "--html", "/dev/full") == 64
-    assert "make room" in refused(capsys)[1]
+    assert "free disk space" in refused(capsys)[1]
     assert Path("/dev/full").is_char_device()

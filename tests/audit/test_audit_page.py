@@ -48,7 +48,7 @@ def test_what_was_not_read_is_said(tmp_path: Path) -> None:
     page = page_of(audit(directories(tmp_path)[:2], agreement=True))
     assert page.count("the edges of the files only") == 2 and "every byte" not in page
     assert "g1: n3: nothing was verified" in page
-    assert "Give or mend what the reasons above name, and audit again." in page
+    assert "Provide or fix what the reasons above name, then audit again." in page
 
 
 def test_a_file_that_cannot_be_read_was_not_verified(tmp_path: Path) -> None:

@@ -417,7 +417,7 @@ def test_the_command_without_a_cluster_behind_it(capsys: pytest.CaptureFixture[s
         (("--endpoints", "nowhere"), "'nowhere' is not an endpoint"),
         (("--endpoints", "127.0.0.1:1", "--tls", "--ca", "/no/such/file"), "/no/such/file cannot be read"),
         (("--endpoints", "127.0.0.1:1", "--ca", "/no/such/file"), "--ca has no meaning without --tls"),
-        (("--volumes", "--tls"), "name it with --endpoints"),
+        (("--volumes", "--tls"), "give --endpoints"),
     ],
 )
 def test_options_that_make_no_sense(options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -271,7 +271,7 @@ def test_a_backup_is_never_written_to(base: Path, capsys: pytest.CaptureFixture[
     findings(base)
     before = contents(base)
     assert repair(base) == 1
-    assert "take another one" in capsys.readouterr().err
+    assert "make a new backup" in capsys.readouterr().err
     assert contents(base) == before
 
 

@@ -284,14 +284,14 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
         (lambda value: value.update(v=3), "state/snapshot has version 3, and only version 5 is derived"),
         (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
         (lambda value: value.update(applied_index=-2), "state/snapshot does not say which entry it is of"),
-        (lambda value: value.update(applied_index=-1), "state/snapshot is of no entry, and its applied_term is that of one"),
+        (lambda value: value.update(applied_index=-1), "state/snapshot has no entry, but its applied_term is that of one"),
         (lambda value: value.update(chain_crc=1), "state/snapshot is of another log: its entry "),
         (lambda value: value.update(applied_index=10_000), "the log ends before entry 10000"),
     ):
         change(task, edit)
         report = check_state(task)
         assert report.reason.startswith(reason) and not report.derived, report
-        rules = {"does not say": ["state.keys"], "is of no entry": ["snapshot.log"]}
+        rules = {"does not say": ["state.keys"], "has no entry": ["snapshot.log"]}
         assert [flaw.rule for flaw in report.flaws] == next((rule for part, rule in rules.items() if part in reason), [])
         path.write_bytes(good)
     path.rename(path.with_suffix(".away"))

@@ -254,11 +254,11 @@ def test_damaged_first_entries_hide_no_file(tmp_path: Path) -> None:
     [
         ({"view": "rows"}, "there is no view 'rows'"),
         ({"view": "messages", "columns": "body,colour"}, "there is no column 'colour'"),
-        ({"view": "state", "from_index": "3"}, "view state has no use for it"),
-        ({"view": "keyindex", "topic": "t"}, "view keyindex has no use for it"),
-        ({"from_index": "-3"}, "it is a log index"),
+        ({"view": "state", "from_index": "3"}, "it does not apply to view state"),
+        ({"view": "keyindex", "topic": "t"}, "it does not apply to view keyindex"),
+        ({"from_index": "-3"}, "use a log index"),
         ({"from_ms": "yesterday"}, "option from_ms"),
-        ({"verify": "maybe"}, "it is true or false"),
+        ({"verify": "maybe"}, "use true or false"),
         ({"path": "/nowhere/n1"}, "there is no directory /nowhere/n1"),
     ],
 )

@@ -124,7 +124,7 @@ def test_groups_and_offsets_are_carried_over(tmp_path: Path, import_store: Run) 
     root.offsets({"orders@workers": {0: 15, 1: 999}, "orders@reader": {0: 3}, "gone@workers": {0: 1}})
     status, told, _ = import_store(root.write())
     assert (status, told["consumer_groups"]) == (0, ["reader", "workers"])
-    assert any("2 consumer offsets lay outside" in remark for remark in told["remarks"])
+    assert any("2 consumer offsets were outside" in remark for remark in told["remarks"])
     state = snapshot(tmp_path / "cluster/n1")
     assert state["groups"]["workers"] == {
         "ns": "", "name": "workers", "max_attempts": 5, "fifo": True, "backoff": {"initial_ms": 1000, "max_ms": 60000, "multiplier": 2.0},

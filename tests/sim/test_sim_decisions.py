@@ -51,7 +51,7 @@ def test_true_decisions_are_accepted() -> None:
 
 @pytest.mark.parametrize(
     ("commit", "visible", "said"),
-    [(True, (), "is not in"), (False, (7,), "rolled back and stands in"), (True, (7, 7), "stands twice"), (True, (7, 9), "nobody sent")],
+    [(True, (), "is not in"), (False, (7,), "rolled back but is in"), (True, (7, 7), "stands twice"), (True, (7, 9), "no client sent")],
 )
 def test_what_the_log_contradicts_is_a_violation(commit: bool, visible: tuple[int, ...], said: str) -> None:
     """A commit that is lost, a rollback that is visible, two copies, and a copy that nobody asked for."""

@@ -64,7 +64,7 @@ def test_true_deliveries_are_accepted() -> None:
     ("visible", "told", "said"),
     [
         ((), {}, "only 0 wait"),
-        ((7,), {"asked": True, "recalled": True}, "was recalled and stands"),
+        ((7,), {"asked": True, "recalled": True}, "was recalled but is"),
         ((7,), {"deliver_ms": STORED_MS + 1}, "before its time"),
     ],
 )

@@ -207,22 +207,22 @@ def _something_stays(trial: Trial, attempt: Attempt, path: str) -> bool:
     return any(f"{one['replica']}/{one['file']}".startswith(root) for one in others)
 
 
-CONSEQUENCES = r"once the rest of this replica is mended|^still "
+CONSEQUENCES = r"after the rest of this replica is repaired|^still "
 """Reasons that say of a file that something else is left; what an audit goes on to find, too."""
 REASONS: dict[str, Callable[..., bool]] = {
-    r"no replica holds the first entry of the log file (\d+) as a chain proves it": _begins_nowhere,
-    r"no majority tells with which entry the log file (\d+) ends": _ends_unknown,
+    r"no replica holds a proven first entry of the log file (\d+)": _begins_nowhere,
+    r"no majority tells the last entry of the log file (\d+)": _ends_unknown,
     r"entry (\d+) of (n\d) does not continue the entry before it": _parts,
     CONSEQUENCES: _something_stays,
-    r"entry (\d+) is none that a majority holds, and no other replica can give it back": _own_and_lost,
-    r"no replica holds an entry of the log file (\d+) as a chain proves it": _file_held_by_nobody,
+    r"entry (\d+) is not held by a majority, and no other replica can supply it": _own_and_lost,
+    r"no replica holds a proven entry of the log file (\d+)": _file_held_by_nobody,
     r"the synced mark names entry \d+, and no replica holds entry (\d+)": _held_by_nobody,
     r"no replica holds entry (\d+) as the chain of a majority proves it": _held_by_nobody,
     r"no majority holds entry (\d+) or one behind it in this file": _held_by_few,
-    r"its own word, which no other replica knows|no other directory has a copy of": _is_damaged,
-    r"nothing that is whole here tells where its log begins": _is_damaged,
+    r"only this replica knows|no other directory has a copy of": _is_damaged,
+    r"no intact file here tells where its log begins": _is_damaged,
     r"the log has no file of this name": _is_strange,
-    r"without a synced mark nobody knows where this log ends": _is_unmarked,
+    r"without a synced mark it is unknown where this log ends": _is_unmarked,
 }
 """What a repair may give as a reason, and what bears it out."""
 
