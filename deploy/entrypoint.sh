@@ -1,6 +1,7 @@
 #!/bin/sh
-# Starts `ledgermq`, or with `spark-master` and `spark-worker` a part of a Spark cluster, in a container. The first node to come mints what makes the nodes one cluster (id, birth time, secret) into the volume they
-# share; the others read it. On several machines set LEDGERMQ_CLUSTER__ID, …__CREATED_MS and …__SECRET yourself instead.
+# Starts `ledgermq` in a container, or with `spark-master` and `spark-worker` a part of a Spark cluster. The first node to start generates the
+# cluster's id, creation time and secret, and stores them in the volume that the nodes share; the others read them. For nodes on several
+# machines, set LEDGERMQ_CLUSTER__ID, …__CREATED_MS and …__SECRET instead.
 set -eu
 umask 027
 shared=/run/ledgermq/cluster.env
@@ -13,7 +14,7 @@ print(f"LEDGERMQ_CLUSTER__ID={uuid.uuid4()}")
 print(f"LEDGERMQ_CLUSTER__CREATED_MS={time.time_ns() // 1_000_000}")
 print(f"LEDGERMQ_CLUSTER__SECRET={secrets.token_hex(32)}")
 MINT
-    # A hard link is made by one node only, whoever is first; the others keep what is there.
+    # Only the first node can create the hard link; the others use the existing file.
     ln "$draft" "$shared" 2>/dev/null || true
     rm -f "$draft"
   fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rewrites requirements/*.txt from pyproject.toml: every version pinned, every file hashed, no index address inside.
-# The smaller sets take their versions from dev.txt, so that all of them agree.
+# The smaller sets are constrained by dev.txt, so that all have the same versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() {

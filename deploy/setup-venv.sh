@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv from a locked requirements file: setup-venv.sh demo|dev
-# A stamp with the hash of the lock makes a second run a no-op. Never uses sudo.
+# Creates .venv from a locked requirements file: setup-venv.sh demo|dev
+# A stamp file with the hash of the lock file makes a second run a no-op. Never uses sudo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 set_name=${1:?usage: setup-venv.sh demo|dev}
@@ -10,8 +10,8 @@ stamp=.venv/stamp-$set_name
 fail() { echo "error: $1" >&2; exit 1; }
 [ "$(uname -s)" = Linux ] || fail "LedgerMQ runs on Linux only; use the containers (docker compose up) on other systems"
 
-# Processes that may not write compiled files (PYTHONDONTWRITEBYTECODE) compile the whole package at each start otherwise: a third of a node's
-# start. A tree that cannot be written to does without.
+# Compile the sources now: processes that must not write compiled files (PYTHONDONTWRITEBYTECODE) would otherwise compile the whole package at
+# each start, which is a third of a node's start time. A failure, as in a read-only tree, is ignored.
 compile_sources() { .venv/bin/python -m compileall -q src audit bench client node proto raft sim storage tests examples >/dev/null 2>&1 || true; }
 
 usable() { command -v "$1" >/dev/null 2>&1 && "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
@@ -19,7 +19,7 @@ pick_python() {
   for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
     if usable "$candidate"; then echo "$candidate"; return; fi
   done
-  fail "no Python >= 3.11 found; install one or say which: make PYTHON=/path/to/python3 …"
+  fail "no Python >= 3.11 found; install one, or choose one: make PYTHON=/path/to/python3 …"
 }
 
 make_venv() {
@@ -30,12 +30,12 @@ make_venv() {
     apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
     if "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; then "$python" -m venv .venv; return; fi
   fi
-  fail "this Python cannot make virtual environments; Debian/Ubuntu: apt install python3-venv"
+  fail "this Python cannot create virtual environments; Debian/Ubuntu: apt install python3-venv"
 }
 
 wanted=$(sha256sum "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
 for have in .venv/stamp-dev "$stamp"; do
-  # dev holds everything demo does; stamps of either kind are hashes of their own lock
+  # dev contains everything in demo; each stamp is the hash of its own lock file
   name=${have##*-}
   if [ -f "$have" ] && [ "$(cat "$have")" = "$(sha256sum "requirements/$name.txt" pyproject.toml | sha256sum | cut -d' ' -f1)" ] \
       && .venv/bin/python -c 'import ledgermq' >/dev/null 2>&1; then compile_sources; exit 0; fi

@@ -1,4 +1,4 @@
-"""Reading a topic with the native consumer: by itself, as a member of a consumer group, and as Arrow batches.
+"""Reading a topic with the native consumer: alone, as a member of a consumer group, and as Arrow batches.
 
     python examples/native_consumer.py 127.0.0.1:8081 orders
 
@@ -15,7 +15,7 @@ from ledgermq.client import AsyncConsumer, Consumer
 
 
 def read_everything(endpoints: str, topic: str) -> None:
-    """Every message there is now, once and in the order of its queue."""
+    """Read every message that exists now, once and in queue order."""
     with Consumer(endpoints, topic, until_end=True) as consumer:
         for batch in consumer.batches():
             print(f"queue {batch.queue}: {len(batch)} messages from offset {batch.offsets[0]} on, {sum(map(len, batch.bodies()))} bytes")
@@ -23,7 +23,7 @@ def read_everything(endpoints: str, topic: str) -> None:
 
 
 async def work_in_a_group(endpoints: str, topic: str) -> None:
-    """At least once: a batch is committed when the next one is asked for, and its queues go to other members when this one leaves."""
+    """At least once: a batch is committed when the next one is requested, and other members take over the queues when this one leaves."""
 
     def assigned(queues: tuple[int, ...]) -> None:
         print("queues of this member:", *queues)
@@ -35,7 +35,7 @@ async def work_in_a_group(endpoints: str, topic: str) -> None:
 
 
 def last_hour_as_arrow(endpoints: str, topic: str) -> None:
-    """Columns for data work: no object for each message."""
+    """Columns for data processing, without an object per message."""
     start = datetime.now(UTC) - timedelta(hours=1)
     with Consumer(endpoints, topic, start=start, until_end=True) as consumer:
         rows = sum(table.num_rows for table in consumer.arrow_batches(["queue", "offset", "store_ms", "body"]))

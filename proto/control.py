@@ -1,7 +1,7 @@
 """Control records: everything a broker group replicates besides clients' messages (docs/format.md §11).
 
-One frozen dataclass per kind, with `encode()` for its JSON body, and `decode(tag, body)` back. Only the form lives here; what a record
-does to the state is decided where it is applied. Groups and topics inside are stored names. Tuples stand for JSON arrays.
+One frozen dataclass per kind, with `encode()` for its JSON body, and `decode(tag, body)` for the inverse. Only the form is defined here;
+the code that applies a record decides its effect. Groups and topics in records are stored names. Tuples stand for JSON arrays.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, To
 
 VERSION = 1
 MEMBERSHIP_VERSION = 2
-"""Of a membership record that says more than names."""
+"""The version of a membership record that contains more than names."""
 RULED_VERSION = 3
-"""Of one that names another rule than that of a majority, or observers."""
+"""The version of one with another rule than majority, or with observers."""
 MAJORITY, ALL, IN_SYNC = RULES = ("majority", "all", "in-sync")
 MEMBERSHIP_CHANNEL = 1
 
 
 class UnknownControlRecord(Exception):
-    """A kind or version this program does not know, or a body it cannot read. The replica stops before anything is applied."""
+    """An unknown kind or version, or an invalid body. The replica stops before anything is applied."""
 
     exit_code = ExitCode.WRONG_VERSION
 
@@ -41,11 +41,11 @@ def _body(fields: dict[str, Any]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Who replicates the group. The first entry of every group, which says no more than names, and one entry per change (version 2).
+    """The members of the group. The first entry of every group is one that contains only names; each change adds one (version 2).
 
-    `incarnations`: the directory a member is known by, where another than that of the group's beginning. `returning`: learners that are to
-    vote again. `rule`, `towards`, `since`, `observers`: as in `ledgermq.raft.config.Members`; a record that says nothing of them has
-    version 1 or 2. `reason` is for people. Reading raises ValueError for members that no group can have."""
+    `incarnations`: the directories of members whose directory is not that of the group's formation. `returning`: learners that will vote
+    again. `rule`, `towards`, `since`, `observers`: as in `ledgermq.raft.config.Members`; a record without these has version 1 or 2.
+    `reason` is for people. Reading raises ValueError for members that are impossible for a group."""
 
     TAG: ClassVar[str] = "membership"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -69,7 +69,7 @@ class Membership:
         return _body(fields)
 
     def fields(self) -> dict[str, Any]:
-        """The members as in the body, and in the snapshot."""
+        """The members, as in the body and in the snapshot."""
         fields: dict[str, Any] = {"voters": self._told(self.voters), "learners": self._told(self.learners)}
         if self.is_ruled:
             fields["rule"], fields["since"] = self.rule, self.since
@@ -79,7 +79,7 @@ class Membership:
 
     @property
     def is_ruled(self) -> bool:
-        """Whether only version 3 of the record can say it."""
+        """Whether only version 3 of the record can express it."""
         return self.rule != MAJORITY or bool(self.observers)
 
     def _told(self, nodes: Iterable[str]) -> dict[str, dict[str, Any]]:
@@ -99,12 +99,12 @@ class Membership:
         incarnations = {node: str(known["incarnation"]) for node, known in facts.items() if "incarnation" in known}
         returning = tuple(sorted(node for node, known in learners.items() if known.get("returning") is True))
         if not voters or len(facts) != len(voters) + len(learners) or not all(facts):
-            raise ValueError("a group needs a voter, and nobody is voter and learner at once")
+            raise ValueError("a group needs a voter, and no member is both voter and learner")
         observers = tuple(sorted(node for node, known in learners.items() if known.get("observer") is True))
         said = cls(tuple(sorted(voters)), tuple(sorted(learners)), incarnations, returning, str(fields.get("reason", "")))
         rule, towards, since = fields.get("rule", MAJORITY), fields.get("towards"), int(fields.get("since", 0))
         if rule not in RULES or (rule == ALL) != (towards is not None) or towards not in (None, MAJORITY, IN_SYNC):
-            raise ValueError(f"no group has the rule {rule!r} towards {towards!r}")
+            raise ValueError(f"a group cannot have the rule {rule!r} towards {towards!r}")
         return replace(said, rule=rule, towards=towards, observers=observers, since=since)
 
 
@@ -128,8 +128,8 @@ class TermStart:
 
 @dataclass(frozen=True, slots=True)
 class ForcedRecord:
-    """An operator made `node` master of `epoch`, whoever was in sync. What only others held is lost: entries behind `kept`, the last one it
-    held before."""
+    """An operator made `node` master of `epoch`, without regard to the in-sync set. `kept` is the last entry that it held; later entries
+    that only other nodes held are lost."""
 
     TAG: ClassVar[str] = "forced"
     TOPIC: ClassVar[str] = RAFT_TOPIC
@@ -148,7 +148,7 @@ class ForcedRecord:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic's configuration in this broker group takes effect, or the topic is deleted."""
+    """Sets a topic's configuration in this broker group, or deletes the topic."""
 
     TAG: ClassVar[str] = "topic"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -192,7 +192,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """A consumer group's configuration takes effect, or the group is deleted."""
+    """Sets a consumer group's configuration, or deletes the group."""
 
     TAG: ClassVar[str] = "group"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -214,9 +214,9 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A producer of native frames was opened or resumed: from here on it is in this epoch. `sequence`: of its next message, of a producer
-    that is not known yet. `dropped`: producers that were silent for long, and are forgotten with it. `owner`: the user who opened it, where
-    calls are signed."""
+    """A producer of native frames was opened or resumed, and is in this epoch from here on. `sequence`: the number of its next message, for
+    a new producer. `dropped`: producers that were inactive for long, and are forgotten with this record. `owner`: the user who opened it,
+    if calls are signed."""
 
     TAG: ClassVar[str] = "producer"
     TOPIC: ClassVar[str] = CONFIG_TOPIC
@@ -242,7 +242,7 @@ class ProducerRecord:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """Messages of one topic handed to one client. The lease number of all of them is the index of this entry."""
+    """Messages of one topic leased to one client. The lease number of all of them is the index of this entry."""
 
     TAG: ClassVar[str] = "lease"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -251,17 +251,17 @@ class LeaseRecord:
     topic: str
     client: str
     duration_ms: int | None
-    """None: renews itself while the client is alive."""
+    """None: the lease renews itself while the client is alive."""
     leased: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] = ()
     """(queue, offsets, attempts)"""
     passed: tuple[tuple[int, int, int], ...] = ()
-    """(queue, from, to): the filter passed over these new messages; `to` is exclusive."""
+    """(queue, from, to): new messages that the filter skipped; `to` is exclusive."""
     passed_again: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(queue, offsets) a redelivery passed over."""
+    """(queue, offsets) that a redelivery skipped."""
     waiting: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """(queue, offsets) of new messages that a FIFO group jumps over, because an earlier one of their message group is not done."""
+    """(queue, offsets) of new messages that a FIFO group skips for now, because an earlier one of their message group is not done."""
     attempt_id: str = ""
-    """Of the Receive, in a FIFO group."""
+    """The attempt id of the Receive, in a FIFO group."""
 
     def encode(self) -> bytes:
         fields = {
@@ -290,7 +290,7 @@ class LeaseRecord:
 
 @dataclass(frozen=True, slots=True)
 class AckRecord:
-    """Leased messages that are done: (group, stored topic, queue, offsets, lease numbers)."""
+    """Acknowledged messages: (group, stored topic, queue, offsets, lease numbers)."""
 
     TAG: ClassVar[str] = "ack"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -307,7 +307,7 @@ class AckRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """Leases that were replaced: (group, stored topic, queue, offset, old lease number, duration in ms, client id)."""
+    """Replaced leases: (group, stored topic, queue, offset, old lease number, duration in ms, client id)."""
 
     TAG: ClassVar[str] = "change"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -325,7 +325,7 @@ class ChangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ResetRecord:
-    """A consumer group reads these queues of a topic from other offsets on: (queue, its new cursor). Rows in flight there vanish."""
+    """Moves a consumer group's cursors in these queues of a topic: (queue, its new cursor). All its leases there end."""
 
     TAG: ClassVar[str] = "reset"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -344,15 +344,15 @@ class ResetRecord:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """Half messages, by their offset in the queue they lie in: those that end without becoming visible, and those asked about again.
+    """Half messages, by their offset in their queue: those that end without becoming visible, and those that are checked again.
 
-    A commit has no record: the message that becomes visible is its own mark (format §4.3)."""
+    A commit has no record: the message that becomes visible names its half message (format §4.3)."""
 
     TAG: ClassVar[str] = "transaction"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
 
     ended: tuple[tuple[int, str], ...] = ()
-    """(half offset, how): `rollback`, `checks` (no answer to as many checks as there are), `age`"""
+    """(half offset, how): `rollback`, `checks` (the maximum number of checks was not answered), `age`"""
     checked: tuple[tuple[int, int], ...] = ()
     """(half offset, the number of the check that is about to be sent)"""
 
@@ -367,10 +367,10 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class LiteRecord:
-    """The lite topics that a client of a consumer group reads from are others now: `added` and `removed` are names within the topic.
+    """Changes the set of lite topics that a client of a consumer group reads: `added` and `removed` are names within the topic.
 
-    `whole`: the set becomes exactly `added`; a client that is gone has an empty one. `positions`: (lite topic, offset) of those added where
-    the group begins elsewhere than where it was."""
+    `whole`: the set becomes exactly `added`; a client that is gone has an empty one. `positions`: (lite topic, offset) for added topics in
+    which the group starts elsewhere than at its former position."""
 
     TAG: ClassVar[str] = "lite"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -379,7 +379,7 @@ class LiteRecord:
     topic: str
     client: str
     version: int = 0
-    """Of the client's request, so that a late one can be told; 0 if it did not say."""
+    """The version in the client's request, by which a late one is recognised; 0 if it had none."""
     whole: bool = False
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -397,7 +397,7 @@ class LiteRecord:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRecord:
-    """Offsets that consumer groups committed: (group, stored topic, queue, the next offset to be read), in order."""
+    """Offsets committed by consumer groups: (group, stored topic, queue, the next offset to read), in order."""
 
     TAG: ClassVar[str] = "offset"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -414,7 +414,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class RecallRecord:
-    """A delayed message is not to be delivered: its delivery time, and fire time and queue offset of its first place (format §4.4)."""
+    """Cancels a delayed message: its delivery time, and the fire time and queue offset of its first place (format §4.4)."""
 
     TAG: ClassVar[str] = "recall"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -433,7 +433,7 @@ class RecallRecord:
 
 @dataclass(frozen=True, slots=True)
 class TimersRecord:
-    """Every message on the timer topic up to this place is done, also those that left no copy; `dropped` of them lost their topic."""
+    """Every message on the timer topic up to this place is done, including those without a copy; `dropped` of them lost their topic."""
 
     TAG: ClassVar[str] = "timers"
     TOPIC: ClassVar[str] = DELIVERY_TOPIC
@@ -452,24 +452,24 @@ class TimersRecord:
 
 @dataclass(frozen=True, slots=True)
 class SealRecord:
-    """A majority found the same content in a file of the log that takes no more entries."""
+    """A majority computed the same content for a log file that takes no more entries."""
 
     TAG: ClassVar[str] = "seal"
     TOPIC: ClassVar[str] = STORAGE_TOPIC
 
     base: int
-    """The position the file is named by."""
+    """The position in the file's name."""
     first_index: int
     last_index: int
     end_pos: int
-    """Behind the last entry; from here to the end of the file lies filler."""
+    """The position behind the last entry; from here to its end the file holds filler."""
     sha256: str
     """Hexadecimal SHA-256 over the SHA-256 digests of the file's chunks of 1 MiB, filler included."""
     replicas: tuple[str, ...]
-    """Who reported this value."""
+    """The replicas that reported this value."""
 
     def fields(self) -> dict[str, Any]:
-        """As in the body, and in the snapshot."""
+        """The fields, as in the body and in the snapshot."""
         return {
             "base": self.base,
             "first": self.first_index,
@@ -489,26 +489,26 @@ class SealRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrimRecord:
-    """The log begins with `begin_index` from now on; the files before it go."""
+    """The log now begins with `begin_index`; the files before it are removed."""
 
     TAG: ClassVar[str] = "trim"
     TOPIC: ClassVar[str] = STORAGE_TOPIC
 
     begin_index: int
     begin_pos: int
-    """Of a file, and of the entry `begin_index`, which is its first."""
+    """The position of a file, and of the entry `begin_index`, which is its first."""
     begin_term: int
     """Term and chain CRC of the entry before `begin_index`."""
     begin_chain: int
     from_index: int
-    """Where the log began before."""
+    """The former begin of the log."""
     files: tuple[tuple[int, str | None], ...]
-    """(base, digest of its seal record) of every file that goes."""
+    """(base, digest of its seal record) of every removed file."""
     reason: str
     """time, size, disk or operator"""
 
     def fields(self) -> dict[str, Any]:
-        """As in the body, and in the snapshot."""
+        """The fields, as in the body and in the snapshot."""
         return {
             "begin": self.begin_index,
             "pos": self.begin_pos,
@@ -531,13 +531,13 @@ class TrimRecord:
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An audit marker: a place in the log up to which somebody holds the replicas against each other. It changes nothing."""
+    """An audit marker: the place in the log up to which an audit compares the replicas. It changes nothing."""
 
     TAG: ClassVar[str] = "audit"
     TOPIC: ClassVar[str] = STORAGE_TOPIC
 
     id: str
-    """Who asked for it."""
+    """The user who requested it."""
 
     def encode(self) -> bytes:
         return _body({"id": self.id})
@@ -572,7 +572,7 @@ _PROPERTIES = {tag: f"TAGS\x01{tag}\x02".encode() for tag in KINDS}
 
 
 def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
-    """The record of kind `tag`. Raises UnknownControlRecord for a kind, version or form this program does not know."""
+    """Decode a record of kind `tag`. Raises UnknownControlRecord for an unknown kind, version or form."""
     kind = KINDS.get(tag)
     if kind is None:
         raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")

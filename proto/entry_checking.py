@@ -1,6 +1,6 @@
-"""Every byte of entries that somebody sent or a disk returned is checked before anything else looks at it (docs/format.md §2–§4).
+"""Verification of entries received from a peer or read from a disk: every byte is checked before it is used (docs/format.md §2–§4).
 
-Ranges are checked in vectors; short ones, and those in which something is wrong, entry by entry: then the first bad one is named. The
+Ranges are checked with vector operations; short ranges, and those with an error, entry by entry, so that the first bad entry is named. The
 auditor has its own rules and must never import this module.
 """
 
@@ -32,7 +32,7 @@ _ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
 
 
 class BadEntry(Exception):
-    """The bytes are not the range they were said to be. `index` and `offset` are those of the first bad entry: what lies before is good."""
+    """The bytes are not the claimed range. `index` and `offset` are those of the first bad entry; everything before it is valid."""
 
     def __init__(self, index: int, offset: int, reason: str) -> None:
         super().__init__(f"entry {index} (byte {offset} of the range): {reason}")
@@ -42,7 +42,8 @@ class BadEntry(Exception):
 
 
 def _alike(data: memoryview) -> tuple[int, int]:
-    """How many entries from the first one on have its size, as their size fields say, and that size; (0, 0) without a whole entry."""
+    """The number of entries from the first on with its size, according to their size fields, and that size; (0, 0) without a whole
+    entry."""
     if len(data) < ENTRY_MIN_BYTES:
         return 0, 0
     size = int.from_bytes(data[_SIZE_AT : _SIZE_AT + 4], "big", signed=True)
@@ -53,7 +54,7 @@ def _alike(data: memoryview) -> tuple[int, int]:
 
 
 def _walk(data: memoryview) -> tuple[I64, bool]:
-    """Offsets of the entries as their size fields say, followed by the end; and whether they fill the data exactly."""
+    """Offsets of the entries according to their size fields, followed by the end; and whether they fill the data exactly."""
     alike, size = _alike(data)
     begin: I64 = np.arange(alike + 1, dtype=np.int64) * size
     rest, whole = _walk_from(data, alike * size)
@@ -61,7 +62,7 @@ def _walk(data: memoryview) -> tuple[I64, bool]:
 
 
 def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
-    """The same of what lies behind `at`, one by one: where each entry ends."""
+    """The same for the bytes behind `at`, one by one: the end of each entry."""
     unpack = struct.Struct(">i").unpack_from
     end = len(data)
     starts: list[int] = []
@@ -75,10 +76,10 @@ def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
 
 
 def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
-    """Check every byte of entries that somebody sent or a disk returned, and give them their columns. Raises BadEntry.
+    """Check every byte of received entries, and return them with their columns. Raises BadEntry.
 
     The entries must be whole, of one term, contiguous from (`first_index`, `pos`) on, and continue the chain `prev_chain`. The data is
-    neither copied nor kept from changing: verify what nobody writes to any more.
+    not copied, so it must not change any more.
     """
     view = memoryview(data)
     edges, whole = _walk(view)
@@ -89,7 +90,7 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, last_chain)
     heads = prefixes(view, starts)
     body_crcs = body_crcs_of(view, starts, sizes)
-    # Every link by itself, from what is said of the entry before: equal to computing the chain through, if all of them hold.
+    # Each link is checked from the stored word before it: if all hold, that equals computing the whole chain.
     said = heads["chain_crc"].tolist()
     chain = crc_column(list(map(crc32c, chained(heads, body_crcs), [prev_chain, *said[:-1]])))
     magics = heads["record_magic"]
@@ -116,7 +117,7 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
 
 
 def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> int:
-    """The same rules one entry at a time, in the order a reader meets them: for short ranges, and to name the first bad entry of any.
+    """The same rules for one entry at a time, in the order in which a reader needs them: for short ranges, and to name the first bad entry.
     Returns the last chain CRC."""
     at, index, chain = 0, first_index, prev_chain
     while at < len(data):
@@ -131,7 +132,7 @@ def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_ch
 
 
 def _complaint(data: memoryview, at: int, index: int, term: int, pos: int, chain: int) -> tuple[str | None, int, int]:
-    """(what is wrong with the entry at `at`, or None; its size; its chain CRC)."""
+    """(the error of the entry at `at`, or None; its size; its chain CRC)."""
     if len(data) - at < ENTRY_MIN_BYTES:
         return f"only {len(data) - at} bytes are left for it", 0, 0
     magic, size, index_is, term_is, pos_is, channel, chain_crc, body_crc, body_size = _ENTRY_HEAD.unpack_from(data, at)

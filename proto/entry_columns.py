@@ -1,7 +1,7 @@
-"""Stored entries as columns, for whoever reads them: bodies, places, times, ids, tags and properties (docs/format.md §2, §4).
+"""Stored entries as columns for their readers: bodies, places, times, ids, tags and properties (docs/format.md §2, §4).
 
-The entries come from a node, as ranges of a log or gathered from one; they may be of any kind of message. Lengths are checked before
-anything else looks at the bytes, and a column is made when it is asked for. Nothing here writes.
+The entries come from a node, as ranges of a log or gathered from one, and may be of any kind of message. Lengths are checked before
+anything else reads the bytes, and a column is built on access. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _USUAL_ID = np.dtype("V34")
 
 
 class BadEntries(Exception):
-    """The bytes are no whole entries, or not those that were stored. `position` is that of the first bad one, −1 for all."""
+    """The bytes are not whole entries, or not the stored ones. `position` is that of the first bad entry, −1 for all."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(reason if position < 0 else f"entry {position}: {reason}")
@@ -44,7 +44,7 @@ class BadEntries(Exception):
 
 
 class EntryColumns:
-    """Stored entries, one row each. Made by `read_entries`, which has checked them."""
+    """Stored entries, one row each. Created by `read_entries`, which has checked them."""
 
     def __init__(self, data: memoryview, starts: I64, sizes: I32) -> None:
         self.data = data
@@ -88,7 +88,7 @@ class EntryColumns:
 
     @cached_property
     def flags(self) -> I32:
-        """Of a native message 1 + its position in its frame, else 0."""
+        """For a native message 1 + its position in its frame, otherwise 0."""
         column: I32 = self._heads["flag"].astype(np.int32)
         return column
 
@@ -99,17 +99,17 @@ class EntryColumns:
 
     @cached_property
     def body_lengths(self) -> I64:
-        """As stored: of a compressed body, its compressed length."""
+        """Stored lengths: for a compressed body, its compressed length."""
         return self._i64("body_length")
 
     @cached_property
     def body_offsets(self) -> I64:
-        """Where each stored body begins in `data`."""
+        """The start of each stored body in `data`."""
         return self.starts + BODY_AT
 
     @cached_property
     def property_offsets(self) -> I64:
-        """Where each property string begins in `data`."""
+        """The start of each property string in `data`."""
         return self._tails.properties_at
 
     @cached_property
@@ -118,14 +118,14 @@ class EntryColumns:
 
     @cached_property
     def topics(self) -> tuple[tuple[str, ...], I32]:
-        """The distinct stored topics, and which of them each row has."""
+        """The distinct stored topics, and the topic of each row as an index into them."""
         return distinct_topics(self.data, self._tails.topic_at, self._tails.topic_length)
 
     def _pieces(self, begins: I64, lengths: I64) -> list[memoryview]:
         return list(map(self.data.__getitem__, map(slice, begins.tolist(), (begins + lengths).tolist())))
 
     def bodies(self, limit: int = DECOMPRESSED_MAX) -> list[bytes]:
-        """The bodies as their producers had them. BadBody if one is not what it says, or becomes longer than `limit` bytes."""
+        """The original bodies. Raises BadBody if one does not match its header, or is longer than `limit` bytes."""
         lengths = self.body_lengths
         same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
         if same:
@@ -137,7 +137,7 @@ class EntryColumns:
         return out
 
     def joined_bodies(self, limit: int = DECOMPRESSED_MAX) -> tuple[bytes, I64]:
-        """The bodies back to back, and where each begins, the end of the last one included: a binary column of Arrow."""
+        """The concatenated bodies, and the start of each plus the end of the last: a binary column of Arrow."""
         if (self.sysflags & COMPRESSED).any():
             bodies = self.bodies(limit)
             return b"".join(bodies), _edges(np.fromiter(map(len, bodies), np.int64, len(bodies)))
@@ -175,7 +175,7 @@ class EntryColumns:
         return [() if text is None else tuple(self.fields(row).keys) for row, text in enumerate(joined)]
 
     def values(self, name: str) -> list[str | None]:
-        """What each message has under a stored property name."""
+        """The value of each message under a stored property name."""
         return [value_of(properties, name) for properties in self.property_strings]
 
     def properties(self, row: int) -> dict[str, str]:
@@ -183,7 +183,7 @@ class EntryColumns:
         return parse(self.property_strings[row])
 
     def fields(self, row: int) -> Fields:
-        """One message's properties as clients know them."""
+        """One message's properties in the client's form."""
         return decode(self.property_strings[row])
 
 
@@ -194,9 +194,9 @@ def _edges(lengths: I64) -> I64:
 
 
 def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> EntryColumns:
-    """Entries as a node sends them: the length of each (u32 little-endian), and all of them back to back. Not copied.
+    """Read entries as a node sends them: the length of each (u32 little-endian), and all entries concatenated. Not copied.
 
-    Raises BadEntries for anything that is no whole entry, and, if `verify`, for a record whose body CRC (docs/format.md §3) is another one.
+    Raises BadEntries for bytes that are not whole entries and, with `verify`, for a record with a wrong body CRC (docs/format.md §3).
     """
     if len(sizes) % _SIZE.itemsize:
         raise BadEntries(-1, f"sizes have {len(sizes)} bytes; they hold one unsigned 32-bit number for each entry")

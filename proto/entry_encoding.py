@@ -1,8 +1,8 @@
-"""Messages into entries: whole batches of records, their headers still empty (docs/format.md §2, §4).
+"""Encoding of messages as entries: whole batches of records with empty headers (docs/format.md §2, §4).
 
-Bytes are joined once and fields with a fixed place are written in vectors. What the server adds when an entry gets its place in the log is
-`entry_sealing.py`. No file, no clock, no decision about what belongs into the log. The auditor must never import this module: it is the
-second opinion.
+Bytes are joined once, and fields with a fixed place are written with vector operations. `entry_sealing.py` adds the server's fields when an
+entry gets its place in the log. No file, no clock, no decision about what belongs in the log. The auditor must never import this module,
+because it is the independent second implementation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _I2 = np.dtype(">i2")
 
 
 def host_bytes(address: str, port: int) -> bytes:
-    """STOREHOSTADDRESS: 0.0.0.0 for anything that is not an IPv4 address."""
+    """STOREHOSTADDRESS: 0.0.0.0 for any address that is not IPv4."""
     try:
         packed = IPv4Address(address).packed
     except AddressValueError:
@@ -48,13 +48,14 @@ def host_bytes(address: str, port: int) -> bytes:
 
 
 def entry_bytes(stored_topic: str, body_bytes: int, properties_bytes: int) -> int:
-    """How long the entry of a message will be."""
+    """The length of a message's entry."""
     topic = len(stored_topic.encode())
     return HEADER_BYTES + RECORD_FIXED_BYTES + (topic > V1_TOPIC_MAX) + topic + body_bytes + properties_bytes
 
 
 def _template(stored_topic: str) -> tuple[bytes, bytes]:
-    """The 136 bytes before the body with everything constant filled in, and what lies between body and properties (their length zero)."""
+    """The 136 bytes before the body with all constants filled in, and the bytes between body and properties (with properties length
+    zero)."""
     topic = stored_topic.encode()
     v2 = len(topic) > V1_TOPIC_MAX
     head = np.zeros(1, PREFIX)
@@ -117,8 +118,8 @@ def encode_messages(
     tags_codes: I64 | None = None,
 ) -> UnsealedBatch:
     """Messages of one topic from columns.
-
-    Either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one a message; an empty one is
+Either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one per message; an empty one is
+not stored).
     not sent).
     """
     n = len(bodies)
@@ -140,7 +141,7 @@ def encode_messages(
 
 
 def _column(name: str, values: Sequence[str]) -> list[bytes] | None:
-    """`name 0x01 value 0x02` for each value, through one encoding call for all; None if some value needs more than that."""
+    """`name 0x01 value 0x02` for each value, with one encoding call for all; None if some value needs more than that."""
     between = f"\x02\0{name}\x01"
     data = f"{name}\x01{between.join(values)}\x02".encode()
     n = len(values)

@@ -1,7 +1,7 @@
-"""Entries get their place in the log: index, term, position and the server's fields, then both CRCs (docs/format.md §2, §3).
+"""Sealing of entries: index, term, position and the server's fields, then both CRCs (docs/format.md §2, §3).
 
-What the two CRCs of an entry cover is said here once, in vectors; whoever checks entries computes with the same functions. The auditor has
-its own and must never import this module.
+The bytes covered by the two CRCs of an entry are defined here, with vector operations; the verification uses the same functions. The
+auditor has its own and must never import this module.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def seal(
 ) -> int:
     """Give every entry its place: fill the header and the server's fields in `batch.data`, then both CRCs. Returns the last chain CRC.
 
-    `pos` is the position of the first entry, the others following without a gap, or the position of each. Store time and store host are
-    those of all, or of each. Sealing again (after a lost proposal) is allowed: every field is overwritten.
+    `pos` is either the position of the first entry, which the others follow without gaps, or the position of each. Store time and store
+    host are one value for all, or one each. Sealing again (after a lost proposal) is allowed: every field is overwritten.
     """
     n = len(batch)
     data, starts = batch.data, batch.starts
@@ -80,7 +80,7 @@ def seal(
 
 
 def crc_column(crcs: list[int]) -> NDArray[np.uint32]:
-    """CRCs as a column: cheaper than an array made of a list, whose type NumPy must find out first."""
+    """CRCs as a column; faster than an array built from a list, whose type NumPy must determine first."""
     return np.fromiter(crcs, np.uint32, len(crcs))
 
 
@@ -90,7 +90,7 @@ def body_crcs_of(data: Buffer, starts: I64, sizes: I32) -> NDArray[np.uint32]:
 
 
 def chained(heads: NDArray[Any], body_crcs: NDArray[Any]) -> list[bytes]:
-    """What the chain covers of each entry."""
+    """The bytes of each entry that the chain covers."""
     rows = np.empty(len(heads), _CHAINED)
     rows["head"] = heads.view(_HEAD_ONLY)["head"]
     rows["body_crc"] = body_crcs

@@ -1,7 +1,7 @@
-"""Frames as a producer sends them (docs/format.md §4.5): columns of messages in, the bytes of whole entries out.
+"""Building the frames that a producer sends (docs/format.md §4.5): columns of messages in, bytes of whole entries out.
 
-Bytes are joined once; fields with a fixed place are written in vectors; only the CRC of each body is a call a message. What a node would
-refuse is refused here, with the same codes, before anything is sent.
+Bytes are joined once; fields with a fixed place are written with vector operations; only the CRC of each body is computed per message.
+Messages that a node would refuse are refused here, with the same codes, before anything is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPRESS_OVER_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class EncodedFrame:
-    """What a `Frame` of log.proto holds, but for the names: `sizes` are u32 little-endian, `entries` whole entries back to back."""
+    """The content of a `Frame` of log.proto, except the names: `sizes` are u32 little-endian, `entries` whole entries, concatenated."""
 
     first_sequence: int
     count: int
@@ -35,14 +35,14 @@ class EncodedFrame:
 
     @property
     def next_sequence(self) -> int:
-        """Of the message behind the last one."""
+        """The sequence number behind the last message."""
         return self.first_sequence + self.count
 
 
 class Column(NamedTuple):
-    """Values back to back, and where each begins, the end of the last one included: a binary or text column of Arrow.
+    """Concatenated values, and the start of each plus the end of the last: a binary or text column of Arrow.
 
-    `valid` is False for values that are missing.
+    `valid` is False for missing values.
     """
 
     data: Buffer
@@ -50,12 +50,12 @@ class Column(NamedTuple):
     valid: np.ndarray[tuple[int], np.dtype[np.bool_]] | None = None
 
     def pieces(self) -> list[memoryview]:
-        """The values, a missing one being empty."""
+        """The values; a missing one is empty."""
         view = memoryview(self.data).cast("B")
         return list(map(view.__getitem__, map(slice, self.offsets[:-1].tolist(), self.offsets[1:].tolist())))
 
     def texts(self) -> list[str | None]:
-        """The values as text. UnicodeDecodeError if one is none."""
+        """The values as text. Raises UnicodeDecodeError for invalid UTF-8."""
         texts: list[str | None] = [str(piece, "utf-8") for piece in self.pieces()]
         return texts if self.valid is None else [text if valid else None for text, valid in zip(texts, self.valid.tolist(), strict=True)]
 
@@ -86,9 +86,9 @@ class FrameBuilder:
     ) -> EncodedFrame:
         """A frame of messages, one or more, with consecutive sequence numbers.
 
-        Each column is as long as `bodies`; an empty or missing tag or key is not sent; a value that is given once is that of every message.
-        Bodies longer than `compress_over` are stored compressed where that makes them smaller. Raises LedgerError for what no node
-        would take, the message named by its position.
+        Each column is as long as `bodies`; an empty or missing tag or key is not stored; a single value applies to every message. Bodies
+        longer than `compress_over` are stored compressed if that makes them smaller. Raises LedgerError, with the message's position, for
+        messages that no node accepts.
         """
         count = len(bodies)
         if not count:
@@ -131,8 +131,8 @@ class FrameBuilder:
         compression: Compression = Compression.NONE,
         compress_over: int = COMPRESS_OVER_BYTES,
     ) -> EncodedFrame:
-        """The same from columns that lie back to back, as Arrow has them; `properties` by their keys, a missing value being no property.
-        The bodies are copied once, into the frame."""
+        """The same for columns of concatenated values, as in Arrow; `properties` by their keys, a missing value meaning no property. The
+        bodies are copied once, into the frame."""
         rows = None
         if properties:
             columns = [(name, column.texts()) for name, column in properties.items()]
@@ -151,7 +151,7 @@ class FrameBuilder:
         )
 
     def _compressed(self, bodies: Sequence[Buffer], kind: Compression, over: int) -> tuple[list[Buffer], I32]:
-        """Bodies as they are stored, and the SYSFLAG of each."""
+        """The bodies in their stored form, and the SYSFLAG of each."""
         pack = self._compressors[kind]
         sysflags = np.zeros(len(bodies), np.int32)
         stored = list(bodies)

@@ -1,5 +1,5 @@
-"""The parts of a native message's entry (docs/format.md §4.5) for whole frames at once: what stands before the bodies, and between body and
-the properties that the producer chooses. Builder and reader make them here, from the few fields that are free.
+"""The fixed parts of native messages' entries (docs/format.md §4.5), for whole frames at once: the bytes before the bodies, and those
+between a body and the properties chosen by the producer. Both the builder and the reader of frames use these, from the few free fields.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id, pu
 from ledgermq.proto.types import I32, I64
 
 ENTRY_FIXED_BYTES = BODY_AT + 2
-"""Of an entry without topic (and its length), body and properties."""
+"""The size of an entry without topic (and its length), body and properties."""
 
 
 class Layout(NamedTuple):
-    """What depends on the topic alone."""
+    """The values that depend only on the topic."""
 
     record_magic: int
     topic: bytes
-    """With its length in front, as it lies behind the body."""
+    """The topic preceded by its length, as stored behind the body."""
 
     @property
     def topic_bytes(self) -> int:
@@ -32,7 +32,7 @@ class Layout(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Of the entry of a message with one byte of body and no more properties than its id."""
+        """The size of an entry with one byte of body and no property except its id."""
         return ENTRY_FIXED_BYTES + 1 + len(self.topic) + ID_PROPERTY_BYTES
 
 
@@ -71,7 +71,7 @@ def heads_of(
 def tails_of(
     layout: Layout, property_lengths: int | I64, log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int
 ) -> NDArray[np.uint8]:
-    """Topic, length of the properties and message id: what follows each body, one row a message."""
+    """Topic, length of the properties and message id: the bytes behind each body, one row per message."""
     message_id = native_id(log_tag, producer_id, epoch, first_sequence).encode()
     first = b"%b\0\0%b%b\x02" % (layout.topic, ID_FIELD, message_id)
     rows = np.frombuffer(bytearray(first * count), np.uint8).reshape(count, len(first))

@@ -1,7 +1,7 @@
-"""Which property strings a native message may have (docs/format.md §4.5): exactly those that the unary path writes for an ordinary message.
+"""The permitted property strings of a native message (docs/format.md §4.5): exactly those that the unary path writes for ordinary messages.
 
-Every rule is here twice: for one message, with the reason, and for a whole frame in vectors, as yes or no. Both look at what follows the
-message id; the tests hold them against each other and against the encoder of `properties`.
+Every rule is implemented twice: for one message, with a reason, and for a whole frame with vector operations, as yes or no. Both check the
+bytes behind the message id; tests compare them with each other and with the encoder of `properties`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ledgermq.proto.status import Code
 from ledgermq.proto.types import I32, I64
 
 PROPERTIES_BYTES_MAX = 16 << 10
-"""Of what follows the message id, if the node does not say otherwise."""
+"""Limit on the properties behind the message id, unless the node states another."""
 USER_PROPERTIES_MAX = 128
 
 _FIXED = (names.TAG, names.KEYS, names.EXACT_KEYS, names.TRACE_CONTEXT)
-"""In the order in which they stand; user properties follow."""
+"""In stored order; user properties follow."""
 _TAG, _KEYS, _EXACT, _, _USER = range(len(_FIXED) + 1)
 _OTHER_KINDS = frozenset({names.MESSAGE_GROUP, names.DELIVER_MS, names.TRANSACTION, names.PRIORITY, names.LITE_TOPIC})
 _SEPARATORS = re.compile("[\x01\x02]")
@@ -34,14 +34,14 @@ _CONTROL_BYTES[1:3] = False
 
 
 class Complaint(NamedTuple):
-    """Why something is refused, with the contract's code."""
+    """The reason for a refusal, with the contract's code."""
 
     code: Code
     reason: str
 
 
 def _user_key(name: str) -> str | None:
-    """The client's key of a stored name, None if it is the name of no user property."""
+    """The client's key of a stored name; None if it is not the name of a user property."""
     key = name.removeprefix(names.ESCAPE)
     return key if key and key not in RESERVED_KEYS and names.stored_user_name(key) == name else None
 
@@ -56,22 +56,22 @@ def _judge_name(name: str) -> Complaint | None:
     if name in _OTHER_KINDS:
         text = f"property {name} makes it a message of another kind; send such messages one by one (SendMessage)"
         return Complaint(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
-    return Complaint(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name!r} is reserved, empty or not escaped as it should be")
+    return Complaint(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"the property name {name!r} is reserved, empty or wrongly escaped")
 
 
 _KNOWN_NAME_MAX = 128
-"""Characters. Longer names are judged each time: whoever sends them does not fill the memory."""
+"""In characters. Longer names are checked each time, so that a sender of such names cannot fill the memory."""
 _known_name = lru_cache(maxsize=4096)(_judge_name)
 
 
 def complaint(rest: bytes, bytes_max: int, user_max: int) -> Complaint | None:
-    """What is wrong with the properties behind the message id of one message; None: nothing."""
+    """The error in the properties behind the message id of one message; None if there is none."""
     if len(rest) > bytes_max:
         return Complaint(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"the message properties have {len(rest)} bytes; the limit is {bytes_max}")
     try:
         text = rest.decode()
     except UnicodeDecodeError:
-        return Complaint(Code.MESSAGE_CORRUPTED, "the message properties are no UTF-8 text")
+        return Complaint(Code.MESSAGE_CORRUPTED, "the message properties are not UTF-8 text")
     if has_control_character(_SEPARATORS.sub("", text)):
         return Complaint(Code.BAD_REQUEST, "a message property contains a control character")
     pieces = text.split("\x02")
@@ -104,16 +104,16 @@ def _keys_complaint(joined: str | None, exact: str | None) -> Complaint | None:
     except (ValueError, RecursionError):
         keys = None
     if joined is None or not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        return Complaint(Code.ILLEGAL_MESSAGE_KEY, "the list of message keys is not what the format says")
+        return Complaint(Code.ILLEGAL_MESSAGE_KEY, "the list of message keys does not conform to the format")
     if any(key and (not key.strip() or has_control_character(key)) for key in keys):
         return Complaint(Code.ILLEGAL_MESSAGE_KEY, "a message key is blank or contains a control character")
     if names.key_values(keys) != (joined, exact):
-        return Complaint(Code.ILLEGAL_MESSAGE_KEY, f"the message keys {joined!r} are not stored as the format says")
+        return Complaint(Code.ILLEGAL_MESSAGE_KEY, f"the message keys {joined!r} do not conform to the format")
     return None
 
 
 def all_good(rests: bytes, lengths: I64, bytes_max: int, user_max: int) -> bool:
-    """Whether `complaint` has nothing to say about any of these strings, which lie back to back; none is empty."""
+    """Whether `complaint` would accept all of these concatenated strings; none is empty."""
     raw = np.frombuffer(rests, np.uint8)
     ends = np.cumsum(lengths)
     if int(lengths.max()) > bytes_max or _CONTROL_BYTES[raw].any() or not _is_plain(rests):
@@ -121,7 +121,7 @@ def all_good(rests: bytes, lengths: I64, bytes_max: int, user_max: int) -> bool:
     marks, splits = np.flatnonzero(raw == 2), np.flatnonzero(raw == 1)
     begins = np.empty(len(marks), np.int64)
     begins[:1], begins[1:] = 0, marks[:-1] + 1
-    # One 0x01 in each property, not at its begin; and the last property of a message ends where the message's string does.
+    # One 0x01 in each property, not at its start; and the last property of a message ends where the message's string does.
     if len(marks) != len(splits) or (raw[ends - 1] != 2).any() or (splits <= begins).any() or (splits > marks).any():
         return False
     owners = np.searchsorted(ends, begins, side="right")
@@ -145,7 +145,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _is_plain(rests: bytes) -> bool:
-    """UTF-8 without control characters beyond ASCII: the separators are ASCII, so what is true of all is true of each."""
+    """UTF-8 without control characters beyond ASCII: the separators are ASCII, so a property of all strings together holds for each."""
     if rests.isascii():
         return True
     try:
@@ -160,7 +160,7 @@ def _values_good(rests: bytes, found: tuple[str, ...], name_of: I32, owners: I64
         if not _tags_good(rests, begins[rows], ends[rows]):
             return False
     if names.EXACT_KEYS in found:
-        # Rare enough to be looked at one by one.
+        # Rare enough to be checked one by one.
         return _exact_keys_good(rests, found, name_of, owners, begins, ends)
     if names.KEYS not in found:
         return True
@@ -169,7 +169,7 @@ def _values_good(rests: bytes, found: tuple[str, ...], name_of: I32, owners: I64
 
 
 def _tags_good(rests: bytes, begins: I64, ends: I64) -> bool:
-    """Neither blank nor with '|': told by the first character, unless there is something unusual."""
+    """Neither blank nor containing '|': decided by the first character, unless there is something unusual."""
     if (begins == ends).any():
         return False
     first = np.frombuffer(rests, np.uint8)[begins]
@@ -180,7 +180,7 @@ def _tags_good(rests: bytes, begins: I64, ends: I64) -> bool:
 
 
 def _keys_good(rests: bytes, begins: I64, ends: I64) -> bool:
-    """KEYS values that stand alone: pieces between single spaces, none of them empty or blank."""
+    """KEYS values without an exact list: words between single spaces, none of them empty or blank."""
     if (begins == ends).any():
         return False
     if rests.isascii() and b" " not in rests:

@@ -1,8 +1,8 @@
-"""What a node does with a frame that a producer sent (docs/format.md §4.5): all of it is checked, or none of it is taken.
+"""Checking a frame received from a producer (docs/format.md §4.5): the whole frame is verified, or nothing of it is accepted.
 
-Nothing a client says is believed. The reader takes out of each record what its producer may choose, makes the record again from that and
-compares: whatever is not exactly what the format says is a BadFrame, which names the first bad message. Vectors say yes or no; only a frame
-that is refused, or is short, is looked at message by message, by rules written a second time.
+Nothing in a frame is trusted. The reader extracts from each record the fields that its producer may choose, rebuilds the record from them
+and compares: any deviation from the format is a BadFrame, which names the first bad message. Vector operations answer yes or no; only a
+refused or a short frame is checked message by message, by a second implementation of the rules.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ledgermq.proto.status import Code
 from ledgermq.proto.types import I32, I64, Frame, UnsealedBatch
 
 FEW = 4
-"""Up to so many messages are checked one by one: vectors cost some 100 µs before the first."""
+"""Up to this many messages are checked one by one, because vector operations have a fixed cost of about 100 µs."""
 _SIZE = np.dtype("<u4")
 
 
 class BadFrame(Exception):
-    """The frame is refused as a whole. `position` is that of its first bad message, −1 if it is not about one."""
+    """The whole frame is refused. `position` is that of its first bad message, −1 if the reason is not a single message."""
 
     def __init__(self, position: int, reason: str, code: Code = Code.MESSAGE_CORRUPTED) -> None:
         super().__init__(reason if position < 0 else f"message {position} of the frame: {reason}")
@@ -52,10 +52,10 @@ def read_frame(
     max_properties_bytes: int = PROPERTIES_BYTES_MAX,
     max_user_properties: int = USER_PROPERTIES_MAX,
 ) -> Frame:
-    """Check a frame. Raises BadFrame, whatever the bytes are.
+    """Check a frame. Raises BadFrame for any invalid bytes.
 
-    `sizes` holds the length of each entry (u32 little-endian), `entries` the entries back to back; a bytearray is handed over, anything
-    else is copied once. Queue ids are 0 … `queues`−1.
+    `sizes` holds the length of each entry (u32 little-endian), `entries` the concatenated entries; a bytearray is used without copying,
+    anything else is copied once. Queue ids are 0 … `queues`−1.
     """
     rules = FrameRules(
         layout_of(stored_topic), log_tag, producer_id, epoch, first_sequence,
@@ -67,7 +67,7 @@ def read_frame(
     found = _read_each(rules, data, starts, lengths) if len(lengths) <= FEW else _read_all(rules, data, starts, lengths)
     if found is None:
         _read_each(rules, data, starts, lengths)
-        raise BadFrame(-1, "the frame is not of the form that the format says", Code.INTERNAL_ERROR)
+        raise BadFrame(-1, "the frame does not conform to the format", Code.INTERNAL_ERROR)
     queue_ids, codes = found
     n = len(lengths)
     batch = UnsealedBatch(data, starts, lengths.astype(np.int32), (stored_topic,), np.zeros(n, np.int32), queue_ids, codes)
@@ -75,7 +75,7 @@ def read_frame(
 
 
 def _lengths(rules: FrameRules, sizes: Buffer, entries_bytes: int) -> I64:
-    """The length of each entry; together they are what there is."""
+    """The length of each entry; their sum must be the size of the data."""
     if not 0 < rules.producer_id <= PRODUCER_MAX or not 0 <= rules.epoch <= EPOCH_MAX:
         raise BadFrame(-1, f"there is no producer {rules.producer_id} with epoch {rules.epoch}", Code.BAD_REQUEST)
     if len(sizes) % _SIZE.itemsize or not len(sizes):
@@ -91,7 +91,7 @@ def _lengths(rules: FrameRules, sizes: Buffer, entries_bytes: int) -> I64:
 
 
 def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64] | None:
-    """Queue and tags code of each message, or None if some message is bad."""
+    """Queue and tags code of each message; None if some message is bad."""
     layout, n = rules.layout, len(starts)
     if sizes.min() < layout.least_bytes or sizes.max() > rules.max_entry_bytes:
         return None
@@ -137,7 +137,7 @@ def _compressed_well(data: bytearray, starts: I64, body_lengths: I64, sysflags: 
 
 
 def _read_each(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64]:
-    """The same one message at a time. Raises BadFrame for the first bad one."""
+    """The same for one message at a time. Raises BadFrame for the first bad one."""
     view = memoryview(data)
     queues, codes = [], []
     for position, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):

@@ -1,7 +1,7 @@
-"""What a producer puts behind the message id: tags, keys and user properties of many messages as the rest of their property strings.
+"""The part of the property strings that a producer chooses: tags, keys and user properties of many messages, behind the message id.
 
-Columns of ordinary values are joined, encoded and taken apart again in a few calls; a frame with anything else in it is made message by
-message with the encoder of `properties`, and judged by the rules that nodes have. Both ways give the same bytes.
+Columns of ordinary values are joined, encoded and split again in a few calls. A frame with other values is built message by message with
+the encoder of `properties`, and checked by the rules of the nodes. Both ways give the same bytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ledgermq.proto.properties import KEYS, Fields, encode, stored_user_name
 from ledgermq.proto.status import Code, LedgerError, fail
 
 Keys = str | Sequence[str]
-"""Of one message: one key, or several."""
+"""The keys of one message: one key, or several."""
 Users = Mapping[str, str]
 _KNOWN_MAX = 4096
 _KNOWN_BYTES_MAX = 256
-"""Of what is remembered: so many tags, and so many sets of property keys, of this length."""
+"""Limits of the cache: tags, sets of property keys, and their length."""
 
 
 def refused(position: int, code: int, reason: str) -> LedgerError:
-    """A message of a frame is not what a node would take."""
+    """The error for a message of a frame that no node accepts."""
     return fail(Code(code), f"message {position} of the frame: {reason}")
 
 
 class RestEncoder:
-    """Remembers the tags and the sets of property keys that it has met."""
+    """Caches tags and sets of property keys."""
 
     def __init__(self) -> None:
         self._tags: dict[str | None, bytes] = {}
@@ -88,7 +88,7 @@ class RestEncoder:
         return "\0".join(rows).encode().split(b"\0")
 
     def _learn(self, keys: tuple[str, ...]) -> tuple[tuple[str, ...], str] | None:
-        """Keys in the order of the format, and the pattern of their properties; None if no node takes them."""
+        """Keys in the order of the format, and the pattern of their properties; None if no node accepts them."""
         if len(keys) > USER_PROPERTIES_MAX or any(not key or key in RESERVED_KEYS or has_control_character(key) for key in keys):
             return None
         ordered = tuple(sorted(keys))
@@ -102,7 +102,7 @@ class RestEncoder:
 
 
 def _key_column(keys: Sequence[Keys | None]) -> list[bytes] | None:
-    """One plain key a message, or none."""
+    """At most one plain key per message."""
     present = [key for key in keys if key]
     if not present:
         return [b""] * len(keys)
@@ -110,7 +110,7 @@ def _key_column(keys: Sequence[Keys | None]) -> list[bytes] | None:
         text = "".join(present)  # type: ignore[arg-type]
     except TypeError:
         return None
-    # Printable text has no control character, and ASCII without a space no key that is blank or has to be written twice.
+    # Printable text has no control character, and ASCII text without spaces has no key that is blank or must be stored twice.
     if not text.isascii() or not text.isprintable() or " " in text:
         return None
     between = f"\x02\0{KEYS}\x01"

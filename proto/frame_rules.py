@@ -1,6 +1,7 @@
-"""What one native message must look like (docs/format.md §4.5), field by field, with the reason for a refusal.
+"""The rules for one native message (docs/format.md §4.5), field by field, with the reason for a refusal.
 
-For the first bad message of a frame that vectors refused, and for short frames. Written apart from the vectors, and compared with them.
+Used for the first bad message of a frame that the vector operations refused, and for short frames. Implemented separately from the vector
+operations, and compared with them in tests.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code
 
 BORN_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: what a client's timestamp can say."""
+"""The end of the year 9999, the latest time in a client's timestamp."""
 SYSFLAGS = tuple(kind.value for kind in Compression)
 
 
 class FrameRules(NamedTuple):
-    """What a frame is checked against; see `read_frame`."""
+    """The values against which a frame is checked; see `read_frame`."""
 
     layout: Layout
     log_tag: int
@@ -37,14 +38,14 @@ class FrameRules(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """What the log wants to know of a good message."""
+    """The values of a good message that the log needs."""
 
     queue: int
     tags_code: int
 
 
 def read_message(rules: FrameRules, entry: memoryview, position: int) -> Accepted | Complaint:
-    """One message of a frame."""
+    """Check one message of a frame."""
     least = rules.layout.least_bytes
     if len(entry) < least:
         return _corrupted(f"its entry has {len(entry)} bytes; an entry of this topic has at least {least}")
@@ -99,7 +100,7 @@ _ZERO = (
 
 
 def _head_complaint(rules: FrameRules, entry: memoryview, position: int) -> Complaint | None:
-    """Everything with a fixed place but the CRC and the length of the body."""
+    """Check every field with a fixed place, except the CRC and the length of the body."""
     if any(entry[:HEADER_BYTES]):
         return _corrupted("the 48 bytes of its entry header are not zero")
     if _number(entry, 48, 4) != len(entry) - HEADER_BYTES:
@@ -127,5 +128,5 @@ def _body_complaint(entry: memoryview, body: memoryview) -> Complaint | None:
         return _corrupted(f"its SYSFLAG is {sysflag:#x}; native messages have {', '.join(f'{flag:#x}' for flag in SYSFLAGS)}")
     first = FIRST_BYTES.get(sysflag, b"")
     if bytes(body[: len(first)]) != first:
-        return _corrupted("its body is not compressed in the way that its SYSFLAG says")
+        return _corrupted("its body does not have the compression of its SYSFLAG")
     return None

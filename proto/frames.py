@@ -1,7 +1,7 @@
-"""Native frames (docs/format.md §4.5), all of it under one name: ids, building, checking, reading, compression.
+"""Native frames (docs/format.md §4.5) under one name: ids, building, checking, reading, compression.
 
-The modules behind: `native_ids`, `frame_building` (clients), `frame_reading` with `frame_rules` and `frame_properties` (nodes),
-`entry_columns` (consumers), `compression`. Nothing is decided here.
+Re-exports `native_ids`, `frame_building` (clients), `frame_reading` with `frame_rules` and `frame_properties` (nodes), `entry_columns`
+(consumers), and `compression`.
 """
 
 from ledgermq.proto.compression import BadBody, Compression, compress, decompress

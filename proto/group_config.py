@@ -1,7 +1,7 @@
-"""A consumer group's configuration as JSON values: the one form of `group` records, snapshots and controller commands (docs/format.md §11).
+"""A consumer group's configuration as JSON values: the form in `group` records, snapshots and controller commands (docs/format.md §11).
 
-Pure functions. Settings that have their default are left out, all but the two that were always there: a body written before a setting
-existed says the same as one that leaves it alone.
+Pure functions. Settings with their default value are omitted, except the two oldest ones: a body written before a setting existed means the
+same as one that omits it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ledgermq.proto.units import duration_ms
 BACKOFF_FORM = "1s,5s,30s or exponential:5s..2h*2"
 STEPS_MAX = 100
 WAIT_MAX_MS = 12 * 3_600_000
-"""As long as a message can be made invisible (contract §2.8)."""
+"""The longest invisible duration (contract §2.8)."""
 MULTIPLIER_MAX = 100.0
 
 
 def group_fields(group: GroupConfig) -> dict[str, Any]:
-    """The configuration as it stands in records, snapshots and commands."""
+    """The configuration in the form of records, snapshots and commands."""
     fields: dict[str, Any] = {"ns": group.namespace, "name": group.name, "max_attempts": group.max_attempts, "fifo": group.fifo}
     if group.backoff is not None:
         fields["backoff"] = backoff_fields(group.backoff)
@@ -45,7 +45,7 @@ def backoff_fields(backoff: Backoff) -> dict[str, Any]:
 
 
 def read_backoff(fields: Mapping[str, Any]) -> Backoff | None:
-    """The inverse of `backoff_fields`; None for no fields at all. Raises ValueError, in words for whoever gave them."""
+    """The inverse of `backoff_fields`; None for no fields. Raises ValueError with a text for the user."""
     if not fields:
         return None
     if "steps_ms" in fields:
@@ -66,7 +66,7 @@ def _is_wait(value: Any) -> bool:
 
 
 def group_words(group: GroupConfig) -> str:
-    """The settings in words, those with their default left out."""
+    """The settings as text, without those that have the default value."""
     words = [f"max attempts {group.max_attempts}"]
     words += ["fifo"] if group.fifo else []
     words += ["broadcast"] if group.broadcast else []
@@ -77,14 +77,14 @@ def group_words(group: GroupConfig) -> str:
 
 
 def backoff_words(backoff: Backoff) -> str:
-    """As `ledgermq group create --backoff` takes it."""
+    """The form that `ledgermq group create --backoff` takes."""
     if backoff.steps_ms:
         return ",".join(_wait_words(step) for step in backoff.steps_ms)
     return f"exponential:{_wait_words(backoff.initial_ms)}..{_wait_words(backoff.max_ms)}*{backoff.multiplier:g}"
 
 
 def parse_backoff(text: str) -> Backoff:
-    """The inverse of `backoff_words`. Raises ValueError in words."""
+    """The inverse of `backoff_words`. Raises ValueError with a text for the user."""
     head, _, form = text.strip().partition(":")
     if head == "exponential":
         first, _, rest = form.partition("..")
@@ -98,7 +98,7 @@ def parse_backoff(text: str) -> Backoff:
     try:
         backoff = read_backoff(fields)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no backoff ({error}); give {BACKOFF_FORM}") from None
+        raise ValueError(f"{text!r} is not a backoff ({error}); give {BACKOFF_FORM}") from None
     assert backoff is not None
     return backoff
 

@@ -1,9 +1,9 @@
-"""The keys of many entries at once, as RocketMQ's key index takes them (docs/format.md §14): which names, in which order, with which hash.
+"""The keys of many entries at once, as in RocketMQ's key index (docs/format.md §14): which names, in which order, with which hash.
 
-A message has a key for its `UNIQ_KEY`, then one for every space-separated piece of `KEYS`; empty pieces do not count, and neither do
-control topics. Of native messages, whose ids follow each other, only the first one of a frame and of every 1,024 sequence numbers has a
-key for its id, that of its stretch; the others are counted off from there (storage/lookup.py). Everything is a pure function of the bytes,
-whatever ranges they come in: the files of two replicas are equal.
+A message has one key for its `UNIQ_KEY`, then one for every nonempty space-separated word of `KEYS`. Control topics have none. Of native
+messages, whose ids are consecutive, only the first one of a frame and of every 1,024 sequence numbers has a key for its id, namely that of
+its stretch; the others are counted from there (storage/lookup.py). Everything is a pure function of the bytes, independent of how they are
+split into ranges: the files of two replicas are equal.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _U8, _U4 = np.dtype("u8"), np.dtype("u4")
 _TWO = np.dtype("u2")
 _TWO_ZEROS = np.frombuffer(b"00", _TWO)[0]
 _FIRST_OF_STRETCH = np.frombuffer(b"048C", np.uint8)
-"""What stands before two zeros at the end of an id whose lowest ten bits are zero."""
+"""The bytes before two zeros at the end of an id whose lowest ten bits are zero."""
 _MIN_VALUE = -(1 << 31)
 
 _WIDTHS = (8, 16, 34, 64, 128)
-"""Keys are hashed in vectors by these classes of length (34 is the usual message id's); longer ones one by one. All are shorter than what
-always lies before a key in its entry, so that a window that ends with the key begins inside the data."""
+"""Keys are hashed with vector operations in these classes of length (34 is that of the usual message id); longer ones one by one. All are
+shorter than the bytes that always precede a key in its entry, so a window that ends with the key begins inside the data."""
 _POWERS = np.array([pow(31, n, 1 << 32) for n in range(_WIDTHS[-1] + 1)], np.uint32)
 
 
 class Entries(Protocol):
-    """Sealed entries, one behind the other: what a `Range` is, without its history."""
+    """Consecutive sealed entries: a `Range` without its history."""
 
     @property
     def first_index(self) -> int: ...
@@ -65,7 +65,7 @@ class Entries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """One row a key, in log order. `entry_of` is the place of its message in the range; `hashes` are as the index stores them."""
+    """One row per key, in log order. `entry_of` is the row of its message in the range; `hashes` are as the index stores them."""
 
     entry_of: I64
     hashes: I32
@@ -77,18 +77,18 @@ class KeyColumns:
 
 
 def key_hash(stored_topic: str, key: str) -> int:
-    """The hash under which a key is stored: the absolute value of Java's, and 0 for the one that has none."""
+    """The hash under which a key is stored: the absolute value of Java's hash, and 0 for the one whose absolute value overflows."""
     signed = hash_once(f"{stored_topic}#{key}")
     return 0 if signed == _MIN_VALUE else abs(signed)
 
 
 def pieces(key: str) -> list[str]:
-    """What of a key is in the index: itself, or for one with spaces the pieces between them."""
+    """The parts of a key that are in the index: the key itself, or for a key with spaces its words."""
     return [piece for piece in key.split(" ") if piece]
 
 
 def key_columns(entries: Entries) -> KeyColumns:
-    """The keys of entries whose bytes were written or verified here."""
+    """The keys of entries whose bytes this process wrote or verified."""
     heads = prefixes(entries.data, entries.starts)
     rows = _keyed(entries, heads)
     if len(rows) <= FEW_ENTRIES:
@@ -107,7 +107,7 @@ def key_columns(entries: Entries) -> KeyColumns:
 
 
 def _keyed(entries: Entries, heads: NDArray[Any]) -> I64:
-    """The entries that may have keys: all but native messages in the middle of a stretch that have nothing but their id."""
+    """The entries that may have keys: all except native messages in the middle of a stretch that have only their id."""
     flags = heads["flag"].astype(np.int32)
     if not flags.any():
         return np.arange(len(flags))
@@ -123,7 +123,7 @@ def _keyed(entries: Entries, heads: NDArray[Any]) -> I64:
 
 
 def _id_key(name: bytes, flag: int) -> str | None:
-    """The text under which an id is in the index; None: it is not, others of its frame are."""
+    """The text under which an id is in the index; None if it is not, because another id of its frame is."""
     text = name.decode()
     if not flag or read_native_id(text) is None:
         return text
@@ -132,7 +132,7 @@ def _id_key(name: bytes, flag: int) -> str | None:
 
 
 def _few(entries: Entries, rows: I64) -> tuple[I64, U32]:
-    """Message by message: vectors cost more than they save before there are many."""
+    """Message by message, because vector operations are slower for few messages."""
     places: list[int] = []
     hashes: list[int] = []
     for place, start, size in zip(rows.tolist(), entries.starts[rows].tolist(), entries.sizes[rows].tolist(), strict=True):
@@ -189,7 +189,7 @@ def _many(data: memoryview, entry_starts: I64, sizes: I32) -> tuple[I64, U32]:
 
 
 def _fields(raw: NDArray[np.uint8], begins: I64, ends: I64) -> tuple[I64, I64, I64]:
-    """Entry, begin and end (without the final 0x02) of every property. A last property that lacks its end is one all the same."""
+    """Entry, begin and end (without the final 0x02) of every property. A last property without an end counts."""
     marks = np.flatnonzero(raw == _END)
     owners = np.searchsorted(begins, marks, side="right") - 1
     inside = (owners >= 0) & (marks < ends[owners])
@@ -216,22 +216,22 @@ def _named(data: memoryview, raw: NDArray[np.uint8], begins: I64, ends: I64, wor
 
 
 def _split(raw: NDArray[np.uint8], owners: I64, begins: I64, ends: I64) -> tuple[I64, I64, I64]:
-    """Values taken apart at their spaces, in order."""
+    """Split values at their spaces, in order."""
     spaces = np.flatnonzero(raw == _SPACE) if len(begins) else np.zeros(0, np.int64)
     value_of = np.searchsorted(begins, spaces, side="right") - 1
     inside = (value_of >= 0) & (spaces < ends[value_of]) if len(begins) else np.zeros(0, np.bool_)
     spaces, value_of = spaces[inside], value_of[inside]
     if not len(spaces):
         return owners, begins, ends
-    # Values do not overlap, so sorting begins and ends each for itself pairs them up.
+    # Values do not overlap, so begins and ends stay pairs when each is sorted by itself.
     all_begins = np.concatenate((begins, spaces + 1))
     order = np.argsort(all_begins, kind="stable")
     return np.concatenate((owners, owners[value_of]))[order], all_begins[order], np.sort(np.concatenate((ends, spaces)))
 
 
 def _hashes(data: memoryview, topics: tuple[str, ...], topic_of: I32, begins: I64, ends: I64) -> U32:
-    """Java's hash of `topic#key`. The hash of a text that begins with another is that one's, times 31 for each character more, plus the
-    rest's own: so the topic is hashed once."""
+    """Java's hash of `topic#key`. The hash of a concatenation is the hash of the first part, times 31 for each character of the second,
+    plus the hash of the second: so the topic is hashed once."""
     lengths = ends - begins
     out = np.zeros(len(begins), np.uint32)
     plain = np.zeros(len(begins), np.bool_)

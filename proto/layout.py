@@ -1,8 +1,8 @@
-"""Where every field of an entry lies, and how columns are read out of many entries at once.
+"""The position of every field of an entry, and reading columns from many entries at once.
 
-Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather they are used with, Java's string hash, and the columns
-a dispatcher needs. Everything is a pure function of bytes. Entries are written by `entry_encoding.py` and
-`entry_sealing.py` and checked by `entry_checking.py`; the auditor has its own copy of all this and never imports it.
+Byte tables (docs/format.md §2, §4) as offsets and NumPy dtypes, the strided gather used with them, Java's string hash, and the columns that
+a dispatcher needs. All functions are pure. `entry_encoding.py` and `entry_sealing.py` write entries, and `entry_checking.py` verifies them;
+the auditor has its own copy of all this and never imports it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORD_V1 = 0xDAA320A7 - (1 << 32)
 RECORD_V2 = 0xDAA320AB - (1 << 32)
 V1_TOPIC_MAX = 127
 FLAG_AT = 16
-"""Offset in the record of FLAG: of a native message 1 + its position in its frame (format §4.5), else 0."""
+"""Offset in the record of FLAG: for a native message 1 + its position in its frame (format §4.5), otherwise 0."""
 SYSFLAG_AT = 36
 ORIGIN_AT = 76
 """Offset in the record of the origin (format §4.3): RocketMQ's PREPARED TRANSACTION OFFSET."""
@@ -40,7 +40,7 @@ STORE_MS_AT = 104
 BODY_AT = 136
 """Offset in the entry of a record's body; everything before it has a fixed place."""
 RECORD_FIXED_BYTES = 91
-"""Of a V1 record; V2 has one more."""
+"""For a V1 record; V2 has one byte more."""
 ENTRY_MIN_BYTES = HEADER_BYTES + RECORD_FIXED_BYTES
 
 HEADER = np.dtype(
@@ -83,7 +83,7 @@ assert HEADER.itemsize == HEADER_BYTES and PREFIX.itemsize == BODY_AT
 assert INDEX_UNIT.itemsize == 32 and QUEUE_UNIT.itemsize == 20
 
 FEW_ENTRIES = 16
-"""Up to so many entries are handled one by one: vectors cost some 50 µs before the first."""
+"""Up to this many entries are handled one by one, because vector operations have a fixed cost of about 50 µs."""
 
 Buffer = bytes | bytearray | memoryview
 U32 = NDArray[np.uint32]
@@ -91,7 +91,8 @@ _PREFIX_BYTES = np.dtype(f"V{BODY_AT}")
 
 
 def hash_once(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer. For texts that hardly come twice, such as ids."""
+    """Java's String.hashCode: over UTF-16 code units, wrapped to a signed 32-bit integer. For texts that are rarely repeated, such as
+    ids."""
     h = 0
     if text.isascii():
         for unit in text.encode():
@@ -104,7 +105,7 @@ def hash_once(text: str) -> int:
 
 
 java_hash = lru_cache(maxsize=4096)(hash_once)
-"""The same for texts that come again and again, such as tags: the last ones are remembered."""
+"""The same, cached, for repeated texts such as tags."""
 
 
 def windows(data: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -116,8 +117,8 @@ _COPIED_BYTES_MAX = 4096
 
 
 def for_each(function: Callable[[Buffer], int], data: Buffer, begins: I64, ends: I64) -> list[int]:
-    """What a function of bytes says of each piece of `data`. Pieces of one length become objects in a single call; so many small copies
-    cost less than as many views."""
+    """The results of a function on each piece of `data`. Pieces of equal length become objects in a single call, because many small copies
+    are cheaper than as many views."""
     lengths = ends - begins
     same = int(lengths[0]) if len(lengths) and (lengths == lengths[0]).all() else 0
     if 0 < same <= _COPIED_BYTES_MAX:
@@ -127,12 +128,12 @@ def for_each(function: Callable[[Buffer], int], data: Buffer, begins: I64, ends:
 
 
 def prefixes(data: Buffer, starts: I64) -> NDArray[Any]:
-    """The fixed part of the entries at `starts`, copied out, as records of `PREFIX`."""
+    """The fixed part of the entries at `starts`, copied, as records of `PREFIX`."""
     return windows(data, _PREFIX_BYTES)[starts].view(PREFIX)
 
 
 def put_prefixes(data: bytearray, starts: I64, heads: NDArray[Any]) -> None:
-    """Write what `prefixes` returned back."""
+    """Write the result of `prefixes` back."""
     windows(data, _PREFIX_BYTES)[starts] = heads.view(_PREFIX_BYTES)
 
 
@@ -141,7 +142,7 @@ _I1, _I2, _U1 = np.dtype("i1"), np.dtype(">i2"), np.dtype("u1")
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """Where topic and properties of entries lie, relative to the data; `ok` is False where the lengths do not add up to the record."""
+    """The positions of topic and properties of entries in the data; `ok` is False if the lengths do not add up to the record."""
 
     topic_at: I64
     topic_length: I64
@@ -151,7 +152,7 @@ class Tails:
 
 
 def tails(data: Buffer, starts: I64, sizes: I32, heads: NDArray[Any]) -> Tails:
-    """Follow the three length fields of each record. Never reads outside an entry, whatever the lengths say."""
+    """Follow the three length fields of each record. Never reads outside an entry, whatever the lengths are."""
     ends = starts + sizes
     body_length = heads["body_length"].astype(np.int64)
     v2 = heads["record_magic"] == RECORD_V2
@@ -176,7 +177,8 @@ _LENGTH_4, _LENGTH_2, _LENGTH_1 = struct.Struct(">i"), struct.Struct(">h"), stru
 
 
 def split_record(record: Buffer) -> tuple[int, int, int, int]:
-    """End of the body, begin and end of the topic, begin of the properties. ValueError if magic or lengths are not those of a record."""
+    """End of the body, begin and end of the topic, begin of the properties. Raises ValueError if magic or lengths are not those of a
+    record."""
     total_size, magic = _TOTAL_AND_MAGIC.unpack_from(record)
     if magic not in (RECORD_V1, RECORD_V2):
         raise ValueError(f"record magic is {magic & 0xFFFFFFFF:#010x}")
@@ -200,9 +202,9 @@ def split_record(record: Buffer) -> tuple[int, int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the dispatcher needs of a range. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are TOTALSIZEs; `origins`
-    are 0 for entries that mark the end of no other one (format §4.3), `flags` for all but native messages. The tags code of a message on
-    the timer topic is its fire time."""
+    """The columns of a range that the dispatcher needs. `topic_of` indexes into `topics`, the distinct stored topics; `sizes` are
+    TOTALSIZEs; `origins` are 0 for entries that were not made from another (format §4.3), `flags` are 0 for all but native messages. The
+    tags code of a message on the timer topic is its fire time."""
 
     topics: tuple[str, ...]
     topic_of: I32
@@ -216,7 +218,7 @@ class Columns:
 
 
 def record_columns(entries: Range) -> Columns:
-    """The columns of a sealed range whose bytes were written or verified here."""
+    """The columns of a sealed range whose bytes this process wrote or verified."""
     if len(entries) <= FEW_ENTRIES:
         return _columns_of_few(entries)
     data, starts = entries.data, entries.starts
@@ -271,11 +273,11 @@ def _columns_of_few(entries: Range) -> Columns:
 
 
 _ROUNDS = 8
-"""Distinct values compared in vectors before the rest is looked up one by one."""
+"""This many distinct values are compared with vector operations; the rest is looked up one by one."""
 
 
 def distinct_topics(data: memoryview, topic_at: I64, topic_length: I64) -> tuple[tuple[str, ...], I32]:
-    """Distinct topics: take the first entry without one, compare all others with it, and so on."""
+    """Distinct topics: take the first entry without a topic, compare all others with it, and repeat."""
     topics: dict[bytes, int] = {}
     topic_of = np.full(len(topic_at), -1, np.int32)
     rest = np.arange(len(topic_of))
@@ -306,19 +308,19 @@ _ENDS = np.dtype("V6")
 _WORDS = np.dtype(f"V{_TAG_WINDOW}")
 _TAG_FIELD_AFTER_ID = np.void(b"\x02" + _TAG_FIELD)
 _TAG_PLACES = np.arange(_TAG_WINDOW)
-# Java's hash of the first n of 16 characters is the sum over all, the rest zero, divided by 31 for each that is missing: 31 is odd and so
-# has an inverse modulo 2**32.
+# Java's hash of the first n of 16 characters is the sum over all 16, with zeros for the rest, divided by 31 for each missing one: 31 is odd
+# and therefore has an inverse modulo 2**32.
 _TAG_POWERS = np.array([pow(31, _TAG_WINDOW - 1 - place, 1 << 32) for place in range(_TAG_WINDOW)], np.uint32)
 _TAG_INVERSES = np.array([pow(31, length - _TAG_WINDOW, 1 << 32) for length in range(_TAG_WINDOW + 1)], np.uint32)
 
 
 def tags_codes(data: memoryview, found: Tails) -> I64:
-    """Hash of each TAGS value. Fast for what nearly all records look like: a 34-character id, then a tag of at most 15 bytes."""
+    """Hash of each TAGS value. Fast for the form of nearly all records: a 34-character id, then a tag of at most 15 bytes."""
     n = len(found.properties_at)
     codes = np.zeros(n, np.int64)
     room = len(data) - _USUAL_TAG_AT - len(_TAG_FIELD) - _TAG_WINDOW
     usual = (found.properties_length > _USUAL_TAG_AT + len(_TAG_FIELD)) & (found.properties_at <= room)
-    # 0x02 ends a property wherever it stands, so these six bytes can only be the beginning of the tag's property.
+    # 0x02 always ends a property, so these six bytes can only be the start of the tag's property.
     usual[usual] = windows(data, _ENDS)[found.properties_at[usual] + _USUAL_TAG_AT - 1] == _TAG_FIELD_AFTER_ID
     where = np.flatnonzero(usual)
     if len(where):
@@ -328,7 +330,7 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
         length = end.argmax(axis=1)
         raw *= length[:, None] > _TAG_PLACES
         hashes = np.einsum("ij,j->i", raw, _TAG_POWERS, dtype=np.uint32) * _TAG_INVERSES[length]
-        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is no tag of this form either.
+        # Letters beyond ASCII are not one byte each. A window without an end has length 0, which is not a tag of this form either.
         plain = (length > 0) & (length < found.properties_length[where] - _USUAL_TAG_AT - len(_TAG_FIELD))
         if raw.max() >= 0x80:
             plain &= raw.max(axis=1) < 0x80
@@ -340,7 +342,7 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
     rest = np.flatnonzero(~usual & (found.properties_length > 0))
     others = rest[~_only_ids(data, found.properties_at[rest], found.properties_length[rest])].tolist()
     if others and _TAG_FIELD not in bytes(data):
-        # Messages without a tag are no reason to look at each of them.
+        # Messages without a tag need not be checked one by one.
         return codes
     for i in others:
         at = int(found.properties_at[i])
@@ -349,10 +351,10 @@ def tags_codes(data: memoryview, found: Tails) -> I64:
 
 
 def _only_ids(data: memoryview, at: I64, length: I64) -> NDArray[np.bool_]:
-    """Which of these property strings are the usual id and nothing else: every native message without a tag."""
+    """Which of these property strings are only the usual id: every native message without a tag."""
     only: NDArray[np.bool_] = length == _USUAL_TAG_AT
     raw = windows(data, _ONLY_ID)[at[only]].view(np.uint8).reshape(-1, _USUAL_TAG_AT)
-    # One property at most, for nothing ends before the last byte; and its name says that it is no tag.
+    # At most one property, because none ends before the last byte; and its name shows that it is not a tag.
     only[only] = (raw[:, : len(_ID_FIELD)] == _ID_BYTES).all(axis=1) & (raw[:, len(_ID_FIELD) : -1] != 2).all(axis=1)
     return only
 
@@ -360,7 +362,7 @@ def _only_ids(data: memoryview, at: I64, length: I64) -> NDArray[np.bool_]:
 _TIMER_TOPIC = TIMER_TOPIC.encode()
 _FIRE_FIELD = b"\x02TIMER_OUT_MS\x01"
 _FIRE_DIGITS = 13
-"""Of a time in milliseconds from 2001 to 2286."""
+"""The number of digits of a time in milliseconds between 2001 and 2286."""
 _FIRE_TAIL = np.dtype(f"V{_FIRE_DIGITS + 1}")
 _FIRE_POWERS = 10 ** np.arange(_FIRE_DIGITS - 1, -1, -1, dtype=np.int64)
 
@@ -375,7 +377,7 @@ def fire_time(properties: bytes) -> int:
 
 
 def _fire_times(data: memoryview, ends: I64) -> I64:
-    """Of records whose property strings end there. Each has its 13 digits; another one is read by itself."""
+    """For records whose property strings end there. Each normally has its 13 digits; others are read one by one."""
     tails = windows(data, _FIRE_TAIL)[ends - _FIRE_TAIL.itemsize].view(np.uint8).reshape(-1, _FIRE_TAIL.itemsize)
     digits = tails[:, :-1].astype(np.int64) - ord("0")
     plain = (digits >= 0).all(axis=1) & (digits <= 9).all(axis=1) & (tails[:, -1] == 2)

@@ -1,4 +1,4 @@
-"""One stored message record back into its fields, for delivery (docs/format.md §4).
+"""Decoding of one stored message record, for delivery (docs/format.md §4).
 
 Many records at once are read as columns: `layout.py`, `entry_columns.py`.
 """
@@ -25,7 +25,7 @@ class Record(NamedTuple):
     store_ms: int
     store_host: str
     body: bytes
-    """As stored: compressed if `sysflag` says so."""
+    """In stored form: compressed if `sysflag` says so."""
     properties: bytes
     sysflag: int = 0
 
@@ -36,7 +36,7 @@ def _host_text(packed: bytes) -> str:
 
 
 def decode_record(record: Buffer) -> Record:
-    """The fields of a record. ValueError if it is none; CRCs were checked when the entry came in."""
+    """The fields of a record. Raises ValueError for invalid bytes; CRCs were checked when the entry was received."""
     if len(record) < RECORD_FIXED_BYTES:
         raise ValueError(f"a message record has at least {RECORD_FIXED_BYTES} bytes, not {len(record)}")
     body_end, topic_at, topic_end, properties_at = split_record(record)

@@ -1,7 +1,7 @@
-"""Names: what a topic, consumer group, namespace or property key may be called, and how names look inside the log.
+"""Naming rules of topics, consumer groups, namespaces and property keys, and the form of names inside the log.
 
-Pure functions over strings; a broken rule is a `LedgerError` with the contract's code. A *stored name* is (namespace, name) as one string
-(docs/format.md §4.2); everything below the client surface uses stored names only.
+Pure functions over strings; a violated rule is a `LedgerError` with the contract's code. A *stored name* is (namespace, name) as one string
+(docs/format.md §4.2); everything below the client surface uses only stored names.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ DERIVED_TOPIC_MAX = 255
 GROUP_MAX = 120
 NAMESPACE_MAX = 127
 STORED_MAX = 255
-"""A stored name is a directory name and, in a V2 record, a topic; both end at 255 bytes."""
+"""A stored name is a directory name and, in a V2 record, a topic; both are limited to 255 bytes."""
 
 SEPARATOR = "@"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 LITE_SEPARATOR = "$"
-"""Between a topic of kind lite and the name of one of its lite topics, in a stored name only: no name a client gives has it."""
+"""Separates a topic of kind lite from the name of one of its lite topics, in stored names only: no name from a client contains it."""
 LITE_MAX = 64
 LITE_PARENT_MAX = STORED_MAX - len(LITE_SEPARATOR) - LITE_MAX
 """A topic with a longer stored name cannot be of kind lite."""
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 RESERVED_GROUP_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX, SYSTEM_PREFIX)
-"""Of topics that the system makes: a consumer group of such a name would be taken for one of them."""
+"""Prefix of topics created by the system: a consumer group with such a name would be confused with one of them."""
 
 RAFT_TOPIC = "rmq_sys_ledgermq_raft"
 CONFIG_TOPIC = "rmq_sys_ledgermq_config"
 DELIVERY_TOPIC = "rmq_sys_ledgermq_delivery"
 STORAGE_TOPIC = "rmq_sys_ledgermq_storage"
 CONTROL_TOPICS = frozenset({RAFT_TOPIC, CONFIG_TOPIC, DELIVERY_TOPIC, STORAGE_TOPIC})
-"""Their entries are control records."""
+"""Topics whose entries are control records."""
 
 TIMER_TOPIC = "rmq_sys_ledgermq_timer"
 HALF_TOPIC = "rmq_sys_ledgermq_half"
 WAITING_TOPICS = frozenset({TIMER_TOPIC, HALF_TOPIC})
-"""Their entries are clients' messages that are not visible yet; the property REAL_TOPIC says where they belong (format §4.4)."""
+"""Topics whose entries are clients' messages that are not visible yet; the property REAL_TOPIC names their topic (format §4.4)."""
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -59,7 +59,7 @@ SYSTEM_TOPICS = frozenset(
     }
 )
 
-# Property keys that RocketMQ keeps for itself; a client may not use them for its own properties (contract §4.7).
+# Property keys reserved by RocketMQ; a client must not use them for its own properties (contract §4.7).
 RESERVED_KEYS = frozenset(
     """
     TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID
@@ -73,24 +73,24 @@ RESERVED_KEYS = frozenset(
 
 _LITE_LEGAL = re.compile(r"[A-Za-z0-9_\-]+").fullmatch
 _LEGAL = re.compile(r"[A-Za-z0-9_\-%|]+").fullmatch
-# Control characters as Java's Character.isISOControl sees them: C0, DEL and C1. The property separators are two of them.
+# Control characters as in Java's Character.isISOControl: C0, DEL and C1. The property separators are two of them.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]").search
 _ALLOWED = "use only letters, digits, '_', '-', '%' and '|'"
 
 
 def has_control_character(text: str) -> bool:
-    """True if `text` could break the property string or a terminal."""
+    """Whether `text` could break the property string or a terminal."""
     return _CONTROL(text) is not None
 
 
 def is_system_topic(name: str) -> bool:
-    """True for a topic clients may not touch: RocketMQ's own and ours. Takes a plain or a stored name."""
+    """Whether clients must not use the topic: RocketMQ's system topics and ours. Takes a plain or a stored name."""
     name = name.rpartition(SEPARATOR)[2]
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX)
 
 
 def is_dead_letter_topic(name: str) -> bool:
-    """True for the dead-letter topic of a consumer group. Takes a plain or a stored name."""
+    """Whether it is the dead-letter topic of a consumer group. Takes a plain or a stored name."""
     return name.rpartition(SEPARATOR)[2].startswith(DLQ_PREFIX)
 
 
@@ -127,7 +127,7 @@ def _check_namespace(namespace: str, code: Code) -> None:
 
 
 def stored_name(namespace: str, name: str) -> str:
-    """(namespace, name) as one string. The caller has validated both, or made them itself."""
+    """(namespace, name) as one string. The caller has validated both, or created them itself."""
     return f"{namespace}{SEPARATOR}{name}" if namespace else name
 
 
@@ -148,18 +148,18 @@ def check_lite(lite: str) -> None:
 
 
 def lite_stored(parent: str, lite: str) -> str:
-    """The stored name of a lite topic, from the stored name of the topic it belongs to. The caller has validated both."""
+    """The stored name of a lite topic, from the stored name of its parent topic. The caller has validated both."""
     return f"{parent}{LITE_SEPARATOR}{lite}"
 
 
 def parse_lite(stored: str) -> tuple[str, str]:
-    """The inverse of `lite_stored`: (topic, lite topic); of any other stored name, itself and nothing."""
+    """The inverse of `lite_stored`: (topic, lite topic); for any other stored name, the name itself and an empty text."""
     parent, _, lite = stored.partition(LITE_SEPARATOR)
     return parent, lite
 
 
 def parent_of(stored: str) -> str:
-    """The topic that clients know: of a lite topic the one it belongs to, else the topic itself."""
+    """The topic that clients know: for a lite topic its parent topic, otherwise the topic itself."""
     return stored.partition(LITE_SEPARATOR)[0]
 
 
@@ -168,7 +168,7 @@ _MEMBER_LEGAL = re.compile(r"[A-Za-z0-9_\-%|@.]{1,128}").fullmatch
 
 
 def member_name(client: str) -> str:
-    """A client as in the names of members: itself, or a digest of it when it is long or not plain."""
+    """A client id in the form used in names of members: itself, or a digest if it is long or has other characters."""
     if _MEMBER_LEGAL(client):
         return client
     return hashlib.sha256(client.encode("utf-8", "surrogateescape")).hexdigest()
@@ -180,13 +180,13 @@ def member_group(group: str, client: str) -> str:
 
 
 def parse_member(group: str) -> tuple[str, str]:
-    """The inverse of `member_group`: (group, client); of any other consumer group, itself and nothing."""
+    """The inverse of `member_group`: (group, client); for any other consumer group, itself and an empty text."""
     base, _, client = group.partition(MEMBER_SEPARATOR)
     return base, client
 
 
 def base_group(group: str) -> str:
-    """The consumer group that clients know: of a member the one it belongs to, else the group itself."""
+    """The consumer group that clients know: for a member its group, otherwise the group itself."""
     return group.partition(MEMBER_SEPARATOR)[0]
 
 
@@ -199,7 +199,7 @@ def _stored(namespace: str, name: str, code: Code) -> str:
 
 @lru_cache(maxsize=4096)
 def topic_name(namespace: str, name: str) -> str:
-    """Validate a topic a client names and return its stored name. Raises ILLEGAL_TOPIC."""
+    """Validate a topic named by a client and return its stored name. Raises ILLEGAL_TOPIC."""
     _check_topic(name)
     _check_namespace(namespace, Code.ILLEGAL_TOPIC)
     return _stored(namespace, name, Code.ILLEGAL_TOPIC)
@@ -207,7 +207,7 @@ def topic_name(namespace: str, name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def group_name(namespace: str, name: str) -> str:
-    """Validate a consumer group a client names and return its stored name. Raises ILLEGAL_CONSUMER_GROUP."""
+    """Validate a consumer group named by a client and return its stored name. Raises ILLEGAL_CONSUMER_GROUP."""
     stored = agreed_group_name(namespace, name)
     if name.startswith(RESERVED_GROUP_PREFIXES):
         raise _reserved_group(name)
@@ -215,8 +215,8 @@ def group_name(namespace: str, name: str) -> str:
 
 
 def agreed_group_name(namespace: str, name: str) -> str:
-    """The same by the rules that every command of the controller quorum was carried out by. They never become stricter: a command in a
-    journal must have the outcome that it had on other nodes. So a group whose name was reserved later can still be changed and deleted."""
+    """The same, by the rules for commands of the controller quorum. These rules never become stricter, because a command in a journal must
+    have the same outcome on every node. So a group whose name was reserved later can still be changed and deleted."""
     _check_group(name)
     _check_namespace(namespace, Code.ILLEGAL_CONSUMER_GROUP)
     return _stored(namespace, name, Code.ILLEGAL_CONSUMER_GROUP)

@@ -1,7 +1,7 @@
-"""The ids of native messages (docs/format.md §4.5), and how whoever applies the log finds them again.
+"""The ids of native messages (docs/format.md §4.5), and how the code that applies the log recognises them.
 
-An id holds producer, epoch and sequence, so the record itself says which message of which producer it is. FLAG says which records are
-native at all, and where frames begin: an id alone proves nothing, any client may choose one that looks like it. Pure functions of bytes.
+An id contains producer, epoch and sequence number, so the record itself identifies the message of its producer. FLAG marks native records
+and the start of frames; an id alone proves nothing, because any client may choose one of this form. Pure functions of bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NATIVE_ID_BYTES = 34
 PRODUCER_MAX = (1 << 32) - 1
 EPOCH_MAX = (1 << 16) - 1
 SEQUENCE_MAX = (1 << 48) - 1
-"""Of one message; the next sequence number of a producer may be one more."""
+"""The largest sequence number of a message; the next one of a producer may be one more."""
 
 STRETCH = 1 << 10
-"""The key index knows one message in so many (docs/format.md §14)."""
+"""The key index contains one message out of this many (docs/format.md §14)."""
 
 ID_FIELD = b"UNIQ_KEY\x01"
 ID_PROPERTY_BYTES = len(ID_FIELD) + NATIVE_ID_BYTES + 1
@@ -35,7 +35,7 @@ _FLAGS = np.dtype(">i4")
 
 
 class NativeId(NamedTuple):
-    """Which message of which producer of which log."""
+    """Identifies a message of a producer in a log."""
 
     log_tag: int
     producer_id: int
@@ -49,7 +49,7 @@ def native_id(log_tag: int, producer_id: int, epoch: int, sequence: int) -> str:
 
 
 def native_ids(log_tag: int, producer_id: int, epoch: int, first_sequence: int, count: int) -> NDArray[np.void]:
-    """The ids of `count` messages in a row, one item of 34 bytes each."""
+    """The ids of `count` consecutive messages, one item of 34 bytes each."""
     digits = np.frombuffer(bytearray(native_id(log_tag, producer_id, epoch, first_sequence).encode() * count), np.uint8)
     rows = digits.reshape(count, NATIVE_ID_BYTES)
     put_sequences(rows, first_sequence)
@@ -57,7 +57,7 @@ def native_ids(log_tag: int, producer_id: int, epoch: int, first_sequence: int, 
 
 
 def put_sequences(rows: NDArray[np.uint8], first_sequence: int) -> None:
-    """Where each row ends with the digits of the first sequence number, write those of its own."""
+    """Each row ends with the digits of the first sequence number; write the digits of its own."""
     count = len(rows)
     differing = (first_sequence ^ (first_sequence + count - 1)).bit_length()
     width = (differing + 7) // 8
@@ -67,12 +67,12 @@ def put_sequences(rows: NDArray[np.uint8], first_sequence: int) -> None:
 
 
 def stretch_id(text: str) -> str:
-    """The id under which the key index knows the message with this one: that of the first of its 1,024 sequence numbers."""
+    """The id under which the key index has the message with this id: that of the first of its 1,024 sequence numbers."""
     return f"{text[:-3]}{int(text[-3:], 16) & ~(STRETCH - 1):03X}"
 
 
 def read_native_id(text: str | bytes) -> NativeId | None:
-    """What an id says, or None if it is none of this form. Only records with a FLAG have ids that mean it."""
+    """The content of an id; None if it is not of this form. An id of this form is native only in a record with a FLAG."""
     if len(text) != NATIVE_ID_BYTES:
         return None
     try:
@@ -90,7 +90,7 @@ def read_native_id(text: str | bytes) -> NativeId | None:
 class Run:
     """Consecutive entries of one frame.
 
-    `at` is the row of the first one in the range, `position` its place in its frame as the producer sent it: 0 unless the range begins
+    `at` is the row of the first one in the range, `position` its position in its frame as sent by the producer: 0 unless the range begins
     inside the frame.
     """
 
@@ -104,7 +104,7 @@ class Run:
 
 
 class Sealed(Protocol):
-    """Entries one behind the other: what a `Range` is, without its history."""
+    """Consecutive entries: a `Range` without its history."""
 
     @property
     def data(self) -> memoryview: ...
@@ -115,17 +115,17 @@ class Sealed(Protocol):
 
 
 def native_runs(entries: Sealed, flags: I32 | None = None) -> list[Run]:
-    """The frames, or parts of frames, in a range whose bytes were written or verified here, in log order. Messages that came another
-    way are in none. `flags` are the FLAGs, for who has them already.
+    """The frames, or parts of frames, in a range whose bytes this process wrote or verified, in log order. Other messages are in none.
+    `flags` are the FLAGs, if the caller has them already.
 
-    One decoded id a run, and a second one to be sure. ValueError if a record claims to be native and its id does not agree: nothing
-    that passed `read_frame` does.
+    Decodes one id per run, and a second one to verify it. Raises ValueError if a record claims to be native but its id does not agree,
+    which is impossible for frames that passed `read_frame`.
     """
     if flags is None:
         flags = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT].astype(np.int32)
     if not flags.any():
         return []
-    # A run ends where the next entry is not the next one of the same frame: a frame is appended whole, and its first entry has FLAG 1.
+    # A run ends where the next entry does not continue the frame: a frame is appended as a whole, and its first entry has FLAG 1.
     begins = np.flatnonzero((flags[1:] != flags[:-1] + 1) | (flags[1:] == 1)) + 1
     edges = [0, *begins.tolist(), len(flags)]
     runs = []

@@ -1,7 +1,7 @@
-"""The property string of a message record (docs/format.md §4.1): its bytes, and how the client's fields map to it and back.
+"""The property string of a message record (docs/format.md §4.1): its bytes, and the mapping of the client's fields to it and back.
 
-Pure functions. Names and values never hold the two separators: `encode` refuses them, whatever the door let through, because one of
-them in a value would forge a property. Protobuf messages are only read and filled here, never kept.
+Pure functions. Names and values never contain the two separators: `encode` refuses them, whatever the caller checked before, because a
+separator in a value would forge a property. Protobuf messages are only read and filled here, never kept.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ BORN_HOST = "__BORNHOST"
 ENCODING = "__LMQ.ENC"
 PRIORITY = "PRIORITY"
 REAL_TOPIC = "REAL_TOPIC"
-"""Of a message on a waiting topic: the stored topic it is for."""
+"""On a waiting topic: the stored topic of the message."""
 REAL_QUEUE = "REAL_QID"
 DELIVER_MS = "TIMER_DELIVER_MS"
-"""Of a delayed message, before and after its delivery: the time its producer wants, in milliseconds since 1970."""
+"""On a delayed message, before and after its delivery: the delivery time requested by its producer, in milliseconds since 1970."""
 FIRE_MS = "TIMER_OUT_MS"
-"""Of a message on the timer topic, behind all others: the time at which it leaves its slot (format §4.4)."""
+"""On the timer topic, behind all other properties: the time at which the message leaves its slot (format §4.4)."""
 TIMER_FIRST = "__LMQ.TIMER"
-"""Of a message that lies on the timer topic once more: the fire time and queue offset of its first place."""
+"""On a message that was stored on the timer topic again: the fire time and queue offset of its first place."""
 INCARNATION = "__LMQ.INC"
-"""Of a message on the timer topic: the incarnation of its real topic when it was stored."""
+"""On the timer topic: the incarnation of the message's real topic when it was stored."""
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
-"""Of a dead letter: the stored topic it came from."""
+"""On a dead letter: its original stored topic."""
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 ORIGIN = "__LMQ.ORIGIN"
-"""Of a message made from another one: what that was and where it lay (format §4.3)."""
+"""On a message made from another one: the kind and the place of that one (format §4.3)."""
 TRANSACTION = "TRAN_MSG"
-"""`true` on a half message and on the message it becomes."""
+"""`true` on a half message and on the message that it becomes."""
 RECOVERY = "__LMQ.RECOVERY"
-"""Of a half message: after how many milliseconds its producer wants to be asked, if it said so."""
+"""On a half message: the delay in milliseconds before the first check, if the producer requested one."""
 LITE_TOPIC = "__LITE_TOPIC"
 OWN_PREFIX = "__LMQ."
 ESCAPE = "__LMQ.U."
@@ -53,7 +53,7 @@ _OURS = frozenset({MESSAGE_ID, TAG, KEYS, EXACT_KEYS, MESSAGE_GROUP, TRACE_CONTE
 _ESCAPED = _OURS | RESERVED_KEYS
 _GZIP = "GZIP"
 MS_DIGITS_MAX = 15
-"""Of a time in milliseconds since 1970 that a protobuf Timestamp can say."""
+"""Limit of a time in milliseconds since 1970 that fits a protobuf Timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +74,16 @@ class Fields:
     deliver_ms: int | None = None
     lite_topic: str | None = None
     dead_letter_of: tuple[str, str] | None = None
-    """Of a dead letter: stored topic and id of the message that it was made from. Not encoded: no client says so."""
+    """On a dead letter: stored topic and id of the original message. Not encoded, because no client sends it."""
 
 
 def stored_key(key: str) -> str:
-    """Under which name a user property is stored; `TAGS` names the tag, which a user property cannot be called."""
+    """The stored name of a user property; `TAGS` means the tag, which cannot be the name of a user property."""
     return key if key == TAG else stored_user_name(key)
 
 
 def stored_user_name(key: str) -> str:
-    """Under which name a user property is stored."""
+    """The stored name of a user property."""
     return ESCAPE + key if key in _ESCAPED or key.startswith(OWN_PREFIX) else key
 
 
@@ -102,7 +102,7 @@ def _join(pairs: list[str]) -> bytes:
 
 
 def key_values(keys: Sequence[str]) -> tuple[str, str | None]:
-    """The values of `KEYS` and, if that cannot be taken apart again, of `__LMQ.KEYS`."""
+    """The values of `KEYS` and, if that could not be split again, of `__LMQ.KEYS`."""
     joined = " ".join(keys)
     if joined.split(" ") == list(keys) and "" not in keys:
         return joined, None
@@ -143,7 +143,7 @@ def encode(fields: Fields) -> bytes:
 
 
 def encode_message(message: pb.Message) -> bytes:
-    """The property string of a message a client sent."""
+    """The property string of a message sent by a client."""
     system = message.system_properties
     return encode(
         Fields(
@@ -164,13 +164,13 @@ def encode_message(message: pb.Message) -> bytes:
 
 
 def deliver_ms_of(message: pb.Message) -> int:
-    """The delivery time a client asks for, rounded up: nothing is early; 0 without one."""
+    """The delivery time requested by a client, rounded up so that no message is early; 0 without one."""
     at = message.system_properties.delivery_timestamp
     return max(0, at.seconds * 1000 - -at.nanos // 1_000_000)
 
 
 def priority_of(message: pb.Message) -> int:
-    """How urgent a message is, −1 if it does not say: the client's field, or a user property of that name for clients without the field."""
+    """The priority of a message, −1 if it has none: the client's field, or for clients without that field a user property of that name."""
     if message.system_properties.HasField("priority"):
         return message.system_properties.priority
     number = _number(message.user_properties.get(PRIORITY, ""))
@@ -178,14 +178,14 @@ def priority_of(message: pb.Message) -> int:
 
 
 def _number(text: str) -> int | None:
-    """What the client's field, an int32, can hold."""
+    """An integer that fits the client's field, an int32; otherwise None."""
     digits = text.removeprefix("-")
     number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else 1 << 31
     return number if -(1 << 31) <= number < 1 << 31 else None
 
 
 def parse(data: bytes | memoryview) -> dict[str, str]:
-    """Name → value as stored, in order. A piece without a name separator is skipped, as RocketMQ does; a final 0x02 may be missing."""
+    """Name → value as stored, in order. A piece without a name separator is skipped, as in RocketMQ; a final 0x02 may be missing."""
     out: dict[str, str] = {}
     for piece in bytes(data).decode().split("\x02"):
         name, separator, value = piece.partition("\x01")
@@ -195,7 +195,7 @@ def parse(data: bytes | memoryview) -> dict[str, str]:
 
 
 def value_of(data: bytes, name: str) -> str | None:
-    """The value stored under one name, without reading the others; of names that no user property can have."""
+    """The value stored under one name, without parsing the others; only for names that no user property can have."""
     field = f"\x02{name}\x01".encode()
     at = 0 if data.startswith(field[1:]) else data.find(field) + 1
     if not at and not data.startswith(field[1:]):
@@ -209,14 +209,14 @@ _ID_FIRST = f"{MESSAGE_ID}\x01".encode()
 
 
 def message_id_of(data: bytes) -> str | None:
-    """The message id in a property string: what `encode` wrote first, else wherever it is."""
+    """The message id in a property string: the first property as written by `encode`, otherwise wherever it is."""
     if data.startswith(_ID_FIRST):
         return data[len(_ID_FIRST) : data.index(b"\x02")].decode() if b"\x02" in data else parse(data)[MESSAGE_ID]
     return parse(data).get(MESSAGE_ID)
 
 
 def edited(data: bytes | memoryview, put: Mapping[str, str], drop: Collection[str] = ()) -> bytes:
-    """The property string with these stored names set, behind all others, and those gone; everything else stays as it is, in its order."""
+    """The property string with these stored names set, behind all others, and some removed; everything else keeps its place."""
     pairs: list[str] = []
     for name, value in parse(data).items():
         if name not in put and name not in drop:
@@ -252,7 +252,7 @@ def _is_ours(name: str) -> bool:
 
 
 def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
-    """Write what the property string says into a message to deliver: user properties, ids, tag, keys, group, encoding, type."""
+    """Write the property string's content into a message to deliver: user properties, ids, tag, keys, group, encoding, type."""
     fields = decode(data)
     system = message.system_properties
     if fields.user:
@@ -284,7 +284,7 @@ def fill_message(data: bytes | memoryview, message: pb.Message) -> Fields:
 
 
 def type_of(fields: Fields) -> pb.MessageType:
-    """The kind of a delivered message, by what it carries, in the order in which the kind of a sent one is told (contract §2.5)."""
+    """The kind of a delivered message, by its content, in the same order in which the kind of a sent message is decided (contract §2.5)."""
     if fields.transaction:
         return pb.TRANSACTION
     if fields.deliver_ms is not None:

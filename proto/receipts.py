@@ -1,7 +1,7 @@
 """Receipts of native frames: the bytes that their MAC covers, the MAC, and receipts as rows of a file (docs/format.md §4.6).
 
-Pure. Which keys there are, and whether a receipt is true, is the business of a cluster. The MAC covers fixed-width fields: texts stand
-there by their SHA-256, numbers big-endian, so that no two receipts have the same bytes.
+Pure functions. The cluster knows the keys, and whether a receipt is true. The MAC covers fixed-width fields: texts by their SHA-256,
+numbers big-endian, so that no two receipts have the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RANGE = Struct(">iqI")
 _REPLICA = Struct(">32sq")
 
 COLUMNS = tuple(field.name for field in log_pb2.Receipt.DESCRIPTOR.fields)
-"""Of a file of receipts: the fields of a receipt, by their numbers."""
+"""The columns of a receipt file: the fields of a receipt, in the order of their numbers."""
 _TEXTS = ("cluster_id", "broker_group", "log_id", "topic", "key_id")
 _NUMBERS = ("producer_id", "epoch", "first_sequence", "count", "term", "first_index", "chain_crc", "store_ms")
 _CLASSES = {log_pb2.DURABLE: "durable", log_pb2.MEMORY: "memory", log_pb2.MASTER: "master", log_pb2.DURABILITY_UNSPECIFIED: ""}
@@ -38,7 +38,7 @@ def _digest(text: str) -> bytes:
 
 
 def signed_bytes(receipt: log_pb2.Receipt) -> bytes:
-    """What the MAC covers: every field but `mac`."""
+    """The bytes covered by the MAC: every field except `mac`."""
     r = receipt
     head = _FIXED.pack(
         _MAGIC,
@@ -62,7 +62,7 @@ def sign(key_id: str, key: bytes, receipt: log_pb2.Receipt) -> None:
 
 
 def proven(key: bytes, receipt: log_pb2.Receipt) -> bool:
-    """Whether the receipt was signed with this key and is as it was then."""
+    """Whether the receipt was signed with this key and has not changed since."""
     return hmac.compare_digest(receipt.mac, mac(key, receipt))
 
 
@@ -70,13 +70,13 @@ def proven(key: bytes, receipt: log_pb2.Receipt) -> bool:
 
 
 def class_of(receipt: log_pb2.Receipt) -> str:
-    """What the acknowledgement stands for: `durable`, `memory` or `master`; the number, of a newer version's."""
+    """The durability class of the acknowledgement: `durable`, `memory` or `master`; for a class of a newer version its number."""
     return _CLASSES.get(receipt.durability, str(int(receipt.durability)))
 
 
 def row_of(receipt: log_pb2.Receipt) -> dict[str, Any]:
     """A receipt as one row, its fields by name: `durability` is that of `class_of`, `ranges` and `replicas` are lists of mappings, `mac` is
-    bytes. In a JSON line the MAC is written in hexadecimal."""
+    bytes. In a JSON line the MAC is hexadecimal."""
     row: dict[str, Any] = {name: getattr(receipt, name) for name in (*_TEXTS, *_NUMBERS)}
     row["durability"] = class_of(receipt)
     row["ranges"] = [{"queue": item.queue, "first_offset": item.first_offset, "count": item.count} for item in receipt.ranges]
@@ -86,7 +86,7 @@ def row_of(receipt: log_pb2.Receipt) -> dict[str, Any]:
 
 
 def receipt_of(row: Mapping[str, Any]) -> log_pb2.Receipt:
-    """The inverse, of a row from anywhere; columns that no receipt has are left out of account. Raises ValueError with what is wrong."""
+    """The inverse, for a row from any source; unknown columns are ignored. Raises ValueError with the error."""
     missing = [name for name in COLUMNS if row.get(name) is None]
     if missing:
         raise ValueError(f"a receipt has a {missing[0]}")
@@ -100,7 +100,7 @@ def receipt_of(row: Mapping[str, Any]) -> log_pb2.Receipt:
         given = row["mac"]
         receipt.mac = bytes.fromhex(given) if isinstance(given, str) else bytes(given)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"no receipt: {type(error).__name__} {error}") from None
+        raise ValueError(f"not a receipt: {type(error).__name__} {error}") from None
     return receipt
 
 

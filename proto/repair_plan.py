@@ -1,7 +1,7 @@
-"""What the auditor plans and the store carries out when damage is repaired: plain values, with the proof they rest on.
+"""The repair plan that the auditor makes and the store carries out: plain values, including the proofs.
 
-Only the shape lives here. `audit/repairs` makes a plan from findings and proven bytes, `storage/replacing.py` carries one out on stopped
-directories, and a running node is asked for ranges (`RepairRange` in proto/admin.proto).
+Only the format is defined here. `audit/repairs` makes a plan from findings and proven bytes, `storage/replacing.py` carries it out on
+directories of stopped nodes, and a running node is asked for ranges (`RepairRange` in proto/admin.proto).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Bytes `start` … `end` − 1 of a file that is made anew: those at the same place of the file `source`, or, without one, `data` and
-    zeros behind it."""
+    """Bytes `start` … `end` − 1 of a recreated file: the bytes at the same place of the file `source` or, without one, `data` followed by
+    zeros."""
 
     start: int
     end: int
@@ -22,24 +22,24 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class FileRepair:
-    """One log file, made anew from pieces that cover it without a gap."""
+    """One log file, recreated from pieces that cover it without gaps."""
 
     base: int
-    """What names it: its position in the log."""
+    """The position in the file's name."""
     pieces: tuple[Piece, ...]
     sha256: str
-    """Of the whole file, as digests of log files are computed (format §11, `seal`)."""
+    """The digest of the whole file, computed as for log files (format §11, `seal`)."""
     why: str
-    """What is wrong with the file that is there, for people."""
+    """What is wrong with the existing file, as text."""
     proof: str
-    """What proves the bytes: the seal of a majority, or the entries on which a majority agrees."""
+    """The proof of the bytes: the seal of a majority, or the entries on which a majority agrees."""
     keep: bool = False
-    """The file that is there is another history, not damage: it is kept beside."""
+    """Whether the existing file is of another history, not damaged: it is then kept beside."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkRepair:
-    """Where the log ends once another history was replaced: nothing behind it, and the synced mark at it."""
+    """The end of the log after another history was replaced: no bytes behind it, and the synced mark at it."""
 
     term: int
     index: int
@@ -49,7 +49,7 @@ class MarkRepair:
 
 @dataclass(frozen=True, slots=True)
 class BeginRepair:
-    """Where a trimmed log begins, as its begin file says it (format §9)."""
+    """The begin of a trimmed log, in the form of its begin file (format §9)."""
 
     index: int
     pos: int
@@ -59,7 +59,7 @@ class BeginRepair:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRepair:
-    """What is done to one replica whose node is stopped. Nothing else of the directory changes."""
+    """The changes to one replica whose node is stopped. Nothing else in the directory changes."""
 
     directory: str
     """The node directory."""
@@ -70,18 +70,18 @@ class DirectoryRepair:
     files: tuple[FileRepair, ...] = ()
     end: MarkRepair | None = None
     derived: tuple[str, ...] = ()
-    """Derived files that are wrong, by their paths under the group's directory, or directories of them (with a slash at the end): they go,
-    and are made again from the log."""
+    """Wrong derived files, by their paths under the group's directory, or directories of them (with a slash at the end): they are removed,
+    and rebuilt from the log."""
     mark_slots: bool = False
-    """The synced mark is damaged beside the slot that counts: that one is written to both, and the rest is zero."""
+    """The synced mark is damaged outside the current slot: that slot is written to both, and the rest is zeroed."""
     hard_state_fill: bool = False
-    """The hard state is damaged outside its slots: the slots stay, and the rest is zero."""
+    """The hard state is damaged outside its slots: the slots stay, and the rest is zeroed."""
     begin: BeginRepair | None = None
     """The begin file is damaged or missing."""
     snapshot: str | None = None
-    """Where to copy a snapshot from: the log was trimmed, and no own snapshot is right."""
+    """Where to copy a snapshot from: the log was trimmed, and none of its own snapshots is valid."""
     opens: bool = True
-    """Nothing else of it stays damaged, so its log can be opened and derived files made again."""
+    """No other damage remains, so the log can be opened and derived files rebuilt."""
 
     @property
     def root(self) -> str:
@@ -90,7 +90,7 @@ class DirectoryRepair:
 
 @dataclass(frozen=True, slots=True)
 class RangeRepair:
-    """Entries that a running node puts back itself, both included."""
+    """Entries that a running node repairs itself, first and last included."""
 
     address: str
     """host:port of the node."""
@@ -105,7 +105,7 @@ class RangeRepair:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a repair does not mend. `file` is a path under the node directory."""
+    """A finding that a repair does not fix. `file` is a path under the node directory."""
 
     replica: str
     group: str
@@ -119,8 +119,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of it. What is in neither list of work is said: `undecided` (nobody proves the bytes) and `remaining` (no peer can give what is
-    wrong here)."""
+    """The whole plan. Findings that are in neither list of work are reported: `undecided` (no proof of the right bytes) and `remaining` (no
+    peer can supply what is wrong here)."""
 
     directories: tuple[DirectoryRepair, ...] = ()
     ranges: tuple[RangeRepair, ...] = ()

@@ -1,7 +1,8 @@
-"""How a call proves who makes it: the `authorization` header of the client contract (§3.2) and the operator's derived credentials.
+"""Authentication of a call: the `authorization` header of the client contract (§3.2) and the operator's derived credentials.
 
-Pure functions over texts, used by both sides. Only the text of `x-mq-date-time` is signed, and its age is nobody's business: clients write
-local time with a `Z`, or RFC 3339. So a signature is as good as a password to whoever can read the connection; encryption is TLS's.
+Pure functions over texts, used by both sides. Only the text of `x-mq-date-time` is signed, and its age is not checked, because clients
+write local time with a `Z`, or RFC 3339. So a signature is worth as much as a password to an attacker who can read the connection; TLS is
+what encrypts it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ AUTHORIZATION = "authorization"
 DATE_TIME = "x-mq-date-time"
 ALGORITHM = "MQv2-HMAC-SHA1"
 OPERATOR = "_operator"
-"""Access key of whoever knows the cluster secret; no user can be called so. It may look after users and do nothing else."""
+"""The access key of holders of the cluster secret; no user can have this name. It may manage users and do nothing else."""
 
 _OPERATOR_LABEL = b"ledgermq operator 1"
 _SIGNATURE = re.compile("[0-9A-Fa-f]{40}").fullmatch
@@ -23,7 +24,7 @@ _SIGNATURE = re.compile("[0-9A-Fa-f]{40}").fullmatch
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a caller signs with. The secret is never part of a text."""
+    """The credentials with which a caller signs. The secret never appears in a text form."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -31,14 +32,14 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a header says: who signed, and the signature. Not checked yet."""
+    """The content of a header: the signer and the signature. Not verified yet."""
 
     access_key: str
     signature: bytes
 
 
 def sign(credentials: Credentials, date_time: str) -> str:
-    """The header's value."""
+    """The value of the header."""
     signature = signature_of(credentials.secret_key, date_time).hex()
     return f"{ALGORITHM} Credential={credentials.access_key}, SignedHeaders={DATE_TIME}, Signature={signature}"
 
@@ -48,7 +49,8 @@ def signature_of(secret_key: str, date_time: str) -> bytes:
 
 
 def claim_of(header: str) -> Claim | None:
-    """The claim of a header; None when it makes none: an empty credential, as clients without keys send it. ValueError: what is wrong."""
+    """The claim in a header; None if it makes none: an empty credential, as sent by clients without keys. Raises ValueError if
+    malformed."""
     algorithm, _, rest = header.strip().partition(" ")
     if algorithm != ALGORITHM:
         raise ValueError(f"the algorithm is not {ALGORITHM}")
@@ -67,5 +69,5 @@ def proves(claim: Claim, secret_key: str, date_time: str) -> bool:
 
 
 def operator_of(cluster_secret: bytes) -> Credentials:
-    """The credentials of whoever holds the cluster's secret file: the way in before there is a user, and when the last key is lost."""
+    """The credentials of a holder of the cluster's secret file: for use before there is a user, and when the last key is lost."""
     return Credentials(OPERATOR, hmac.digest(cluster_secret, _OPERATOR_LABEL, hashlib.sha256).hex())

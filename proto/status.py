@@ -1,7 +1,7 @@
-"""THE one error table: every status code and every exit code of LedgerMQ, what it means, whose fault it is, whether to try again.
+"""The single error table: every status code and exit code of LedgerMQ, its meaning, whose fault it is, and whether to retry.
 
-Codes are those of the client contract; clients, nodes and the command line map through this module and nowhere else. Nothing here knows a
-transport: the node writes a `LedgerError` into a response, a client makes one from a response.
+Codes are those of the client contract; clients, nodes and the command line all map through this module. It knows no transport: the node
+writes a `LedgerError` into a response, and a client creates one from a response.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Code(IntEnum):
 
 
 class Fault(str, Enum):
-    """Who has to act. NOBODY: an ordinary outcome that the contract words as an error."""
+    """Who has to act. NOBODY: a normal outcome that the contract expresses as an error."""
 
     CALLER = "caller"
     CLUSTER = "cluster"
@@ -71,7 +71,7 @@ class Fault(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One row of the table. `retryable`: the same call may succeed later *and* repeating it can do no harm beyond a duplicate message."""
+    """One row of the table. `retryable`: the same call may succeed later *and* repeating it does no harm except a duplicate message."""
 
     text: str
     at_fault: Fault
@@ -155,11 +155,11 @@ class BadRequest(LedgerError):
 
 
 class Unauthorized(LedgerError):
-    """Credentials missing or wrong (class 401)."""
+    """Missing or wrong credentials (class 401)."""
 
 
 class Forbidden(LedgerError):
-    """Known, but not permitted (class 403)."""
+    """The caller is known, but not permitted (class 403)."""
 
 
 class NotFound(LedgerError):
@@ -171,7 +171,7 @@ class TooLarge(LedgerError):
 
 
 class Conflict(LedgerError):
-    """Against the state of things, such as an existing topic with other settings (class 428)."""
+    """Conflicts with the current state, such as an existing topic with other settings (class 428)."""
 
 
 class Overloaded(LedgerError):
@@ -216,7 +216,7 @@ def code_name(code: int) -> str:
 
 
 def fail(code: int, message: str = "") -> LedgerError:
-    """The error for `code`, ready to raise; without a message it says what the code means."""
+    """The error for `code`, ready to raise; without a message, the text of the table."""
     try:
         known = Code(code)
     except ValueError:
@@ -228,13 +228,13 @@ def fail(code: int, message: str = "") -> LedgerError:
 
 
 def common(codes: set[int]) -> Code:
-    """The outer status of a call with several entries: their common code, else MULTIPLE_RESULTS; OK for none."""
+    """The outer status of a call with several entries: their common code, otherwise MULTIPLE_RESULTS; OK if there are none."""
     if not codes:
         return Code.OK
     return Code(next(iter(codes))) if len(codes) == 1 else Code.MULTIPLE_RESULTS
 
 
-# Why the core of a broker group refused a call (node/broker/calls/outcome.py), in the words of the contract.
+# Why the core of a broker group refused a call (node/broker/calls/outcome.py), mapped to codes of the contract.
 REFUSALS: dict[str, Code] = {
     "not-leader": Code.HA_NOT_AVAILABLE,
     "no-leader": Code.HA_NOT_AVAILABLE,
@@ -266,21 +266,21 @@ _REFUSAL_TEXTS = {
 
 
 def refused(reason: str, detail: str = "") -> LedgerError:
-    """The error for a refusal reason of the core; `detail` replaces the standing text."""
+    """The error for a refusal reason of the core; `detail` replaces the default text."""
     return fail(REFUSALS.get(reason, Code.INTERNAL_SERVER_ERROR), detail or _REFUSAL_TEXTS.get(reason, ""))
 
 
 class ExitCode(IntEnum):
-    """Exit statuses of the `ledgermq` command; 70–79 are those of a node that cannot start or go on."""
+    """Exit statuses of the `ledgermq` command; 70–79 are those of a node that cannot start or continue."""
 
     OK = 0
     FAILED = 1
-    """Checked and bad, or some items failed."""
+    """Checked and failed, or some items failed."""
     INCOMPLETE = 2
     UNREACHABLE = 3
     """No node answers, or no leader in time."""
     REFUSED = 4
-    """Not found, exists, illegal, denied, would lose quorum."""
+    """Not found, exists already, illegal, denied, or would lose the quorum."""
     USAGE = 64
     BUG = 70
     DATA_UNUSABLE = 71
@@ -296,5 +296,5 @@ class ExitCode(IntEnum):
     MAP_LOST = 78
     """SIGBUS on a mapped file."""
     LIMIT = 79
-    """The operating system gives no more open files, maps or memory."""
+    """The operating system provides no more open files, maps or memory."""
     INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""A rate with a burst: the one token bucket for quotas, new connections, audits and observers.
+"""A rate with a burst: the token bucket for quotas, new connections, audits and observers.
 
 Pure arithmetic over a clock that is passed in. The caller chooses the unit of time (seconds, nanoseconds); the rate is in tokens per unit.
 """

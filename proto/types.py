@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """`I64` and `I32`, made when a module that works with arrays asks: most commands do not, and start without numpy."""
+        """`I64` and `I32`, imported when a module that works with arrays needs them: most commands do not, and start without numpy."""
         if name not in ("I64", "I32"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         import numpy as np
@@ -61,10 +61,10 @@ class Permission(str, Enum):
 
 
 class TopicDurability(str, Enum):
-    """What a send to a topic is acknowledged for (docs/format.md §11, key `durability`)."""
+    """What the acknowledgement of a send to a topic guarantees (docs/format.md §11, key `durability`)."""
 
     GROUP = ""
-    """Whatever the broker group's flush policy says."""
+    """As the broker group's flush policy says."""
     HIGH = "high"
     MEMORY = "memory"
     HYBRID = "hybrid"
@@ -85,13 +85,13 @@ class TopicConfig:
     incarnation: int
     durability: TopicDurability = TopicDurability.GROUP
     dedup_ms: int = 0
-    """For how long a message id that comes again is answered instead of stored; 0: never."""
+    """How long a repeated message id is answered without storing it again; 0: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """After which time a consumer asks again for a message that it could not process: `steps_ms` by attempt, the last one for all later
-    attempts; without steps exponential, from `initial_ms` up to `max_ms`."""
+    """The delays after which a consumer receives a message again that it could not process: `steps_ms` by attempt, the last one for all
+    later attempts; without steps exponential, from `initial_ms` up to `max_ms`."""
 
     steps_ms: tuple[int, ...] = ()
     initial_ms: int = 0
@@ -106,23 +106,20 @@ class GroupConfig:
     namespace: str
     name: str
     max_attempts: int = 17
-    """Deliveries of one message; the next one would be to the dead-letter topic."""
+    """The maximum number of deliveries of a message; afterwards it goes to the dead-letter topic."""
     fifo: bool = False
-    """Messages of one message group are delivered one after the other, in their order."""
+    """Whether messages of one message group are delivered one at a time, in order."""
     backoff: Backoff | None = None
-    """None: the steps of the contract (§2.4)."""
+    """None: the backoff steps of the contract (§2.4)."""
     lite_topic: str = ""
-    """The topic of kind lite that the group's consumers are bound to; empty for an ordinary group."""
+    """The topic of kind lite that the group's consumers read; empty for an ordinary group."""
     broadcast: bool = False
-    """Every consumer gets every message."""
+    """Whether every consumer receives every message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """One message before the log gives it a place: what a unary call hands to the encoder.
-
-    `stored_topic` is namespace-encoded (format §4.2); `properties` is the encoded property string (format §4.1).
-    """
+    """One message before the log assigns it a place: the input of the encoder."""
 
     stored_topic: str
     queue: int
@@ -132,22 +129,22 @@ class Draft:
     tags_code: int = 0
     channel: int = 0
     priority: int = -1
-    """Of the message; −1 without one. Part of `properties` too; here it only decides how soon the message must be durable."""
+    """The message's priority; −1 without one. Also in `properties`; here it only decides how soon the message must be durable."""
     origin: int = 0
-    """Index of the entry this message was made from, whose end it marks (format §4.3); 0: of none."""
+    """Index of the entry from which this message was made, and whose end it marks (format §4.3); 0 if none."""
     deliver_ms: int = 0
-    """Not to be visible before this time (milliseconds since 1970), which stands in `properties` too; 0: at once."""
+    """Not visible before this time (milliseconds since 1970), which is also in `properties`; 0: at once."""
     sysflag: int = 0
-    """How `body` is compressed (format §4.5), of a message made from a native one; 0: it is not."""
+    """The compression of `body` (format §4.5), for a message made from a native one; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsealedBatch:
-    """Whole entries whose header and server-set record fields are still zero (format §4), back to back.
+    """Whole concatenated entries whose header and server-set record fields are still zero (format §4).
 
     `data` is writable; `starts` (int64, n) are the entries' offsets in it and `sizes` (int32, n) their lengths, header included.
-    `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n), `tags_codes` (int64, n) are
-    what the encoder knows anyway and the dispatcher would otherwise have to parse again.
+    `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n) and `tags_codes` (int64, n) are
+    known to the encoder, and spare the dispatcher from parsing them again.
     """
 
     data: bytearray
@@ -166,7 +163,7 @@ class UnsealedBatch:
 class Frame:
     """Messages of one topic with consecutive sequence numbers of one producer, as whole unsealed entries (format §4, frames).
 
-    Validated: message ids and flags in the records say the same producer, epoch and sequence numbers as the fields here.
+    Validated: message ids and flags in the records agree with the producer, epoch and sequence numbers of the fields here.
     """
 
     producer_id: int
@@ -179,13 +176,13 @@ class Frame:
 
     @property
     def next_sequence(self) -> int:
-        """Of the message after the last one."""
+        """The sequence number after the last message."""
         return self.first_sequence + len(self.batch)
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, no blank inside.
+    """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, without a blank inside.
 
     `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute position of the first; `starts`
     and `sizes` are columns relative to `data`. `prev_chain` is the chain CRC before the first entry, `last_chain` that of the last.
@@ -211,7 +208,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a replica is (format §9, identity.json). File sizes are part of the identity: positions depend on them."""
+    """The identity of a replica (format §9, identity.json). File sizes are part of the identity, because positions depend on them."""
 
     cluster_id: str
     group: str
@@ -227,7 +224,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """Raft state that must be on stable storage before any message that depends on it leaves (format §8)."""
+    """Raft state that must be on stable storage before any message that depends on it is sent (format §8)."""
 
     term: int = 0
     vote: str | None = None
@@ -244,7 +241,7 @@ class SyncedMark:
 
 
 class Role(str, Enum):
-    """What a replica is in its group."""
+    """The role of a replica in its group."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -254,11 +251,10 @@ class Role(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class PeerProgress:
-    """How far one replica of a group is, as its leader sees it. None: not known.
+    """The progress of one replica of a group, as seen by its leader. None: not known.
 
-    What the consensus core tells: `silent_ms` since it was heard last, `left_behind` when the leader's log does not hold what it lacks,
-    `restarts` of the comparison with it for want of progress. From `state` on: what was seen of it over time
-    (`node/replica/consensus/catch_up.py`).
+    From the consensus core: `silent_ms` since its last message; `left_behind` if the leader's log no longer holds what it lacks; `restarts`
+    of the comparison with it for lack of progress. From `state` on: observations over time (`node/replica/consensus/catch_up.py`).
     """
 
     node: str
@@ -273,27 +269,27 @@ class PeerProgress:
     behind_entries: int | None = None
     behind_bytes: int | None = None
     entries_per_s: float | None = None
-    """What it receives, over the last seconds."""
+    """Bytes that it received per second, over the last seconds."""
     bytes_per_s: float | None = None
     seconds_left: float | None = None
-    """Until it lacks nothing, if things go on as they do."""
+    """Estimated time until it has caught up, at the current rate."""
     note: str = ""
-    """For people: why it is not what it should be."""
+    """A text for people: why it is not in its proper state."""
     lag_ms: int | None = None
-    """Of a learner: how long ago the first entry was stored that it lacks."""
+    """For a learner: the age of the first entry that it lacks."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildStatus:
-    """Why a replica does not run, and how far its repair or its installation is. What is unknown is None."""
+    """Why a replica does not run, and the progress of its repair or installation. Unknown values are None."""
 
     reason: str
     source: str | None = None
-    """The peer that the bytes come from."""
+    """The peer that supplies the bytes."""
     done_bytes: int | None = None
     total_bytes: int | None = None
     remaining_ms: int | None = None
-    """An estimate from the pace so far."""
+    """An estimate from the rate so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +310,6 @@ class ReplicaStatus:
     fenced: str | None = None
     extra: Mapping[str, int] = field(default_factory=dict)
     state: str = "running"
-    """Of the hosted group (`node/replica/hosting/hosting.py`): joining, repairing, installing, running or refused."""
+    """State of the hosted group (`node/replica/hosting/hosting.py`): joining, repairing, installing, running or refused."""
     rebuild: RebuildStatus | None = None
-    """Unless it runs."""
+    """None while it runs."""

@@ -1,6 +1,6 @@
-"""Durations and sizes as people write them: `500ms`, `10s`, `2m`; `64KiB`, `64MiB`. The one grammar of configuration and command line.
+"""Durations and sizes as users write them: `500ms`, `10s`, `2m`; `64KiB`, `64MiB`. The single grammar of configuration and command line.
 
-Only text to number lives here. Whether a bare number counts, and in which unit, is for whoever asks: nothing is guessed.
+This module only converts text to numbers. The caller decides whether a bare number is accepted, and in which unit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIZE_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 
 
 
 def duration_ms(text: str) -> int | None:
-    """Milliseconds of a duration with its unit; None when the text is none."""
+    """Milliseconds of a duration with a unit; None for any other text."""
     match = _DURATION.fullmatch(text.strip())
     return None if match is None else round(float(match[1]) * _DURATION_MS[match[2]])
 
@@ -28,6 +28,6 @@ def duration_text(milliseconds: int) -> str:
 
 
 def size_bytes(text: str) -> int | None:
-    """Bytes of a size with its unit; None when the text is none."""
+    """Bytes of a size with a unit; None for any other text."""
     match = _SIZE.fullmatch(text.strip())
     return None if match is None else round(float(match[1]) * _SIZE_BYTES[match[2]])

@@ -1,7 +1,7 @@
-"""How the workers of a node are called: `n1` itself, then `n1.2`, `n1.3` … (docs/workers.md).
+"""The names of a node's workers: `n1` itself, then `n1.2`, `n1.3` … (docs/workers.md).
 
-A node that runs several worker processes is several members of its cluster. Which of them share a machine is told by their names alone, so
-that nobody can hold another opinion of it: no label, no table, no question to the controller. Names of nodes have no full stop.
+A node with several worker processes is several members of its cluster. Their names alone tell which members share a machine, so that no
+second source can disagree: there is no label, no table, and no query to the controller. Names of nodes contain no full stop.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ WORKERS_MAX = 64
 WORKER_PORT_STEP = 10
 """From a worker's peer port, and from its controller port, to the next worker's: nine nodes of `ledgermq up` fit between."""
 MEMBER_METADATA = "x-ledgermq-node"
-"""In the metadata of a call: the member of the cluster that is meant, where the workers of a node share an endpoint."""
+"""Metadata of a call: the cluster member that is meant, if the workers of a node share an endpoint."""
 WORKER_NAME = re.compile(rf"{NODE_NAME}\.(?:[2-9]|[1-9][0-9])").fullmatch
-"""Matches the name of a worker other than the first, which is also the name of its directory inside of its node's."""
+"""Matches the name of a worker other than the first, which is also the name of its directory inside the node's."""
 
 PASSED_BY = "x-ledgermq-passed-by"
-"""In the initial metadata of an answer: the worker that the connection landed on and that passed the call on to the one that was meant."""
+"""Initial metadata of an answer: the worker that accepted the connection and passed the call on to the intended one."""
 
 
 def worker_name(node: str, number: int) -> str:
@@ -30,7 +30,7 @@ def worker_name(node: str, number: int) -> str:
 
 
 def node_of(member: str) -> str:
-    """The node that a member of the cluster belongs to: members of one node share its machine, its public port and its fate."""
+    """The node of a cluster member: the members of one node share its machine and its public port, and fail together."""
     return member.partition(".")[0]
 
 
@@ -45,7 +45,7 @@ def is_first(member: str) -> bool:
 
 
 def together(members: Iterable[str]) -> tuple[str, str] | None:
-    """Two of these members that share a machine; None when no two do."""
+    """Two of these members that share a machine; None if no two do."""
     seen: dict[str, str] = {}
     for member in members:
         other = seen.setdefault(node_of(member), member)

@@ -29,7 +29,7 @@ console = Console(stderr=True)
 
 
 class Screen:
-    """Bars on a terminal, a line every five seconds elsewhere."""
+    """Progress: bars on a terminal, otherwise a line every five seconds."""
 
     def __init__(self, total: int) -> None:
         self._bars = Progress(
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 class Story:
-    """The demo, chapter by chapter."""
+    """The demo, step by step."""
 
     def __init__(self, work: Path, messages: int) -> None:
         self.work = work
@@ -77,7 +77,7 @@ class Story:
         self._traffic: list[Traffic] = []
 
     def run(self) -> str:
-        """Everything; returns the audit's verdict text for the table. Raises DemoFailure."""
+        """Run all steps; returns the audit's verdict text for the table. Raises DemoFailure."""
         self.start()
         self.traffic()
         violations = self.check_order()
@@ -105,7 +105,7 @@ class Story:
             self.ledger.record(fact)
 
     def traffic(self) -> None:
-        """Produce and consume; kill the leader at one third, restart it at two thirds, wait until all is consumed."""
+        """Produce and consume; kill the leader at one third, restart it at two thirds, and wait until everything is consumed."""
         say(f"publishing {self.messages} flights with the official client, consuming at the same time")
         self.total = self.messages + min(FIFO_MESSAGES, self.messages)
         for role in ("consume", "produce"):
@@ -131,7 +131,7 @@ class Story:
             raise DemoFailure(f"the cluster is not whole again: {text.strip()}")
 
     def wait_for(self, condition: Callable[[], bool], screen: Screen) -> None:
-        """Until the condition holds; gives up when nothing at all moved for a minute."""
+        """Wait until the condition holds; give up when there was no progress for a minute."""
         moved, before = time.monotonic(), (-1, -1)
         while True:
             with self._lock:
@@ -151,7 +151,7 @@ class Story:
             time.sleep(0.1)
 
     def check_order(self) -> list[str]:
-        """One queue and send order per tail number, read back from the log with `peek`."""
+        """Check one queue and send order per tail number, read back from the log with `peek`."""
         say("checking queue and order of every tail number")
         status, text = self.nodes.run("peek", "--topic", FIFO_TOPIC, "--max", "100000", "--json")
         if status != 0:
@@ -165,7 +165,7 @@ class Story:
         self.nodes.stop()
 
     def audit(self) -> dict[str, Any]:
-        """The Spark audit over the three stopped data directories; its progress goes to our stderr as it comes."""
+        """The Spark audit over the three stopped data directories; its progress is passed on to stderr."""
         say("auditing the three replicas with Spark")
         directories = [str(self.nodes.data / f"n{k}") for k in (1, 2, 3)]
         done = subprocess.run(
@@ -199,7 +199,7 @@ class Story:
         Console().print(table)
 
     def abandon(self) -> None:
-        """Leave no process behind, whatever happened."""
+        """Leave no process running, whatever happened."""
         for traffic in self._traffic:
             if traffic.process.poll() is None:
                 traffic.process.kill()
@@ -222,11 +222,11 @@ def main() -> int:
         reason = "interrupted"
     except subprocess.TimeoutExpired as late:
         reason = f"a command took too long: {late}"
-    except Exception as bug:  # the outermost frame: the last line must say FAIL whatever went wrong
+    except Exception as bug:  # the outermost frame: the last line must say FAIL for any error
         console.print_exception()
         reason = f"bug in the demo: {type(bug).__name__}: {bug}"
     finally:
-        # Impatience while everything is being stopped must not leave something running.
+        # An interrupt during the shutdown must not leave a process running.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         story.abandon()
     if reason:

@@ -1,4 +1,4 @@
-"""The demo's nodes: started with `ledgermq up`, one of them killed and started again, all of them stopped. Nothing is left running."""
+"""The demo's nodes: started with `ledgermq up`, one of them killed and restarted, all of them stopped at the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 
 
 class DemoFailure(Exception):
-    """The demo cannot go on; the text becomes the reason in its last line."""
+    """The demo cannot continue; the text becomes the reason in its last line."""
 
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Holds an interrupt back until the block is done: a process must be on the list of those to end before anything can be raised.
+    """Delay interrupts until the end of the block: a started process must be registered for the shutdown before an exception can be raised.
 
     A blocked signal mask would do the same here, but the started process would inherit it.
     """
@@ -48,7 +48,7 @@ START_ATTEMPTS = 3
 def free_base_port(among: Sequence[int] = BASE_PORTS) -> int:
     """A base port P of these such that P, P+1000, P+2000 and P+3000 and their neighbours are free (the ports of `ledgermq up`).
 
-    Any of them, not the first: two programs that look at the same time should not find the same one.
+    A random one, not the first: two programs that search at the same time should not find the same one.
     """
     for base in random.sample(among, len(among)):
         probes = [socket.socket() for _ in range(4 * NODES)]
@@ -78,9 +78,9 @@ class Nodes:
         return ";".join(f"127.0.0.1:{self.base_port + k}" for k in range(NODES))
 
     def start(self, ready: Callable[[], None]) -> None:
-        """Returns when `up` says that every node is ready and every group has a leader.
+        """Start the nodes; returns when `up` reports that every node is ready and every group has a leader.
 
-        Between the search for free ports and their use somebody else may take one: then with other ports.
+        If another program takes a port between the search and its use, the start is repeated with other ports.
         """
         for _ in range(START_ATTEMPTS):
             self.base_port = free_base_port()
@@ -92,7 +92,7 @@ class Nodes:
         raise DemoFailure(f"the cluster did not start (exit status {status}); see up.log and data/n*/node.log")
 
     def _up(self, ready: Callable[[], None]) -> int | None:
-        """None when it runs, or the status with which it ended."""
+        """None if it runs, otherwise its exit status."""
         command = [*LEDGERMQ, "up", "--nodes", str(NODES), "--data", str(self.data), "--base-port", str(self.base_port)]
         with undisturbed():
             up = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
@@ -122,7 +122,7 @@ class Nodes:
         return group["leader"], group["group"]
 
     def kill(self, node: str, group: str) -> None:
-        """SIGKILL one node; its process id stands in the group's abort file (RocketMQ's convention)."""
+        """SIGKILL one node; its process id is in the group's abort file (RocketMQ's convention)."""
         os.kill(int((self.data / node / group / "abort").read_text().strip()), signal.SIGKILL)
 
     def restart(self, node: str) -> None:
@@ -132,7 +132,7 @@ class Nodes:
             self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
 
     def stop(self) -> list[int]:
-        """SIGTERM to everything started here, the last resort after 30 s; returns the exit statuses."""
+        """SIGTERM to every process started here, SIGKILL after 30 s; returns the exit statuses."""
         for process in self._processes:
             if process.poll() is None:
                 process.terminate()
@@ -147,7 +147,7 @@ class Nodes:
 
 
 class Traffic:
-    """One process of the official client; its JSON lines go to `record`."""
+    """One process of the official client; its JSON lines are passed to `record`."""
 
     def __init__(self, role: str, endpoints: str, messages: int, work: Path, record: Callable[[dict[str, Any]], None]) -> None:
         self._errors = (work / f"{role}.log").open("ab")
@@ -168,7 +168,7 @@ class Traffic:
             record(json.loads(line))
 
     def tell(self, line: str) -> None:
-        """One line on the process's stdin; one that has ended shows by its exit status."""
+        """Write one line to the process's stdin; a process that has ended shows by its exit status."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line.encode() + b"\n")

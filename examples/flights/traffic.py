@@ -1,7 +1,7 @@
 """The unmodified official RocketMQ Python client in its own process: `python -m examples.flights.traffic ROLE …`.
 
-Every fact goes to stdout as one JSON line and is judged elsewhere; this module decides nothing. Times are CLOCK_MONOTONIC seconds,
-which all processes of one machine share.
+Every event is printed to stdout as one JSON line, and judged elsewhere; this module decides nothing. Times are CLOCK_MONOTONIC seconds,
+which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ FIFO_MESSAGES = 1000
 RESERVE = 10
 INVISIBLE_S = 15
 RECEIVE_THREADS = 4
-# The client's ack_async drops the future, so that its errors are lost; threads keep them.
+# The client's ack_async drops the future, and with it its errors; threads keep them.
 ACK_THREADS = 32
 _out = threading.Lock()
 
 
 def emit(**fact: Any) -> None:
-    """One JSON line on stdout; whole lines only, whatever thread writes."""
+    """Print one JSON line on stdout; the lines of different threads never mix."""
     line = json.dumps(fact, separators=(",", ":")) + "\n"
     with _out:
         sys.stdout.write(line)
@@ -50,7 +50,7 @@ def configuration(endpoints: str) -> ClientConfiguration:
 
 
 class Sender:
-    """Keeps at most WINDOW sends in flight; a send that raises is sent again, and within one lane order is kept by one send at a time."""
+    """Keeps at most WINDOW sends in flight. A failed send is repeated; within one lane, one send at a time keeps the order."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -76,7 +76,7 @@ class Sender:
         started = time.monotonic()
         try:
             future = self._producer.send_async(message)
-        except Exception as error:  # the client raises plain Exception when its route is not there; the demo sends again
+        except Exception as error:  # the client raises plain Exception if it has no route; the demo sends again
             self._again(flight, topic, then, error)
             return
         future.add_done_callback(lambda done: self._finished(done, flight, topic, then, started))
@@ -113,7 +113,7 @@ class Sender:
 
 
 class Lanes:
-    """One lane per tail number: its flights leave one at a time, in order, so that send order is well defined."""
+    """One lane per tail number: its flights are sent one at a time, in order, so that the send order is well defined."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -139,11 +139,11 @@ class Lanes:
             lane.popleft()
             following = lane[0] if lane else None
         if following is not None:
-            # A callback runs on the client's own loop, where waiting for a free slot would stop the client.
+            # The callback runs on the client's own loop, where waiting for a free slot would stop the client.
             threading.Thread(target=self._send, args=(following,), daemon=True).start()
 
     def wait(self) -> None:
-        """Until every lane is empty; flights still queued count as open."""
+        """Wait until every lane is empty; queued flights count as open."""
         while True:
             self._sender.wait()
             with self._lock:
@@ -153,7 +153,7 @@ class Lanes:
 
 
 def produce(endpoints: str, count: int) -> None:
-    """All flights to the normal topic; the first ones with a tail number also to the FIFO topic."""
+    """Send all flights to the normal topic, and the first ones with a tail number also to the FIFO topic."""
     producer = Producer(configuration(endpoints), (NORMAL_TOPIC, FIFO_TOPIC))
     producer.startup()
     sender = Sender(producer)
@@ -161,7 +161,7 @@ def produce(endpoints: str, count: int) -> None:
     fifo_left = FIFO_MESSAGES
     for flight in flights(count):
         if flight.number == count - count // RESERVE:
-            # However short the run: some sends begin after the leader's death. The parent says when, long ago in a long run.
+            # Even in a short run some sends must begin after the leader's death. The parent sends this line then; in a long run, long ago.
             sys.stdin.readline()
         sender.submit(flight, NORMAL_TOPIC)
         if flight.tail_number is not None and fifo_left:
@@ -192,16 +192,16 @@ def consume(endpoints: str) -> None:
 def acknowledge(consumer: SimpleConsumer, message: Message) -> None:
     try:
         consumer.ack(message)
-    except Exception as error:  # the lease runs out and the message comes again: a duplicate, never a loss
+    except Exception as error:  # the lease expires and the message is delivered again: a duplicate, never a loss
         emit(fact="ack-error", error=f"{type(error).__name__}: {error}"[:200])
 
 
 def receive_loop(consumer: SimpleConsumer, topic: str, pool: ThreadPoolExecutor, stop: threading.Event) -> None:
-    """Receive a batch, report it, acknowledge its messages at the same time, and wait for them: nothing piles up."""
+    """Receive a batch, report it, acknowledge its messages concurrently, and wait for them, so that no backlog forms."""
     while not stop.is_set():
         try:
             messages = consumer.receive(32, INVISIBLE_S)
-        except Exception as error:  # whatever the client raises while a node is down, the next receive tries again
+        except Exception as error:  # after any error while a node is down, the next receive tries again
             emit(fact="receive-error", error=f"{type(error).__name__}: {error}"[:200])
             stop.wait(0.2)
             continue

@@ -1,4 +1,4 @@
-"""What the demo recorded, and what follows from it. Pure bookkeeping: no process, no socket, no clock of its own."""
+"""The recorded events of the demo, and the conclusions from them. Pure bookkeeping: no process, no socket, no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Ledger:
-    """Every fact of one run. A message is its (id, body digest): counts alone prove nothing."""
+    """Every event of one run. A message is identified by (id, body digest), because counts alone prove nothing."""
 
     sent: int = 0
     resends: int = 0
@@ -19,7 +19,7 @@ class Ledger:
     producer_done: bool = False
 
     def record(self, fact: dict[str, Any]) -> None:
-        """Take in one line of the traffic processes."""
+        """Record one line of the traffic processes."""
         kind = fact["fact"]
         if kind == "ack":
             self.acknowledged[fact["id"], fact["digest"]] = fact
@@ -36,12 +36,12 @@ class Ledger:
 
     @property
     def lost(self) -> list[tuple[str, str]]:
-        """Acknowledged and never consumed, by message id and body digest."""
+        """Messages acknowledged but never consumed, by message id and body digest."""
         return [key for key in self.acknowledged if key not in self.consumed]
 
     @property
     def duplicates(self) -> int:
-        """Deliveries beyond the first of a message, plus stored copies of sends that were repeated after an error."""
+        """Deliveries beyond the first of a message, plus additional stored copies of sends that were repeated after an error."""
         again = sum(times - 1 for times in self.consumed.values())
         return again + sum(1 for key in self.consumed if key not in self.acknowledged)
 
@@ -53,10 +53,10 @@ class Ledger:
 
 
 def order_violations(stored: list[dict[str, Any]], ledger: Ledger, topic: str) -> list[str]:
-    """Message groups of the FIFO topic that lie in more than one queue or out of send order.
+    """Message groups of the FIFO topic that are in more than one queue or out of send order.
 
-    `stored` is what `ledgermq peek` printed, queue by queue in offset order. A repeated send may follow its first copy, never precede
-    an earlier flight: the first copies of each group must rise.
+    `stored` is the output of `ledgermq peek`, queue by queue in offset order. A repeated send may follow its first copy, but never precede
+    an earlier flight: the first copies of each group must be in ascending order.
     """
     wrong = []
     queues: dict[str, set[int]] = {}
@@ -70,7 +70,7 @@ def order_violations(stored: list[dict[str, Any]], ledger: Ledger, topic: str) -
             numbers.append(number)
     for group, used in queues.items():
         if len(used) > 1:
-            wrong.append(f"{group} lies in queues {sorted(used)}")
+            wrong.append(f"{group} is in queues {sorted(used)}")
         if seen[group] != sorted(seen[group]):
             wrong.append(f"{group} is out of order: {seen[group]}")
     wanted: dict[str, set[int]] = {}

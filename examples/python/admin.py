@@ -1,4 +1,4 @@
-"""Looking after a cluster with LedgerMQ's own client: topics, consumer groups, lag, and what became of a message."""
+"""Administration of a cluster with LedgerMQ's own client: topics, consumer groups, lag, and the events of a message."""
 
 import os
 
@@ -10,13 +10,13 @@ with Connection(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:8081")) as conne
     status = admin.status()
     print(f"the cluster is {status.health}; leaders:", {group.name: group.leader for group in status.groups})
 
-    # The same settings again are fine, so a program may begin with this.
+    # Succeeds if the topic exists with the same settings, so a program may start with this.
     topic = admin.create_topic("invoices", queues=4)
     admin.create_group("archive", max_attempts=5, backoff=Backoff(steps_ms=(1_000, 10_000)))
     print(f"{topic.name} is {topic.kind} with {topic.queues} queues")
 
     for lag in admin.lag("archive", topic="invoices"):
-        # None is unknown: a broker group without a leader cannot tell.
+        # None means unknown: a broker group without a leader cannot report.
         print(f"{lag.topic}: {'?' if lag.lag is None else lag.lag} messages wait for archive")
     print("reads on at", {cursor.queue: cursor.cursor for cursor in admin.reset("archive", "invoices", "earliest")})
 

@@ -1,4 +1,4 @@
-"""The same client in an event loop: every method is awaited, and calls run beside each other."""
+"""The same client in an event loop: every method is awaited, and calls run concurrently."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A message that is delivered at a time of your choice, and one that is called back before its time."""
+"""A message that is delivered at a given time, and one that is recalled before its time."""
 
 import os
 import time

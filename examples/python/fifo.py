@@ -1,4 +1,4 @@
-"""Messages of one message group are delivered in the order in which they were sent, one after the other."""
+"""Messages of one message group are delivered in the order in which they were sent, one at a time."""
 
 import os
 import threading
@@ -11,7 +11,7 @@ seen, done = {}, threading.Semaphore(0)
 
 
 class Worker(MessageListener):
-    """Notes what came."""
+    """Records the received messages."""
 
     def consume(self, message):
         seen.setdefault(message.message_group, []).append(int(message.body))

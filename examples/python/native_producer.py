@@ -1,4 +1,4 @@
-"""Producing with LedgerMQ's own client, over native batch streams: one by one, in columns, and what became of each message."""
+"""Producing with LedgerMQ's own client, over native batch streams: one by one, in columns, and the outcome of each message."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ async def main() -> None:
         assert first.receipt is not None
         print("durable on", [replica.node for replica in first.receipt.replicas])
 
-        # Many at once cost no object each. A message that cannot be sent fails alone, and is named by its row.
+        # A batch needs no object per message. A message that cannot be sent fails alone, and is reported by its row.
         batch = await producer.send_batch([b"%d" % n for n in range(10_000)] + [b""])
         try:
             await batch
@@ -30,7 +30,7 @@ with Connection(ENDPOINTS) as connection:
 
 asyncio.run(main())
 
-# The same for threads. A name outlives the process: only its newest producer can send, and it knows how much is stored.
+# The same for threads. A name outlives the process: only its newest producer can send, and it knows how many messages are stored.
 with Producer(ENDPOINTS, "readings", name="importer") as producer:
     print("stored under this name:", sum(producer.next_sequences().values()))
     producer.send(b"the last one").result(timeout=30)

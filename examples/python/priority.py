@@ -1,4 +1,4 @@
-"""Of the messages that wait, those with the higher priority come first."""
+"""Waiting messages of higher priority are delivered first."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A listener that is called for each message. What it fails to process comes again after the first step of the group's retry policy."""
+"""A listener that is called for each message. A message that it fails to process is redelivered after the group's retry delay."""
 
 import os
 import threading

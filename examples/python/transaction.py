@@ -1,4 +1,4 @@
-"""Half messages: nobody sees them before they are committed. Whoever forgets to decide is asked."""
+"""Half messages: invisible until they are committed. The broker checks transactions that the producer leaves undecided."""
 
 import os
 
@@ -18,7 +18,7 @@ cluster = ClientConfiguration(os.environ.get("LEDGERMQ_ENDPOINTS", "127.0.0.1:80
 
 
 class Books(TransactionChecker):
-    """Is asked about a half message that nobody has decided on."""
+    """Answers the broker's check of an undecided half message."""
 
     def check(self, message):
         print("asked about", message.body.decode())

@@ -1,6 +1,6 @@
-"""A topic as a table, a stream and a place to write to: `python examples/spark/flights.py`, with a cluster running (`ledgermq up`).
+"""A topic as a Spark table, a stream and a sink: `python examples/spark/flights.py`, with a running cluster (`ledgermq up`).
 
-Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names another cluster than the one on 127.0.0.1:8081.
+Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names the cluster, by default 127.0.0.1:8081.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def main() -> None:
     spark = spark_session("local[2]")
     flights = {"endpoints": ENDPOINTS, "topic": "spark-flights"}
 
-    # Written under a name: run the program twice, and the messages are there once.
+    # The write has a name: if the program runs twice, the messages are stored once.
     rows = spark.range(0, COUNT, 1, 4).selectExpr(
         "concat('flight ', id) AS body",
         "element_at(array('UA', 'AA', 'B6', 'DL'), cast(id % 4 AS int) + 1) AS tag",
@@ -38,7 +38,7 @@ def main() -> None:
         """
     ).show()
 
-    # The late ones into another topic, once each, whatever happens on the way: all that is there now, then stop.
+    # Copy the late flights to another topic, each exactly once: everything that exists now, then stop.
     with tempfile.TemporaryDirectory() as checkpoint:
         stream = spark.readStream.format("ledgermq").options(**flights, maxMessagesPerTrigger="4000").load()
         late = stream.where("cast(properties['delay'] AS int) > 90").select("body", "tag", "properties")

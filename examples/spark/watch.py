@@ -1,8 +1,8 @@
-"""An audit that does not end: `python examples/spark/watch.py DIR`, with a cluster running (`ledgermq up`).
+"""A continuous audit: `python examples/spark/watch.py DIR`, with a running cluster (`ledgermq up`).
 
-Follows the log of every replica, recomputes every CRC, and holds the replicas against each other at every hundredth entry: equal chain CRCs
-there are equal histories up to there. DIR keeps how far it is; stopped and started again it goes on. `--once` stops at the end of the logs.
-Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names another cluster than the one on 127.0.0.1:8081, LEDGERMQ_REPLICAS others than n1,n2,n3.
+Follows the log of every replica, recomputes every CRC, and compares the replicas at every hundredth entry: equal chain CRCs there mean
+equal histories up to there. DIR keeps the progress, so that a restarted program continues. `--once` stops at the end of the logs.
+Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names the cluster (by default 127.0.0.1:8081), LEDGERMQ_REPLICAS the replicas (n1,n2,n3).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main() -> None:
         batch = batch.persist()
         for row in batch.where("NOT intact").collect():
             print(f"damaged: entry {row['index']} of {row['group']} on {row['replica']}", flush=True)
-        # A batch that is tried again after a crash overwrites what it had written: nothing is kept twice.
+        # A batch that is retried after a crash overwrites its former output, so nothing is stored twice.
         marks = batch.where(f"`index` % {EVERY} = 0")
         marks.write.mode("overwrite").parquet(f"{directory}/marks/batch={number}")
         spark.read.parquet(f"{directory}/marks").createOrReplaceTempView("marks")
