@@ -1,6 +1,6 @@
-"""The `ledgermq` command: composes the commands of all packages, and turns every failure into one line and an exit status.
+"""The `ledgermq` command: combines the commands of all packages, and turns every failure into one line and an exit status.
 
-Here live only the table of commands and the rules that hold for all of them. A command's package is imported when the command runs, so
+This module holds the table of commands and the rules common to all of them. A command's package is imported when the command runs, so
 that `ledgermq status` never loads Spark. Exit statuses: 64 for usage, 70 for a bug, 130 for Ctrl-C; commands raise the others through
 `click.exceptions.Exit`, `SystemExit` or an exception with the attributes `exit_code`, `what` and `remedy`.
 """
@@ -23,50 +23,50 @@ from ledgermq import __version__
 from ledgermq.proto.status import ExitCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-"""What a file that a command writes may meet: no bug, and nothing that the command could mend."""
+"""Errors that writing a command's output file may cause: not a bug, and nothing that the command could fix."""
 CLOSED_MASK = 0o027
-"""The umask of every command, unless a stricter one is in force: files hold messages, so that other users of the machine may read none."""
+"""The umask of every command, unless a stricter one is set: files contain messages, which other users of the machine must not read."""
 GARBAGE_THRESHOLD = 20_000
-"""A start makes a hundred thousand objects of which none is garbage: to look for it at every 700 costs a tenth of a node's start."""
+"""A start creates a hundred thousand objects, none of them garbage: collecting at every 700 would take a tenth of a node's start time."""
 
-# name → where the click command is, and its line in the overview (kept here so that `--help` imports nothing).
+# name → import path of the click command, and its line in the overview (kept here so that `--help` imports nothing).
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("ledgermq.node.process.commands:up", "Start a cluster on this machine, in the foreground."),
     "serve": ("ledgermq.node.process.commands:serve", "Run one node."),
     "config": ("ledgermq.node.process.commands:config", "Check, show or explain a node's configuration."),
-    "certificates": ("ledgermq.node.process.commands:mint", "Make certificates for the nodes of a cluster."),
-    "status": ("ledgermq.client.admin_commands:status", "Nodes, broker groups and topics of a cluster."),
+    "certificates": ("ledgermq.node.process.commands:mint", "Create certificates for the nodes of a cluster."),
+    "status": ("ledgermq.client.admin_commands:status", "Show nodes, broker groups and topics of a cluster."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
     "client": ("ledgermq.client.client_commands:client", "Show the producers and consumers that use the cluster."),
-    "user": ("ledgermq.client.user_commands:user", "Create, list, describe and delete users, and what they may do."),
+    "user": ("ledgermq.client.user_commands:user", "Create, list, describe and delete users, and change their permissions."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
     "consume": ("ledgermq.client.consume_commands:consume", "Receive and acknowledge messages."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
-    "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and what became of them."),
+    "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and show their events."),
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
-    "why-kept": ("ledgermq.client.storage_commands:why_kept", "Why a log file is still there, or since when it is not."),
-    "transfer": ("ledgermq.client.leadership_commands:transfer", "Let another node lead a broker group."),
-    "elect": ("ledgermq.client.replication_commands:elect", "Make a node master of an HA group, when none can be elected by itself."),
-    "replication": ("ledgermq.client.replication_commands:replication", "Let a broker group go by elections, or by an appointed master."),
-    "broker-group": ("ledgermq.client.broker_group_commands:broker_group", "Add broker groups while the cluster runs, and list them."),
+    "why-kept": ("ledgermq.client.storage_commands:why_kept", "Explain why a log file is kept, or when it was removed."),
+    "transfer": ("ledgermq.client.leadership_commands:transfer", "Transfer the leadership of a broker group."),
+    "elect": ("ledgermq.client.replication_commands:elect", "Make a node master of an HA group, if none can be elected automatically."),
+    "replication": ("ledgermq.client.replication_commands:replication", "Change a broker group between Raft and HA replication."),
+    "broker-group": ("ledgermq.client.broker_group_commands:broker_group", "Add broker groups to a running cluster, and list them."),
     "move-replica": ("ledgermq.client.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
-    "member": ("ledgermq.client.member_commands:member", "Let nodes join and leave the cluster, and say where they are."),
-    "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Why a consumer group has not got a message."),
-    "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Why leadership of a broker group moved."),
-    "audit": ("ledgermq.audit.commands:audit", "Prove that the replicas agree, with Spark."),
-    "repair": ("ledgermq.repair_commands:repair", "Put back what an audit found damaged, from replicas that can prove theirs."),
+    "member": ("ledgermq.client.member_commands:member", "Add and remove nodes, and change their addresses."),
+    "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Explain why a consumer group has not received a message."),
+    "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Explain why the leader of a broker group changed."),
+    "audit": ("ledgermq.audit.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
+    "repair": ("ledgermq.repair_commands:repair", "Repair what an audit found damaged, from intact replicas."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
-    "restore": ("ledgermq.storage.commands:restore", "Make a node directory from a backup, and verify it."),
-    "import": ("ledgermq.import_commands:import_store", "Make a cluster from the store root of a RocketMQ broker."),
-    "recover": ("ledgermq.storage.recover_commands:recover", "Begin a broker group anew from one survivor of a lost majority."),
+    "restore": ("ledgermq.storage.commands:restore", "Create a node directory from a backup, and verify it."),
+    "import": ("ledgermq.import_commands:import_store", "Create a cluster from the store root of a RocketMQ broker."),
+    "recover": ("ledgermq.storage.recover_commands:recover", "Restart a broker group from one survivor of a lost majority."),
     "promote-observer": (
         "ledgermq.node.process.observer_commands:promote_observer",
-        "Go on from an observer after its group's site was lost.",
+        "Restart a broker group from an observer after its site was lost.",
     ),
-    "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and say what it is good for."),
-    "sim": ("ledgermq.sim.commands:sim", "Run the whole cluster on virtual time from a seed."),
+    "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and recommend settings."),
+    "sim": ("ledgermq.sim.commands:sim", "Simulate a whole cluster on virtual time from a seed."),
 }
 
 
@@ -99,7 +99,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, message="ledgermq %(version)s")
 def cli() -> None:
-    """A replicated message log and queue that can prove its replicas equal.
+    """A replicated message log and queue that can prove that its replicas are equal.
 
     \b
     Examples:
@@ -116,12 +116,12 @@ def cli() -> None:
 
 
 def say_error(message: str) -> None:
-    """The last line on stderr of every failure: `error: WHAT; DO THIS`, whatever line breaks the message had."""
+    """Print the last line on stderr of every failure: `error: WHAT; DO THIS`, with line breaks replaced."""
     print(f"error: {' '.join(message.split())}", file=sys.stderr, flush=True)
 
 
 def run(args: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit status; nothing escapes as a traceback."""
+    """Run one command line and return its exit status; no exception leaves this function."""
     try:
         outcome = cli.main(args=None if args is None else list(args), prog_name="ledgermq", standalone_mode=False)
         return outcome if isinstance(outcome, int) and not isinstance(outcome, bool) else 0
@@ -143,10 +143,10 @@ def run(args: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else ExitCode.BUG
     except BrokenPipeError:
-        # The reader of stdout went away (`| head`): nothing is wrong; keep the interpreter from complaining about the flush at exit.
+        # The reader of stdout is gone (`| head`), which is normal; prevent the interpreter's complaint about the flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:  # the outermost frame: whatever arrives here is a bug or carries its own exit status
+    except Exception as error:  # the outermost frame: any other exception is a bug or has its own exit status
         return _unexpected(error)
 
 
@@ -159,7 +159,7 @@ def _unexpected(error: Exception) -> int:
         return code
     if isinstance(error, OSError) and error.errno in FULL:
         where = f" ({error.filename})" if error.filename else ""
-        say_error(f"nothing can be written any more: {error.strerror}{where}; make room, and run the command again")
+        say_error(f"cannot write: {error.strerror}{where}; free disk space, then run the command again")
         return ExitCode.USAGE
     with tempfile.NamedTemporaryFile("w", prefix="ledgermq-bug-", suffix=".txt", delete=False) as report:
         traceback.print_exception(error, file=report)

@@ -1,6 +1,6 @@
-"""The command `ledgermq import`: arguments, questions, the table and the exit status. What it does is in `importing.py`.
+"""The command `ledgermq import`: arguments, confirmation, the table and the exit status. `importing.py` does the work.
 
-Exit status: 0 imported and audited, 1 what was written is not what was read, or failed its audit, 4 refused.
+Exit status: 0 imported and audited, 1 the written log differs from the source or failed its audit, 4 refused.
 """
 
 from __future__ import annotations
@@ -32,25 +32,27 @@ from ledgermq.storage.trees import Meter
 DAMAGES_SHOWN = 20
 SHOWN = 5
 WORDS = 2
-"""Columns of the table that are no numbers."""
-REMEDY = "correct this, and run the command again"
+"""Columns of the table that are not numbers."""
+REMEDY = "correct this, then run the command again"
 
 
 @click.command("import")
 @click.option("--from", "source", required=True, metavar="STOREROOT", help="The storePathRootDir of a stopped RocketMQ broker. Only read.")
-@click.option("--dledger-self", "self_id", metavar="ID", help="Which of several dledger-ID directories.  [default: the only one]")
-@click.option("--data", metavar="DIR", help="The directory of a new cluster for `ledgermq up`: empty or new.")
-@click.option("--nodes", type=click.IntRange(1, 99), default=3, show_default=True, help="Of the new cluster in --data.")
-@click.option("--log-file-size", type=Size(), default=DEFAULT_LOG_FILE_BYTES, show_default="64MiB", help="Of the new cluster in --data.")
+@click.option("--dledger-self", "self_id", metavar="ID", help="Choose one of several dledger-ID directories.  [default: the only one]")
+@click.option("--data", metavar="DIR", help="Directory of a new cluster for `ledgermq up`; new or empty.")
+@click.option("--nodes", type=click.IntRange(1, 99), default=3, show_default=True, help="Number of nodes of the new cluster in --data.")
+@click.option(
+    "--log-file-size", type=Size(), default=DEFAULT_LOG_FILE_BYTES, show_default="64MiB", help="Log file size of the new cluster in --data."
+)
 @click.option(
     "--config", "configs", multiple=True, metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Instead of --data: the configuration of a node for `ledgermq serve`, one for each node on this machine.",
+    help="Instead of --data: configuration of a node for `ledgermq serve`; repeat it for each node on this machine.",
 )  # fmt: skip
-@click.option("--group", metavar="NAME", help="The broker group of --config that gets the messages.  [default: the only one]")
-@click.option("--topics", multiple=True, metavar="NAME[,NAME]...", help="Only these topics.  [default: all]")
-@click.option("--skip-damaged", is_flag=True, help="Leave out what cannot be read, and go on behind it.")
-@click.option("--dry-run", is_flag=True, help="Read everything, say what would become of it, and write nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask, even if something of the source is lost.")
+@click.option("--group", metavar="NAME", help="The broker group of --config that receives the messages.  [default: the only one]")
+@click.option("--topics", multiple=True, metavar="NAME[,NAME]...", help="Import only these topics.  [default: all]")
+@click.option("--skip-damaged", is_flag=True, help="Skip damaged parts of the source.")
+@click.option("--dry-run", is_flag=True, help="Read everything and show the result; write nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation, even if messages would be lost.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 def import_store(
     source: str,
@@ -66,11 +68,11 @@ def import_store(
     yes: bool,
     as_object: bool,
 ) -> None:
-    """Make a cluster from the store root of a RocketMQ broker: plain commit log, or DLedger.
+    """Create a cluster from the store root of a RocketMQ broker: plain commit log, or DLedger.
 
-    Messages keep topic, queue, queue offset, tag, keys, properties, body and times; topics and consumer groups their settings, groups the
-    offsets they go on from. The new cluster is written aside, read back, audited, and only then gets its name. With --config the same
-    source gives the same log on every machine. Exit status: 0 imported and audited, 1 the check failed, 4 refused.
+    Messages keep their topic, queue, queue offset, tag, keys, properties, body and times; topics and consumer groups keep their settings,
+    and consumer groups their offsets. The new cluster is written under a temporary name, read back and audited before it gets its final
+    name. With --config the same source gives the same log on every machine. Exit status: 0 imported and audited, 1 check failed, 4 refused.
 
     \b
     Examples:
@@ -79,7 +81,7 @@ def import_store(
       ledgermq import --from /opt/rocketmq/store --dledger-self n0 --config node.yaml --topics orders,payments
     """
     if not dry_run and bool(data) == bool(configs):
-        raise click.UsageError("say what is to be made: --data DIR for `ledgermq up`, or --config FILE for `ledgermq serve`")
+        raise click.UsageError("choose the target: --data DIR for `ledgermq up`, or --config FILE for `ledgermq serve`")
     if data and configs:
         raise click.UsageError("--data and --config exclude each other; give one of them")
     allow_open_files()
@@ -111,15 +113,15 @@ def _survey(source: str, self_id: str | None, topics: Sequence[str] | None, skip
 
 
 def _losses(found: Survey) -> Iterator[str]:
-    """What of the source is not in the new cluster, one sentence each."""
+    """What the new cluster lacks of the source, one sentence each."""
     for damage in found.damages:
         if damage.resumes is not None:
-            yield f"skipped: {damage.text}; the log goes on at byte {damage.resumes[1]} of {damage.resumes[0]}"
+            yield f"skipped: {damage.text}; the log continues at byte {damage.resumes[1]} of {damage.resumes[0]}"
         elif damage.rest_bytes:
             yield f"torn tail cut: {damage.text}"
     lost = sum(queue.lost for queue in found.queues.values())
     if lost:
-        yield f"{lost} messages could not be read; a message that says so stands in the place of each"
+        yield f"{lost} messages could not be read; each is replaced by a message that says so"
     if found.undecided:
         some = ", ".join(map(str, found.undecided[:SHOWN])) + (", …" if len(found.undecided) > SHOWN else "")
         yield f"{len(found.undecided)} transactions are undecided and end here (half messages at offsets {some})"
@@ -128,13 +130,13 @@ def _losses(found: Survey) -> Iterator[str]:
 def _said(found: Survey, settings: Settings) -> Iterator[str]:
     yield f"{found.root.layout} in {found.root.path}: {found.messages} messages, {found.root.bytes} bytes of files"
     for name in found.configuration.missing:
-        yield f"{name} is missing: {_WITHOUT.get(name, 'nothing is known of it')}"
+        yield f"{name} is missing: {_WITHOUT.get(name, 'unknown')}"
     yield from _losses(found)
     yield from settings.remarks
 
 
 _WITHOUT = {
-    "config/topics.json": "topics are made after their messages",
+    "config/topics.json": "topics are derived from their messages",
     "config/subscriptionGroup.json": "consumer groups get the default settings",
     "config/consumerOffset.json": "consumer groups begin where their queues begin",
     "config/delayOffset.json": "every message with a delay level that is still there counts as waiting",
@@ -145,8 +147,8 @@ def _confirm(found: Survey, yes: bool) -> None:
     if yes or not any(_losses(found)):
         return
     if not sys.stdin.isatty():
-        raise Refused("something of the source would be lost, and nobody can be asked here", "read the lines above, and add --yes")
-    if not click.confirm("Import without what is lost?", default=False, err=True):
+        raise Refused("part of the source would be lost, and there is no terminal to ask on", "read the lines above, then add --yes")
+    if not click.confirm("Import without the lost parts?", default=False, err=True):
         raise Refused("nothing was written", "import another replica of the broker, if there is one")
 
 
@@ -170,14 +172,14 @@ def _import(
         done = carry_out(target, found, settings, skip_damaged=skip_damaged, written_bytes=meter, say=say)
         progress.close()
     except BaseException:
-        # Refused, failed or interrupted: nothing of it is of use, and the same command begins again.
+        # Refused, failed or interrupted: what was written is useless, and the same command starts again.
         discard(target.renames)
         raise
     _tell(found, settings, done, target, as_object)
     if not done.good:
         raise BadCopy(
-            f"what was written to {target.renames[0][0]} is not what was read, or failed its audit",
-            "keep the directory for whoever looks into it; the source is as it was",
+            f"what was written to {target.renames[0][0]} differs from what was read, or failed its audit",
+            "keep the directory for an investigation; the source is unchanged",
         )
     make_visible(target)
 
@@ -204,7 +206,7 @@ def _configured(files: Sequence[Path], group: str | None) -> Target:
         raise Refused(f"the cluster has the broker groups {', '.join(names)}", "choose one of them with --group")
     wanted = next(known for known in first.cluster.groups if known.name == chosen)
     if wanted.replication != "raft":
-        remedy = "import with replication: raft, and change the group over afterwards with `ledgermq replication`"
+        remedy = "import with replication: raft, and change the group afterwards with `ledgermq replication`"
         raise Refused(f"broker group {chosen} is an HA group, and an imported log begins without a master", remedy)
     replicas = wanted.replicas
     for config in loaded:
@@ -220,7 +222,7 @@ def _configured(files: Sequence[Path], group: str | None) -> Target:
 
 
 def _rows(found: Survey, settings: Settings, written: Written | None) -> list[dict[str, Any]]:
-    """One row for each topic; counts are those of the second reading where there was one."""
+    """One row per topic; the counts are those of the second reading, if there was one."""
     queues: dict[str, list[int]] = defaultdict(list)
     for topic, queue in found.queues:
         queues[topic].append(queue)
@@ -249,7 +251,7 @@ def _rows(found: Survey, settings: Settings, written: Written | None) -> list[di
 
 
 def _tell(found: Survey, settings: Settings, done: Imported | None, target: Target | None, as_object: bool) -> None:
-    """The result on stdout."""
+    """Print the result on stdout."""
     written = None if done is None else done.written
     rows = _rows(found, settings, written)
     left_out = found.left_out if written is None else written.left_out
@@ -290,7 +292,7 @@ def _tell(found: Survey, settings: Settings, done: Imported | None, target: Targ
         print("import: dry run, nothing was written", flush=True)
         return
     if written.times_raised:
-        print(f"store times: {written.times_raised} messages were stored before the one in front of them, and have its time now")
+        print(f"store times: {written.times_raised} messages had an earlier time than the message before them, and now have its time")
     for text in done.differences:
         print(f"differs: {text}")
     for finding in done.audit.findings[:DAMAGES_SHOWN]:
@@ -304,7 +306,7 @@ def _tell(found: Survey, settings: Settings, done: Imported | None, target: Targ
 
 
 def _hurt(found: Survey) -> list[Any]:
-    """The damages that took something; the end of a log is none."""
+    """The damages that lost messages; the end of a log is none."""
     return [damage for damage in found.damages if damage.resumes is not None or damage.rest_bytes]
 
 

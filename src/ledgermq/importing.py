@@ -1,7 +1,7 @@
-"""A RocketMQ store root becomes a cluster: composes what `storage` reads and writes with the state that `node` derives from it.
+"""Import of a RocketMQ store root as a cluster: combines the reading and writing of `storage` with the state that `node` derives.
 
-Everything is made aside, in directories whose names end in `.importing`, and gets its name when it is complete and was audited: a crash at
-any moment leaves either nothing, or what the same command removes and begins again.
+Everything is written to directories whose names end in `.importing`, and renamed when it is complete and audited. A crash at any moment
+leaves either nothing, or directories that the same command removes before it starts again.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from ledgermq.storage.trees import require_empty, require_room, sync_tree, walk
 ASIDE = ".importing"
 MARKER = "importing"
 ENTRY_SPARE_BYTES = 160
-"""What an entry of ours may take more than the message did, and its units in derived files."""
+"""Upper bound of the space that an entry needs beyond its message, including its units in derived files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One node directory to be made: `aside` until it is complete, then `final`."""
+    """One node directory to create: `aside` until it is complete, then `final`."""
 
     node: str
     aside: str
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster to be. `config`: of any of its nodes; `renames`: (aside, final) of the directories that get their names in the end."""
+    """The cluster to create. `config`: of any of its nodes; `renames`: (aside, final) of the directories to rename at the end."""
 
     config: NodeConfig
     group: str
@@ -57,37 +57,37 @@ class Target:
 
     @property
     def broker_group(self) -> BrokerGroup:
-        """As configured."""
+        """The broker group's configuration."""
         return next(group for group in self.config.cluster.groups if group.name == self.group)
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What came of it."""
+    """The result."""
 
     written: Written
     differences: tuple[str, ...]
     audit: Audit
 
     partial: bool
-    """Not every replica was made here, or there is only one: an audit has too little to compare."""
+    """Whether an audit has too little to compare, because not every replica was created here, or there is only one."""
 
     @property
     def good(self) -> bool:
-        """The log holds what was read, and nothing was found in it."""
+        """Whether the log holds what was read, and the audit found nothing."""
         alone = self.partial and self.audit.verdict == INCOMPLETE and not self.audit.findings
         return not self.differences and (self.audit.verdict == PASS or alone)
 
 
 def begin_aside(final: str) -> str:
-    """An empty directory beside `final`, which must be missing or empty; what an interrupted import left there goes. Raises Refused,
+    """Create an empty directory beside `final`, which must be missing or empty; removes the files of an interrupted import. Raises Refused,
     OSError."""
     disk = RealDisk()
     require_empty(disk, final)
     aside = f"{final.rstrip('/')}{ASIDE}"
     if disk.exists(aside):
         if not disk.exists(f"{aside}/{MARKER}"):
-            raise Refused(f"{aside} is there and no interrupted import made it", "move it away, or choose another --data")
+            raise Refused(f"{aside} exists, but not from an interrupted import", "move it away, or choose another --data")
         shutil.rmtree(aside)
     disk.mkdirs(aside)
     disk.replace_file(f"{aside}/{MARKER}", b"unfinished: the same command begins again\n")
@@ -95,7 +95,7 @@ def begin_aside(final: str) -> str:
 
 
 def require_space(target: Target, found: Survey) -> None:
-    """Raises Refused when the file systems have no room for it."""
+    """Raises Refused if the file systems have too little free space."""
     group = target.broker_group
     log = found.kept_bytes + found.kept * ENTRY_SPARE_BYTES + 2 * group.data_file_bytes
     by_device: dict[int, int] = {}
@@ -115,7 +115,7 @@ def carry_out(
     written_bytes: Callable[[int], None],
     say: Callable[[str], None],
 ) -> Imported:
-    """Make every directory, aside. Raises Refused, StorageError, OSError."""
+    """Create every directory under its temporary name. Raises Refused, StorageError, OSError."""
     disk, config = RealDisk(), target.config
     members = target.broker_group.replicas
     commands = commands_for(target.group, members, list(config.nodes), settings.topics, settings.groups)
@@ -139,7 +139,7 @@ def carry_out(
     sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", snapshot)
     index = make_again(disk, root, identity)
     assert index == written.end_index, f"the state was derived up to entry {index} of {written.end_index}"
-    # What came before the first entry stands nowhere else: one generation keeps it, so that an audit derives everything behind it.
+    # The state before the first entry is stored nowhere else. One snapshot generation keeps it, so that an audit can derive the rest.
     sealed_json.write(disk, f"{root}/state/{PREVIOUS_FILE}", snapshot)
     say("reading the log back")
     differ = tuple(differences(disk, root, identity, written))
@@ -155,7 +155,7 @@ def carry_out(
 
 
 def make_visible(target: Target) -> None:
-    """Give everything its name. Raises OSError."""
+    """Rename the directories to their final names. Raises OSError."""
     disk = RealDisk()
     for aside, final in target.renames:
         disk.unlink(f"{aside}/{MARKER}")
@@ -165,7 +165,7 @@ def make_visible(target: Target) -> None:
 
 
 def discard(renames: Sequence[tuple[str, str]]) -> None:
-    """Remove what was made aside."""
+    """Remove the temporary directories."""
     for aside, _ in renames:
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -185,7 +185,7 @@ def _identity(target: Target, node: str) -> Identity:
 
 
 def _copy(disk: RealDisk, source: str, owner: str, target: Target, place: Place) -> None:
-    """Another replica of the group in `source`: the same files but for the identity, which is written last."""
+    """Create another replica of the group in `source`: the same files except the identity, which is written last."""
     root, former = f"{place.aside}/{target.group}", f"dledger-{owner}/"
     for path in walk(disk, source):
         if path == "identity.json":

@@ -1,5 +1,5 @@
-"""The command `ledgermq repair`: composes what `audit` plans with what `storage` carries out on stopped nodes and what running nodes do
-themselves, audits again, and says what is left. Nothing is decided here about bytes.
+"""The command `ledgermq repair`: combines the plan of `audit` with the work of `storage` on stopped nodes and of running nodes themselves,
+audits again, and reports what is left. No decision about bytes is made here.
 
 Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
 """
@@ -45,15 +45,15 @@ ANSWER_WITHIN_S = 10.0
 
 
 @click.command()
-@click.option("--from-findings", "findings", required=True, metavar="FILE", help="What `audit --findings DIR` or `audit --json` wrote.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option("--from-findings", "findings", required=True, metavar="FILE", help="Output of `audit --findings DIR` or `audit --json`.")
+@click.option("--dry-run", is_flag=True, help="Show the plan; change nothing.")
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 def repair(findings: str, dry_run: bool, as_object: bool) -> None:
-    """Put back what an audit found damaged, from replicas that can prove theirs, and audit again.
+    """Repair what an audit found damaged, from intact replicas, and audit again.
 
-    Of stopped nodes the directories that were audited are mended: damaged log files are made anew beside the old ones, verified and
-    exchanged, derived files are made again from the log. Running nodes put their own entries back. What no majority proves is never
-    touched. Every step is noted in state/repairs of the broker group's directory.
+    For stopped nodes, the audited directories are repaired: damaged log files are recreated beside the old ones, verified and exchanged;
+    derived files are rebuilt from the log. Running nodes repair their own entries. Bytes without a majority's proof are never changed.
+    Every step is recorded in state/repairs of the broker group's directory.
     Exit status: 0 repaired and audited again, 1 damage remains, 2 undecidable ranges remain, 4 refused.
 
     \b
@@ -88,14 +88,14 @@ def _planned(report: Report) -> Plan:
     try:
         return make_plan(report)
     except Moved as moved:
-        raise Refused(str(moved), "audit again, and repair from those findings") from moved
+        raise Refused(str(moved), "audit again, then repair from those findings") from moved
     except NodeLost as lost:
         raise Refused(str(lost), "start the node, or audit the directories of stopped nodes") from lost
 
 
 def _hidden(results: Sequence[Audit], plan: Plan) -> tuple[DirectoryRepair, ...]:
-    """Repairs of what the audit still finds on the replicas that were mended. A file that was derived from damaged entries can be judged
-    only once the entries are right."""
+    """Repairs for what the audit still finds on the repaired replicas. A file derived from damaged entries can be judged only after the
+    entries are right."""
     mended = {(one.replica, one.group) for one in plan.directories if one.opens}
     if not any((one.replica, one.group) in mended for one in _still(results, plan)):
         return ()
@@ -111,10 +111,10 @@ def _report(path: str) -> Report:
     except NoFindings as error:
         raise click.UsageError(f"{error}; give the directory of `audit --findings`, or the object of `audit --json`") from error
     except OSError as error:
-        raise click.UsageError(f"{path} cannot be read ({error.strerror}); give what `ledgermq audit --findings DIR` wrote") from error
+        raise click.UsageError(f"{path} cannot be read ({error.strerror}); give the output of `ledgermq audit --findings DIR`") from error
     if isinstance(found, Report):
         return found
-    print(f"repair: auditing {', '.join(found)} again: {path} does not say enough", file=sys.stderr, flush=True)
+    print(f"repair: auditing {', '.join(found)} again: {path} lacks the data for a repair", file=sys.stderr, flush=True)
     return _told(audit(found))
 
 
@@ -124,7 +124,7 @@ def _told(result: Audit) -> Report:
 
 @contextlib.contextmanager
 def _locked(directories: Sequence[str]) -> Iterator[None]:
-    """No node works on a directory that is read from or written to."""
+    """Ensure that no node works on a directory that is read or written."""
     with contextlib.ExitStack() as stack:
         for directory in directories:
             if is_remote(directory):
@@ -151,7 +151,7 @@ def _say(text: str) -> None:
 
 
 def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator[Left]:
-    """Carry out what is planned for stopped nodes; what failed is left, and the others go on. `name` is that of the repair."""
+    """Carry out the plan for stopped nodes; a failed repair is reported, and the others continue. `name` is that of the repair."""
     disk = RealDisk()
     for one in repairs:
         try:
@@ -169,7 +169,7 @@ def _mend_directories(repairs: Sequence[DirectoryRepair], name: str) -> Iterator
 
 
 def _mend_running(ranged: RangeRepair) -> Left | None:
-    """Ask the node to put a range back, until it has. None: it did."""
+    """Ask the node to repair a range until it has. None if it succeeded."""
     request = admin_pb2.RepairRangeRequest(
         broker_group=ranged.group,
         log_id=ranged.log_id,
@@ -197,7 +197,7 @@ def _mend_running(ranged: RangeRepair) -> Left | None:
 
 
 def _audited_again(report: Report, failed: list[Left]) -> list[Audit]:
-    """Audit the same directories and the same nodes again. An audit that was not possible is added to `failed`."""
+    """Audit the same directories and nodes again. An audit that was not possible is added to `failed`."""
     _say("auditing again")
     local = [directory for directory in report.directories if not is_remote(directory)]
     nodes = [split(directory)[0] for directory in report.directories if is_remote(directory)]
@@ -220,7 +220,7 @@ def _note_verdict(results: Sequence[Audit], plan: Plan, name: str) -> None:
 
 
 def _still(results: Sequence[Audit], plan: Plan) -> list[Finding]:
-    """What the audits find after the repair in files that the plan does not name as left."""
+    """The audits' findings after the repair, in files that the plan does not report as left."""
     known = {(left.replica, left.file) for left in (*plan.undecided, *plan.remaining)}
     return [finding for finding in _found(results) if (finding.replica, finding.flaw.file) not in known]
 
@@ -247,23 +247,23 @@ def _explained(plan: Plan) -> Iterator[str]:
     for one in plan.directories:
         for file in one.files:
             others = sorted({piece.source for piece in file.pieces if piece.source is not None and not piece.source.startswith(one.root)})
-            yield f"{one.replica} {one.group}: log file {file.base:020d} is made anew from {', '.join(others) or 'its own entries'}"
+            yield f"{one.replica} {one.group}: log file {file.base:020d} is recreated from {', '.join(others) or 'its own entries'}"
             yield f"  wrong: {file.why}"
             yield f"  proof: {file.proof}"
         if one.end is not None:
-            yield f"{one.replica} {one.group}: its log ends with entry {one.end.index}; what it held instead is kept in state/replaced"
+            yield f"{one.replica} {one.group}: its log ends with entry {one.end.index}; its former content is kept in state/replaced"
         if one.mark_slots:
             yield f"{one.replica} {one.group}: both slots of the synced mark are written, and the rest of the file is zero"
         if one.hard_state_fill:
-            yield f"{one.replica} {one.group}: the hard state keeps its slots, and the rest of the file is zero"
+            yield f"{one.replica} {one.group}: the slots of the hard state stay, and the rest of the file is zeroed"
         if one.begin is not None:
             yield f"{one.replica} {one.group}: the begin file says entry {one.begin.index} again, whose chain CRC continues what it tells"
         if one.snapshot is not None:
             yield f"{one.replica} {one.group}: the snapshot is copied from {one.snapshot}"
         if one.derived:
-            yield f"{one.replica} {one.group}: dropped, to be made again from the log: {', '.join(one.derived)}"
+            yield f"{one.replica} {one.group}: dropped, to be rebuilt from the log: {', '.join(one.derived)}"
     for ranged in plan.ranges:
-        yield f"{ranged.replica} {ranged.group}: the node puts entries {ranged.first_index} to {ranged.last_index} back ({ranged.why})"
+        yield f"{ranged.replica} {ranged.group}: the node repairs entries {ranged.first_index} to {ranged.last_index} ({ranged.why})"
     for left in plan.undecided:
         yield f"undecidable: {left.text}"
     for left in plan.remaining:
@@ -296,5 +296,3 @@ def _end(plan: Plan, failed: Sequence[Left], *, dry_run: bool, as_object: bool) 
             print(f"remains: {one.text}", flush=True)
         print(f"repair: {words[status]}", flush=True)
     raise SystemExit(status)
-
-

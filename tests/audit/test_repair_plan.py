@@ -281,7 +281,7 @@ def test_a_dry_run_says_the_same_and_changes_nothing(base: Path, capsys: pytest.
     before = contents(base)
     assert repair(base, "--dry-run") == 0
     told = capsys.readouterr().out
-    assert told.endswith("repair: would be repaired\n") and "made anew from" in told and "proof: chain CRC" in told
+    assert told.endswith("repair: would be repaired\n") and "is recreated from" in told and "proof: chain CRC" in told
     assert repair(base, "--dry-run", "--json") == 0
     value = json.loads(capsys.readouterr().out)
     assert list(value) == ["v", "dry_run", "outcome", "directories", "ranges", "undecided", "remaining"]

@@ -184,7 +184,7 @@ def test_a_full_disk_is_no_bug_and_nothing_is_committed(capsys: pytest.CaptureFi
         fill(log, data_files.lines_to("/dev/full"))
     assert not any(log.committed.values())
     assert cli._unexpected(full.value) == ExitCode.USAGE
-    assert capsys.readouterr().err.startswith("error: nothing can be written any more: No space left on device")
+    assert capsys.readouterr().err.startswith("error: cannot write: No space left on device")
 
 
 def test_a_parquet_file_of_nothing_is_none(tmp_path: Path) -> None:

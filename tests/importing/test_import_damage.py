@@ -196,7 +196,7 @@ def test_an_interrupted_import_begins_again(tmp_path: Path, import_store: Run) -
     root.write()
     aside = tmp_path / "cluster.importing"
     (aside / "n1/g1").mkdir(parents=True)
-    assert "no interrupted import made it" in import_store(root.path)[2]
+    assert "not from an interrupted import" in import_store(root.path)[2]
     (aside / "importing").write_text("unfinished")
     assert import_store(root.path)[0] == 0
     assert not aside.exists() and not (tmp_path / "cluster/importing").exists()
