@@ -1,1 +1,1 @@
-"""Benchmarks with the shipped defaults: `python -m bench [NAME…]`. Nothing imports this package but itself."""
+"""Benchmarks with the shipped defaults: `python -m bench [NAME…]`. Only this package imports itself."""

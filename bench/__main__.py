@@ -1,7 +1,7 @@
 """`python -m bench [NAME…]`: run benchmarks, print medians, write bench/results/NAME.json.
 
-`--list` names them, `--runs N` overrides how often each is repeated, `--directory DIR` is where data goes: durable figures refuse a
-directory in memory. `--summary` gathers the last results in one small file, which docs/performance.md refers to.
+`--list` lists them, `--runs N` overrides how often each is repeated, `--directory DIR` is the place for data: benchmarks of durability
+refuse a directory in memory. `--summary` collects the last results in one small file, which docs/performance.md refers to.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def load() -> dict[str, ModuleType]:
 
 
 def measure(module: ModuleType, directory: Path, runs: int) -> dict[str, Any]:
-    """All runs of one benchmark, each in a directory of its own that is removed afterwards."""
+    """Run one benchmark several times, each in its own directory, which is removed afterwards."""
     results = []
     machine = report.machine(directory)
     for number in range(runs):
@@ -87,10 +87,10 @@ def measure(module: ModuleType, directory: Path, runs: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(MODULES)}")
-    parser.add_argument("--list", action="store_true", help="what there is")
-    parser.add_argument("--summary", action="store_true", help="gather the medians of the last results in bench/results/summary.json")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks")
+    parser.add_argument("--summary", action="store_true", help="collect the medians of the last results in bench/results/summary.json")
     parser.add_argument("--runs", type=int, help="how often each is repeated (default: its own)")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
     options = parser.parse_args()
     options.names = [name.replace("-", "_") for name in options.names]
     unknown = set(options.names) - set(MODULES)
@@ -107,7 +107,7 @@ def main() -> None:
     chosen = [modules[name] for name in options.names or MODULES]
     kind = report.file_system(options.directory)
     if kind in report.IN_MEMORY and any(module.DURABLE for module in chosen):
-        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: name a directory on a disk with --directory")
+        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: choose a directory on a disk with --directory")
     for module in chosen:
         result = measure(module, options.directory, options.runs or module.RUNS)
         print(json.dumps({key: result[key] for key in ("benchmark", "runs", "medians")}, indent=1), flush=True)

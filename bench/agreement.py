@@ -1,9 +1,9 @@
-"""Agreement and its price: how long three replicas of 100 sealed files take to be compared, how soon a running cluster tells that a sealed
-file differs, and what the background comparison costs producers.
+"""Agreement and its cost: how long a comparison of three replicas of 100 sealed files takes, how soon a running cluster reports that a
+sealed file differs, and what the background comparison costs producers.
 
-The price is taken in pairs of fresh clusters, one with the loop and one without (`agreement.check_ms` of an hour), in alternating order:
-what the machine does besides concerns both. A file differs because some of its bytes are changed on one follower while it is being written;
-the time runs from the store time of the first entry of the next file, which seals it, to the event in that follower's log.
+The cost is measured in pairs of new clusters, one with the loop and one without (`agreement.check_ms` of an hour), in alternating order, so
+that other load on the machine affects both. To make a file differ, some of its bytes are changed on one follower while it is being written.
+The time runs from the store time of the first entry of the next file, which seals it, to the event in that follower's log.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ FILE_BYTES = 1 << 20
 TIMES = 5
 PAIRS = 6
 RATE = 30_000.0
-"""Messages of 100 bytes a second while files are made to differ: about 10 MB/s of log."""
+"""Messages of 100 bytes per second while files are damaged: about 10 MB/s of log."""
 HARMED_AT = 300 << 10
 HARM_BEHIND = 4 << 20
 STORE_MS_AT = 104
 WITHOUT = {"agreement": {"check_ms": 3_600_000}}
 ALARM = "log file differs from what a majority sealed"
 FOUND = "damage found"
-"""By the other loop, which reads a log again after a repair: it was there before the file was sealed, and nothing is timed."""
+"""Found by the other loop, which reads a log again after a repair: the damage preceded the seal, so nothing is timed."""
 CHANGED = "broker group changed state"
 
 
@@ -88,7 +88,7 @@ def _timed(directory: Path, engine: Engine) -> float:
 
 
 def told(directory: Path) -> Iterator[float]:
-    """Seconds from the sealing of a file that differs on one follower to that follower's word, again and again."""
+    """Yield the seconds from sealing a file that differs on one follower to that follower's report, repeatedly."""
     with cl.running(directory) as cluster:
         cl.create_topic(cluster, "t")
         node = cl.follower(cluster)
@@ -104,7 +104,7 @@ def told(directory: Path) -> Iterator[float]:
 
 
 def _load(cluster: LocalCluster, ended: threading.Event) -> None:
-    """A load that ends with a change of leaders is begun again."""
+    """Restart a load that ends because the leader changed."""
     while not ended.is_set():
         with contextlib.suppress(RuntimeError):
             cl.native_load("produce", cl.address(cluster, cl.leader(cluster)), "t", seconds=5, warm_up_s=0, rate=RATE, batch=500)
@@ -122,13 +122,13 @@ def _one(cluster: LocalCluster, node: str) -> float | None:
     _wait(lambda: _written(following, 0), "the file to be sealed")
     sealed_ms = int.from_bytes(following.open("rb").read(STORE_MS_AT + 8)[STORE_MS_AT:], "big")
     alarm = _wait(lambda: _word_of(cluster, node, path), "the alarm")
-    # The repair that follows puts back what differs in the next file too: the next harm waits for its end.
+    # The repair that follows also restores differences in the next file, so wait for its end before the next damage.
     _wait(lambda: any(e["state"] == "running" and e["ts"] > alarm["ts"] for e in _events(cluster, node, CHANGED)), "the end of the repair")
     return None if alarm["event"] == FOUND else round(datetime.fromisoformat(alarm["ts"]).timestamp() - sealed_ms / 1000, 3)
 
 
 def _word_of(cluster: LocalCluster, node: str, path: Path) -> dict[str, Any] | None:
-    """What the node said first of this file."""
+    """The node's first report about this file."""
     words = [event for word in (FOUND, ALARM) for event in _events(cluster, node, word) if path.name in str(event)]
     return min(words, key=lambda event: str(event["ts"]), default=None)
 
@@ -142,7 +142,7 @@ def _begun(data: Path) -> list[tuple[int, Path]]:
 
 
 def _written(path: Path, offset: int) -> bool:
-    """Whether something stands at this place of a file already."""
+    """Whether this place of a file was written already."""
     if not path.exists():
         return False
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""How fast the audit reads: three replicas of a log of messages of several sizes, in one process and on Spark with one core and two.
+"""The speed of the audit: three replicas of a log with messages of several sizes, in one process and on Spark with one core and two.
 
-Everything an audit does counts: both CRCs of every entry, records, index units, consume queues, derived state, comparison. One process is
-what Python and NumPy do without Spark. The directories are written by the storage package itself, whole: index, consume queues, snapshot,
-checkpoints. Spark's fixed cost (session, first query) is reported on its own, measured with an audit of one small cluster.
+Everything in an audit counts: both CRCs of every entry, records, index units, consume queues, derived state, comparison. One process is the
+speed of Python and NumPy without Spark. The storage package itself writes the directories, completely: index, consume queues, snapshot,
+checkpoints. Spark's fixed cost (session, first query) is reported separately, measured with an audit of a small cluster.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUEUES = 8
 
 
 class StoredReplica:
-    """One replica written by storage and the applier, without a network: appends, syncs, applies, stops in good order."""
+    """One replica written by storage and the applier, without a network: appends, syncs, applies, stops cleanly."""
 
     def __init__(
         self,
@@ -158,7 +158,8 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def on_spark(directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:
-    """Audits in one Spark of so many cores; what it costs before the first of them, and the most that the driver's two processes took."""
+    """Audits in one Spark with this many cores; its fixed cost before the first audit, and the peak memory of the driver's two
+    processes."""
     from ledgermq.audit.spark.engine import SparkEngine
     from ledgermq.audit.spark.java import spark_session
 
@@ -176,8 +177,8 @@ def on_spark(directory: Path, cores: int, tiny: int, sizes: dict[str, tuple[int,
 
 
 def most_memory(process: int | str) -> float:
-    """MiB that a process has had in memory at most."""
+    """The peak resident memory of a process in MiB."""
     for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return round(int(line.split()[1]) / 1024, 1)
-    raise RuntimeError(f"process {process} tells no VmHWM")
+    raise RuntimeError(f"process {process} reports no VmHWM")

@@ -1,8 +1,8 @@
 """A follower that was down while 1 GiB was stored: how fast it catches up under half load, and what that costs the leader's producers.
 
-The load is unary sends of 100 bytes at a fixed distance; half load is half of what 64 senders in flight reach on the two nodes that are
-left. The same load is measured twice: without the follower, and from its start until it holds all that the leader holds. The rate of
-catching up counts the bodies of the missed messages only, from the first of them that the follower has to the last.
+The load is unary sends of 100 bytes at fixed intervals; half load is half of what 64 senders in flight reach on the two remaining nodes.
+The same load is measured twice: without the follower, and from the follower's start until it has everything that the leader has. The
+catch-up rate counts only the bodies of the missed messages, from the first one that the follower receives to the last.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     without, with_it = result["producers_without"], result["producers_with"]
     return "\n".join(
         [
@@ -80,12 +80,10 @@ def at_rate(rate: float) -> tuple[str, ...]:
 
 
 def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: float) -> dict[str, Any]:
-    """Start the follower under load, watch its log grow, and end the load when it holds all it missed."""
+    """Start the follower under load, watch its log grow, and end the load when it has everything it missed."""
     target = cl.address(cluster, cl.leader(cluster))
     arguments = ("--target", target, "--topic", TOPIC, *at_rate(rate), "--limit", str(round(rate * 2 * WITHIN_S)), "--steered")
-    load = subprocess.Popen(
-        cl.program("load", "send", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True
-    )
+    load = subprocess.Popen(cl.program("load", "send", *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=cl.ROOT, text=True)
     try:
         assert load.stdin is not None and load.stdout is not None
         cluster.start(late)
@@ -112,7 +110,7 @@ def catch_up(cluster: LocalCluster, late: str, held: int, missed: int, rate: flo
 
 
 def wait_for_entry(cluster: LocalCluster, node: str, index: int) -> None:
-    """Asking costs the node a few milliseconds, so it is asked seldom."""
+    """Each request costs the node a few milliseconds, so the interval is long."""
     give_up_at = time.monotonic() + WITHIN_S
     while end_index(cluster, node) < index:
         if time.monotonic() > give_up_at:
@@ -121,7 +119,7 @@ def wait_for_entry(cluster: LocalCluster, node: str, index: int) -> None:
 
 
 def end_index(cluster: LocalCluster, node: str) -> int:
-    """The last entry of a node's log by its own metrics; −1 while it does not answer."""
+    """The last entry of a node's log according to its metrics; −1 while it does not answer."""
     where = cluster.nodes[node]
     try:
         with _OPENER.open(f"http://{where.host}:{where.http_port}/metrics", timeout=10) as response:

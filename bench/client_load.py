@@ -1,7 +1,7 @@
-"""A load as an application makes it: `AsyncProducer.send`, one message after the other, `python -m bench.client_load --target … --topic …`.
+"""The load of an application: `AsyncProducer.send`, one message after the other, `python -m bench.client_load --target … --topic …`.
 
-The client batches by itself what is sent while other frames are under way. It prints one JSON line; latency is from the call of `send`,
-with its wait for room, to the acknowledgement.
+The client itself batches messages that are sent while other frames are in flight. Prints one JSON line; latency runs from the call of
+`send`, with its wait for room, to the acknowledgement.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.native_load import Bodies, Meter
 from ledgermq.client import AsyncProducer
 
 BUFFER_BYTES = 2 << 20
-"""Of messages without an answer: more only makes a longer queue."""
+"""Limit on unanswered messages: a higher one only makes the queue longer."""
 DISTINCT = 1000
 
 

@@ -1,4 +1,4 @@
-"""Three `serve` processes with the shipped defaults on loopback, and what the kernel knows about them."""
+"""Three `serve` processes with the shipped defaults on loopback, and their figures from the kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 CHANNEL = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 ERROR_CHARACTERS = 400
 MOVES_MAX = 3
-"""How often a load may lose its leader."""
+"""How often a load is repeated because the leader changed."""
 TICKS = os.sysconf("SC_CLK_TCK")
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -40,8 +40,8 @@ def running(
     group: Mapping[str, Any] | None = None,
     groups: Sequence[Mapping[str, Any]] | None = None,
 ) -> Iterator[LocalCluster]:
-    """A ready cluster as `ledgermq up` makes it, with `extra` sections in its configuration and settings of its one `group`, or several
-    `groups` with their names; its processes are gone afterwards."""
+    """A ready cluster as made by `ledgermq up`, with `extra` sections in its configuration and settings of its one `group`, or several
+    `groups` with names; its processes are ended afterwards."""
     cluster = kind.prepare(directory / "cluster", nodes=nodes, extra=extra, groups=groups or [{"name": GROUP, **(group or {})}])
     cluster.start_all()
     try:
@@ -52,7 +52,7 @@ def running(
 
 
 def defaults(cluster: LocalCluster) -> dict[str, Any]:
-    """The settings in force, as the nodes read them."""
+    """The effective settings, as the nodes read them."""
     config = config_of(cluster, next(iter(cluster.nodes)))
     groups = [group.model_dump(mode="json") for group in config.cluster.groups]
     sections = {name: getattr(config, name).model_dump(mode="json") for name in ("raft", "delivery", "limits", "flush")}
@@ -65,7 +65,7 @@ def address(cluster: LocalCluster, node: str) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A free loopback port."""
     return int(free_ports(1)[0].client_port)
 
 
@@ -83,7 +83,7 @@ def create_topic(cluster: LocalCluster, name: str, queues: int = 8) -> None:
 
 
 def leader(cluster: LocalCluster, timeout_s: float = 30) -> str:
-    """The node that leads, asked of any node that serves; one that was just started does not yet."""
+    """The leading node, according to any node that serves; a node that was just started does not serve yet."""
     give_up_at = time.monotonic() + timeout_s
     while time.monotonic() < give_up_at:
         for node, child in cluster.children.items():
@@ -112,14 +112,14 @@ def program(module: str, *arguments: str) -> list[str]:
 
 
 def load(what: str, target: str, topic: str, *more: str, timeout_s: float = 300) -> dict[str, Any]:
-    """Run the load generator in a process of its own; its result."""
+    """Run the load generator in its own process; returns its result."""
     command = program("load", what, "--target", target, "--topic", topic, *more)
     done = subprocess.run(command, stdout=subprocess.PIPE, timeout=timeout_s, check=True, cwd=ROOT, text=True)
     return cast("dict[str, Any]", json.loads(done.stdout))
 
 
 def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str, Any]:
-    """Run the load generator of native streams in a process of its own; its result. Options as `bench.native_load` has them."""
+    """Run the load generator of native streams in its own process; returns its result. Options are those of `bench.native_load`."""
     command = native_command(what, target, topic, **options)
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, cwd=ROOT)
     if done.returncode:
@@ -128,8 +128,8 @@ def native_load(what: str, target: str, topic: str, **options: Any) -> dict[str,
 
 
 def led_load(cluster: LocalCluster, what: str, topic: str, **options: Any) -> dict[str, Any]:
-    """`native_load` at the leader. One that is redirected, because the leader changed meanwhile, is run again at the next one, and the
-    result says how often (`moved`): a machine that is busy with other things makes that happen."""
+    """`native_load` at the leader. If it is redirected because the leader changed, it is repeated at the next one, and the result contains
+    the number of repetitions (`moved`); this happens on a busy machine."""
     for moved in range(MOVES_MAX + 1):
         try:
             return {**native_load(what, address(cluster, leader(cluster)), topic, **options), "moved": moved}
@@ -147,7 +147,7 @@ def native_command(what: str, target: str, topic: str, **options: Any) -> list[s
 
 
 def fill(cluster: LocalCluster, topic: str, messages: int) -> dict[str, Any]:
-    """Store many messages of 100 bytes fast."""
+    """Store many messages of 100 bytes quickly."""
     size = ("--limit", str(messages), "--batch", "500", "--window", "4")
     return load("fill", address(cluster, leader(cluster)), topic, *size, timeout_s=900)
 
@@ -175,7 +175,7 @@ def status_kib(pid: int, key: str) -> int:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the threads of a process gave up the processor by themselves."""
+    """How often the threads of a process gave up the processor voluntarily."""
     return sum(
         int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[0])
         for task in Path(f"/proc/{pid}/task").iterdir()
@@ -196,5 +196,3 @@ def wait_until(condition: Any, timeout_s: float, what: str) -> None:
         if time.monotonic() > give_up_at:
             raise RuntimeError(f"waited {timeout_s:g} s for {what}")
         time.sleep(0.05)
-
-

@@ -1,8 +1,8 @@
-"""Whether a crowd of connections is felt by a client that was there before: its p99 alone, beside an idle crowd, and while that returns.
+"""The effect of many connections on an existing client: its p99 alone, beside idle connections, and while all of them reconnect.
 
-The crowd is `bench.crowd`, one process whose connections are bare HTTP/2: each says a Heartbeat when it comes, as a client does, and then
-nothing. It is spread over the nodes; in the storm all of it is cut off at once and comes back at once. The client sends at a steady pace
-to the leader, so that its latency is not that of its own queue.
+The connections come from `bench.crowd`, one process with bare HTTP/2 connections: each sends a Heartbeat when it connects, as a client
+does, and then nothing. They are spread over the nodes; in the storm all are cut at once and reconnect at once. The client sends at a steady
+rate to the leader, so that its latency is not that of its own queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench import report
 NAME, RUNS, DURABLE = "connections", 3, True
 CONNECTIONS = 10_000
 NEW_PER_S = 100.0
-"""The pace at which a node lets connections in; 0: as they come."""
+"""The rate at which a node accepts connections; 0: unlimited."""
 SENDS_PER_S = 200
 SECONDS = 10.0
 TOPIC = "T"
@@ -63,7 +63,7 @@ def run(
 
 
 class Steady:
-    """The client that was there before, in a process of its own."""
+    """The existing client, in its own process."""
 
     def __init__(self, target: str, seconds: float) -> None:
         command = [sys.executable, "-m", "bench.crowd", "steady", "--target", target, "--topic", TOPIC]
@@ -81,7 +81,7 @@ def steady(target: str, seconds: float) -> dict[str, Any]:
 
 
 class Crowd:
-    """The process of the crowd: a word on its stdin, an answer on its stdout."""
+    """The process with the connections: takes commands on stdin, answers on stdout."""
 
     def __init__(self, targets: list[str], connections: int) -> None:
         command = [sys.executable, "-m", "bench.crowd", "crowd", "--connections", str(connections), "--targets", *targets]
@@ -94,7 +94,7 @@ class Crowd:
         return float(self._process.stdout.readline())
 
     def come(self) -> float:
-        """Seconds until all were there and answered."""
+        """Seconds until all were connected and answered."""
         return self._do("come")
 
     def come_again(self) -> float:
@@ -109,7 +109,7 @@ class Crowd:
 
 
 def main() -> None:
-    """`python -m bench.connections DIR CONNECTIONS SECONDS NODES NEW_PER_S`: one run by hand."""
+    """`python -m bench.connections DIR CONNECTIONS SECONDS NODES NEW_PER_S`: one manual run."""
     directory, connections, seconds, nodes, new_per_s = sys.argv[1:]
     found = run(Path(directory), int(connections), float(seconds), int(nodes), float(new_per_s))
     found.pop("settings")

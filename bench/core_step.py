@@ -1,4 +1,4 @@
-"""What the consensus core costs on a busy leader: `step` of an append acknowledgement, without bytes, disks or network."""
+"""The cost of the consensus core on a busy leader: `step` for an append acknowledgement, without bytes, disks or network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_NS = 1 << 40
 
 
 def leader(voters: tuple[str, ...]) -> Core:
-    """A new leader of term 2 that everyone has answered."""
+    """A new leader of term 2 that every voter has answered."""
     core = Core(RaftConfig("a", voters, 1), LogView([(0, 0)], 0), HardState(1), Random(1), 0, 0)
     core.tick(START_NS)
     for pre in (True, False):
@@ -34,7 +34,7 @@ def leader(voters: tuple[str, ...]) -> Core:
 
 
 def turn(core: Core, now_ns: int) -> list[Append]:
-    """One range of entries is appended, synced here and pushed to everyone."""
+    """One range of entries is appended, synced here and sent to every peer."""
     first = core.log.end_index + 1
     extent = Extent(first, first + ENTRIES - 1, core.term, 100 * ENTRIES)
     core.appended(extent)
@@ -43,7 +43,7 @@ def turn(core: Core, now_ns: int) -> list[Append]:
 
 
 def median_us(voters: tuple[str, ...]) -> float:
-    """Of each range every peer says that it is received, then that it is stored; the second answer commits."""
+    """For each range every peer first reports it as received, then as stored; the second answer commits."""
     core, now_ns, times = leader(voters), START_NS, []
     for number in range(ROUNDS):
         now_ns += 100_000

@@ -1,7 +1,7 @@
-"""The two sides of `bench.connections`, each a process: a crowd of bare HTTP/2 connections, and one client that sends at a steady pace.
+"""The two processes of `bench.connections`: many bare HTTP/2 connections, and one client that sends at a steady rate.
 
-A connection of the crowd knows just enough of HTTP/2: preface, settings, one request with literal headers, and to wait until its answer has
-ended. That costs a hundredth of what a gRPC channel costs, so one process is a crowd and the nodes' work is what is measured.
+A connection implements just enough of HTTP/2: preface, settings, one request with literal headers, and waiting for the end of its answer.
+That costs a hundredth of a gRPC channel, so one process is enough and the nodes' work is what is measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 OPENING_AT_ONCE = 2_000
-"""Connections that one process begins before it waits for some of them: the kernel's own queue must not decide."""
+"""Connections that a process opens before it waits for some of them, so that the kernel's backlog does not decide."""
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -34,12 +34,12 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def header(name: str, value: str) -> bytes:
-    """A literal that is not remembered; texts shorter than 127 bytes."""
+    """A literal without indexing; texts shorter than 127 bytes."""
     return b"\x00" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
 
 
 def call(number: int) -> bytes:
-    """A connection's first words: a Heartbeat of a client of its own."""
+    """A connection's first bytes: a Heartbeat of its own client."""
     fields = ((":method", "POST"), (":scheme", "http"), (":path", SERVICE + "Heartbeat"), (":authority", "bench"))
     fields += (("te", "trailers"), ("content-type", "application/grpc"), ("x-mq-client-id", f"crowd-{number}"))
     block = b"".join(header(name, value) for name, value in fields)
@@ -49,7 +49,7 @@ def call(number: int) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """One of the crowd. `answered` is told once, when the call's answer has ended."""
+    """One of the connections. `answered` is called once, when the call's answer has ended."""
 
     def __init__(self, number: int, answered: Callable[[], None], lost: Callable[[Connection], None]) -> None:
         self._number = number
@@ -95,7 +95,7 @@ class Crowd:
         self.open: set[Connection] = set()
 
     async def come(self) -> None:
-        """Everybody connects and calls, and again whoever was refused, until each has its answer."""
+        """Connect and call on every connection, repeating refused ones, until each has its answer."""
         room = asyncio.Semaphore(OPENING_AT_ONCE)
         await asyncio.gather(*(self._one(number, room) for number in range(self._count)))
 
@@ -126,7 +126,7 @@ class Crowd:
                 await asyncio.sleep(0.1)
 
     def cut(self) -> None:
-        """Everybody is gone at once, without a goodbye."""
+        """Drop all connections at once, without closing them properly."""
         for one in list(self.open):
             assert one.transport is not None
             one.transport.abort()
@@ -151,7 +151,7 @@ async def crowd(targets: list[str], count: int) -> None:
 
 
 async def steady(target: str, topic: str, per_second: float, seconds: float) -> None:
-    """Sends at fixed moments, whatever becomes of those before; latency counts from the moment, so that a stall is seen in full."""
+    """Send at fixed times, independent of earlier sends; latency counts from those times, so that a stall is fully visible."""
     data = requests(topic, 1, 100, 1)[0]
     took: list[float] = []
     async with grpc.aio.insecure_channel(target, options=[("grpc.enable_http_proxy", 0)]) as channel:

@@ -1,6 +1,6 @@
-"""From the call of a send to its message at a waiting receiver: 500 messages a second, receivers connected to the leader.
+"""The time from a send to its message at a waiting receiver: 500 messages per second, receivers connected to the leader.
 
-Both clocks are one: producer and receivers are one process. Every message is acknowledged; half of what is measured is the send itself.
+Producer and receivers are one process with one clock. Every message is acknowledged; half of the measured time is the send itself.
 """
 
 from __future__ import annotations

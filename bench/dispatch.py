@@ -1,9 +1,9 @@
 """How fast committed messages reach their consume queues, and what a thousand queues cost an append; one core, batches of 1,000.
 
-`dispatch_*` take sealed ranges to columns and units (`million_s`: million messages a second). `append_and_dispatch_*` begin with (body,
-tag, key, id) columns and encode, seal and append a batch first, as a leader does. Batches for one queue and for a thousand alternate, so
-that both meet the same machine; `thousand_queues_loss` is what the second loses against the first. Waiting units are written inside the
-measurement. `keys_us` is what the same messages cost the key index, which is built beside all this.
+`dispatch_*` turn sealed ranges into columns and units (`million_s`: million messages per second). `append_and_dispatch_*` start with (body,
+tag, key, id) columns and first encode, seal and append a batch, as a leader does. Batches for one queue and for a thousand alternate, so
+that both run under the same conditions; `thousand_queues_loss` is the loss of the second against the first. Writing waiting units is
+included. `keys_us` is the cost of the same messages in the key index, which is built in parallel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ledgermq.storage.real_disk import RealDisk
 NAME, RUNS, DURABLE = "dispatch", 3, True
 BATCHES = 400
 WARM_BATCHES = 100
-"""So many come first: they make the files of the queues."""
+"""Messages stored first: they create the files of the queues."""
 FILE_MIB = 64
 QUEUES = (1, 4, 1000)
 
@@ -78,7 +78,7 @@ class Lane:
 
     @property
     def both_us(self) -> float:
-        """Mean, so that writing what waited counts in full."""
+        """The mean, so that writing waiting units counts in full."""
         return (sum(self.appending) + sum(self.dispatching)) / len(self.appending) / MESSAGES / 1000
 
 

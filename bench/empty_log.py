@@ -1,8 +1,8 @@
-"""The ceiling of native streams: a Log service that stores nothing. It acknowledges every frame at once, and serves one range of entries
-again and again. `python -m bench.empty_log PORT`.
+"""The ceiling of native streams: a Log service that stores nothing. It acknowledges every frame at once, and serves the same range of
+entries repeatedly. `python -m bench.empty_log PORT`.
 
-It prints `ready` when it listens and ends when its standard input does. What it does not do is what a cluster costs; what is left is gRPC,
-the wire and the client.
+Prints `ready` when it listens, and ends with its standard input. What remains is the cost of gRPC, the wire and the client; everything else
+is the cost of a cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LOG_TAG = 1
 WINDOW_FRAMES = 5
 ENTRIES = 1000
 RANGES = 2000
-"""A reader gets so many ranges of `ENTRIES` messages of 100 bytes."""
+"""A reader receives this many ranges of `ENTRIES` messages of 100 bytes."""
 
 
 async def produce(requests: Any, _: Any) -> Any:

@@ -1,6 +1,6 @@
 """The ceiling of a client: a server of the official protocol that stores nothing and answers at once. `python -m bench.empty_server PORT`.
 
-It prints `ready` when it listens and ends when its standard input does.
+Prints `ready` when it listens, and ends with its standard input.
 """
 
 from __future__ import annotations

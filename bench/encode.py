@@ -1,4 +1,4 @@
-"""What one message costs in the entry layout on one core, in memory: encode, seal, verify, columns."""
+"""The cost of one message in the entry layout on one core, in memory: encode, seal, verify, columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOST = host_bytes("127.0.0.1", 8081)
 
 
 def median_us(work: Callable[[], object], messages: int, repeat: int) -> float:
-    """Median time of `work` in µs a message, after a tenth of the rounds as warm-up."""
+    """Median time of `work` in µs per message, after a tenth of the rounds as warm-up."""
     times = []
     for round_number in range(repeat + repeat // 10):
         begin = time.perf_counter_ns()
@@ -52,9 +52,7 @@ def measure(messages: int, body_bytes: int, repeat: int) -> dict[str, float]:
         return encode_messages("flights", 0, bodies, born_ms=BORN_MS, tags=tags, keys=keys, message_ids=ids)
 
     def sealed(batch: UnsealedBatch) -> UnsealedBatch:
-        seal(
-            batch, first_index=0, term=1, pos=0, queue_offsets=offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=SEED
-        )
+        seal(batch, first_index=0, term=1, pos=0, queue_offsets=offsets, store_ms=BORN_MS, store_host=HOST, prev_chain=SEED)
         return batch
 
     properties = [encode(Fields(message_id=i, tag=t, keys=(k,))) for i, t, k in zip(ids, tags, keys, strict=True)]

@@ -28,7 +28,7 @@ WITHIN_S = 60.0
 
 def run(directory: Path) -> dict[str, Any]:
     times: list[float] = []
-    # One loop for all: the gRPC library does not like to outlive one.
+    # One event loop for all kills, because the gRPC library does not support a second one.
     with cl.running(directory) as cluster, asyncio.Runner() as runner:
         cl.create_topic(cluster, TOPIC)
         settings = cl.defaults(cluster)
@@ -52,7 +52,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     return (
         f"first acknowledgement after SIGKILL of the leader, {result['kills']} times: median {result['median_s']} s (budget 1.0), "
         f"p99 {result['p99_s']} s (budget 1.5), {result['min_s']} to {result['max_s']} s"
@@ -60,11 +60,11 @@ def table(result: dict[str, Any]) -> str:
 
 
 class Sends:
-    """Starts sends at a fixed distance through each of some nodes, whatever became of earlier ones; notes when they are acknowledged."""
+    """Starts sends at fixed intervals through each of some nodes, independent of earlier ones; records when they are acknowledged."""
 
     def __init__(self, cluster: LocalCluster, nodes: Sequence[str], topic: str, series: int, every_s: float) -> None:
         self.times: list[float] = []
-        """When acknowledgements came, of sends that were started since `restart`."""
+        """Times of acknowledgements of sends that were started since `restart`."""
         self._channels = [grpc.aio.insecure_channel(cl.address(cluster, node), options=cl.CHANNEL) for node in nodes]
         self._topic = topic
         self._series = series
@@ -89,13 +89,13 @@ class Sends:
             await channel.close()
 
     def restart(self) -> None:
-        """Only sends started from now on count."""
+        """From now on count only newly started sends."""
         self._counts_from = self._started
         self.times.clear()
         self._arrived.clear()
 
     async def first(self) -> float:
-        """When the first acknowledgement came."""
+        """The time of the first acknowledgement."""
         async with asyncio.timeout(WITHIN_S):
             await self._arrived.wait()
         return self.times[0]
@@ -123,7 +123,7 @@ class Sends:
 
 
 async def one(cluster: LocalCluster, victim: str, number: int) -> float:
-    """Sends start every 20 ms through both survivors; those started after the kill count, and the first acknowledgement ends it."""
+    """Sends start every 20 ms through both survivors; those started after the kill count, and the first acknowledgement ends the run."""
     async with Sends(cluster, [node for node in cluster.nodes if node != victim], TOPIC, number, EVERY_S) as sends:
         await sends.first()
         killed = time.monotonic()
@@ -133,7 +133,7 @@ async def one(cluster: LocalCluster, victim: str, number: int) -> float:
 
 
 def caught_up(cluster: LocalCluster) -> bool:
-    """Every node is a voter with the leader's log: the next kill must not meet a cluster that is still recovering."""
+    """Whether every node is a voter with the leader's log: the next kill must not hit a cluster that is still recovering."""
     leads = cl.leader(cluster)
     info = next(g for g in cl.admin(cluster, leads, "ClusterStatus", admin_pb2.ClusterStatusRequest()).groups if g.group == cl.GROUP)
     return len(info.replicas) == len(cluster.nodes) and len({replica.end_index for replica in info.replicas}) == 1

@@ -1,7 +1,8 @@
-"""Fetch from one node: a cold reader of files in the page cache, one that follows a producer, and what a cold reader does to that producer.
+"""Fetch from one node: a cold reader of files in the page cache, one that follows a producer, and the effect of a cold reader on that
+producer.
 
-The node, the producer and the reader are three processes on the same machine. The reader takes entries as they come and reads their columns
-(`proto/frames.read_entries`) or only counts them; the node's processor time a MiB is that of all its threads.
+The node, the producer and the reader are three processes on the same machine. The reader decodes the columns of entries
+(`proto/frames.read_entries`) or only counts entries; the node's processor time per MiB is that of all its threads.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def measured(cluster: LocalCluster, work: Any, *arguments: Any) -> dict[str, Any]:
-    """In a process of its own, with what the node spent for it."""
+    """Run in its own process, and add the node's cost."""
     cpu = sum(cl.all_cpu_s(cluster).values())
     with beside(work, *arguments) as results:
         pass
@@ -83,7 +84,7 @@ def _in_process(work: Any, arguments: tuple[Any, ...], out: Any) -> None:
 
 
 async def produced(address: str, frames: int | None, seconds: float | None) -> dict[str, Any]:
-    """Frames to the queues in turn, as many under way as the node allows, until there were so many or so long."""
+    """Send frames to the queues in turn, with as many in flight as the node allows, up to a number of frames or a time."""
     bodies = [b"%08d".ljust(BODY_BYTES, b".") % number for number in range(FRAME)]
     sent: dict[int, float] = {}
     took: list[float] = []
@@ -115,7 +116,7 @@ async def produced(address: str, frames: int | None, seconds: float | None) -> d
 
 
 async def fetched(address: str, queues: int, columns: bool, tail: bool, seconds: float | None) -> dict[str, Any]:
-    """Read from the first message to the end there was, or from the end on, for so long: then again from the first if it is not `tail`."""
+    """Read from the first message to the current end, or from the end on, for a time; unless `tail`, start again from the first."""
     began, cpu = time.perf_counter(), time.process_time()
     messages = total = answers = 0
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:

@@ -1,4 +1,5 @@
-"""What durability costs a send: p50 and p99 at half load under the flush policies durable and memory, and one fdatasync of that disk."""
+"""The cost of durability for a send: p50 and p99 at half load under the flush policies durable and memory, and one fdatasync of that
+disk."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def paced(directory: Path, policy: str, rate: float | None) -> tuple[float, dict[str, Any]]:
-    """(sends a second at saturation, figures at a fixed rate: half of them when none is given), on a cluster of its own."""
+    """(sends per second at saturation, figures at a fixed rate: half of that if none is given), on its own cluster."""
     with cl.running(directory / policy, {"flush": {"policy": policy}}) as cluster:
         cl.create_topic(cluster, TOPIC)
         leads = cl.leader(cluster)
@@ -54,7 +55,7 @@ def paced(directory: Path, policy: str, rate: float | None) -> tuple[float, dict
 
 
 def one_fdatasync(directory: Path) -> dict[str, float]:
-    """Syncs of a page each in an allocated file, nothing else going on."""
+    """Sync one page at a time in an allocated file, without other load."""
     file = os.open(directory / "page", os.O_RDWR | os.O_CREAT)
     try:
         os.posix_fallocate(file, 0, SYNCS * SYNC_BYTES)

@@ -1,4 +1,4 @@
-"""What one message costs in a native frame on one core, in memory: building, checking, sealing, finding runs, reading."""
+"""The cost of one message in a native frame on one core, in memory: building, checking, sealing, finding runs, reading."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def seal(frame: Frame) -> None:
 
 
 def measure(body_bytes: int, *, even: bool, tagged: bool) -> dict[str, float]:
-    """All steps over one frame; bodies of one length or of several, with tag and key or without."""
+    """All steps for one frame; bodies of one length or several, with tag and key or without."""
     bodies = [(i % 251).to_bytes(1, "big") * (body_bytes if even else body_bytes - 8 + i % 17) for i in range(MESSAGES)]
     more: dict[str, Any] = {}
     if tagged:

@@ -1,4 +1,4 @@
-"""What native frames cost a broker group's core, without sync, network or sockets: microseconds a message, leader and follower.
+"""The cost of native frames in a broker group's core, without sync, network or sockets: microseconds per message, leader and follower.
 
     python -m bench.frames_core [--frame 1000] [--body 100] [--queues 8] [--frames 200]
 
@@ -45,7 +45,7 @@ TOPIC = "flights"
 
 
 class Alone:
-    """One broker group of one replica, on a directory; a sync is over when it is asked for."""
+    """One broker group with one replica, in a directory; a sync completes when it is requested."""
 
     def __init__(self, base: Path) -> None:
         sizes = {"data_file_bytes": FILE_BYTES, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
@@ -67,7 +67,7 @@ class Alone:
             self.turn()
 
     def turn(self, *calls: object) -> list[object]:
-        """One turn, and those that its sync makes necessary."""
+        """One turn, and the turns that its sync requires."""
         self.now_ns += MS if self.group.leader.serving else 500 * MS
         output = self.group.turn(self.now_ns, CREATED_MS + self.now_ns // MS, calls)  # type: ignore[arg-type]
         done = list(output.done)
@@ -78,7 +78,7 @@ class Alone:
 
 
 def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list[Frame]:
-    """Frames of one producer, as the door hands them on."""
+    """Frames of one producer, as the server passes them on."""
     builder, bodies = FrameBuilder(TOPIC, alone.log_tag, 1, 0), [bytes([at % 251]) * body for at in range(size)]
     where = (np.arange(size) % queues).astype(np.int32)
     made = []
@@ -92,7 +92,7 @@ def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list
 
 
 def follow(base: Path, ranges: list[Range]) -> tuple[float, Machine]:
-    """Seconds to verify, append and apply them."""
+    """Seconds to verify, append and apply the ranges."""
     sizes = {"data_file_bytes": FILE_BYTES, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
     identity = mint(CLUSTER, "g", "n2", "00000000-0000-4000-8000-000000000002", CREATED_MS, **sizes)
     GroupStore.create(RealDisk(), str(base / "g"), identity)

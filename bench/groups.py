@@ -1,8 +1,8 @@
-"""Several broker groups: what three carry in sum, what each costs at rest, and what producers feel of a replica that moves.
+"""Several broker groups: the total throughput of three, the cost of an idle one, and the effect of moving a replica on producers.
 
 Loads are processes of `bench.native_load`, on the same cores as the nodes. Ratios are taken within a run. The load of three groups and that
-of one come from as many producer processes, so that clients take the same share of the machine in both. The replica that moves is a
-follower's: leadership stays where it is.
+of one use the same number of producer processes, so that clients take the same share of the machine. The moved replica is a follower's, so
+leadership does not change.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ NAME, RUNS, DURABLE = "groups", 1, True
 GROUPS = ("g1", "g2", "g3")
 TOPIC = "bench"
 QUEUES = 8
-"""Of each group."""
+"""For each group."""
 LEADERS_WITHIN_S = 90.0
 ATTEMPTS = 3
 LATENCY_BATCH = 100
 FILL_BODY_BYTES, FILL_BATCH, ENTRY_OVER_BYTES = 10_240, 85, 184
 REST_FILE_BYTES = 4 << 20
-"""Log files of groups that have nothing to do: the disk need not hold nine times three large ones."""
+"""Log file size of idle groups, so that the disk need not hold three large files for each of nine groups."""
 MOVE_WITHIN_S = 600
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything. Times in seconds."""
+    """The size of each measurement. Times in seconds."""
 
     seconds: float = 6.0
     warm_up_s: float = 3.0
@@ -67,7 +67,7 @@ def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
 
 
 def together(directory: Path, plan: Plan) -> dict[str, Any]:
-    """One producer for each group, and as many producers for one group, in turn; the leaders sit on three nodes."""
+    """One producer for each group, and the same number of producers for one group, in turn; the leaders are on three nodes."""
     report.say("groups: three together")
     with cl.running(directory, groups=[{"name": name} for name in GROUPS]) as cluster:
         cl.create_topic(cluster, TOPIC, queues=QUEUES * len(GROUPS))
@@ -89,13 +89,13 @@ def together(directory: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _leaders(cluster: LocalCluster) -> dict[str, str]:
-    """Group → the node that leads it, of the groups that have a leader."""
+    """Group → its leader, for groups with a leader."""
     status = cl.admin(cluster, next(iter(cluster.nodes)), "ClusterStatus", admin_pb2.ClusterStatusRequest())
     return {info.group: info.leader for info in status.groups if info.HasField("leader")}
 
 
 def _load(cluster: LocalCluster, groups: Sequence[str], plan: Plan) -> dict[str, Any]:
-    """One producer process for each of `groups`, all at once. Leaders that change end a load, which is no figure: it is made again."""
+    """One producer process for each of `groups`, all at once. A load that ends because leaders changed is repeated."""
     for attempt in range(1, ATTEMPTS + 1):
         leaders = _leaders(cluster)
         missing = {*groups} - leaders.keys()
@@ -133,7 +133,7 @@ def _load(cluster: LocalCluster, groups: Sequence[str], plan: Plan) -> dict[str,
 
 
 def at_rest(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Nodes with one group and with several, some time after they began: processor time and memory of their own, for each group more."""
+    """Nodes with one group and with several, some time after their start: processor time and memory per additional group."""
     found = {count: _resting(directory / str(count), count, plan) for count in (1, plan.groups_at_rest)}
     fewer, more = found.values()
     shares = (plan.groups_at_rest - 1) * len(fewer["cpu_percent_of_a_core"])
@@ -169,7 +169,7 @@ def _resting(directory: Path, count: int, plan: Plan) -> dict[str, Any]:
 
 
 def move(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Producers at half of what goes through: alone, while a follower's replica moves to a fourth node, and alone again."""
+    """Producers at half of the maximal throughput: alone, while a follower's replica moves to a fourth node, and alone again."""
     report.say("groups: a replica moves")
     with cl.running(directory, nodes=4, groups=[{"name": cl.GROUP, "replicas": ["n1", "n2", "n3"]}]) as cluster:
         leads = cl.leader(cluster)
@@ -198,7 +198,7 @@ def move(directory: Path, plan: Plan) -> dict[str, Any]:
 
 
 def _moved(cluster: LocalCluster, source: str, target: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
-    """(what the producer measured from the beginning of the move to its end, seconds of the move)."""
+    """(the producer's figures during the move, seconds of the move)."""
     command = cl.native_command("produce", target, TOPIC, **options, attended=True)
     load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
     assert load.stdout is not None
@@ -212,14 +212,14 @@ def _moved(cluster: LocalCluster, source: str, target: str, options: Mapping[str
     finally:
         output, _ = load.communicate()
     if moved.returncode:
-        raise RuntimeError(f"move-replica ended with {moved.returncode}: {' '.join(moved.stderr[-cl.ERROR_CHARACTERS:].split())}")
+        raise RuntimeError(f"move-replica ended with {moved.returncode}: {' '.join(moved.stderr[-cl.ERROR_CHARACTERS :].split())}")
     if load.returncode:
         raise RuntimeError(f"the producer ended with {load.returncode}")
     return report.parsed(output), took
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     sums, rest, moved = result["together"], result["at_rest"]["a_group_and_node"], result["move"]
     p99 = [moved[name]["p99_ms"] for name in ("alone_before", "while_moving", "alone_after")]
     lines = (

@@ -1,9 +1,9 @@
-"""Latencies without coordinated omission: intended times of sends, and histograms that are merged, not averaged.
+"""Latencies without coordinated omission: intended send times, and histograms that are merged, not averaged.
 
-A sender that waits for an answer before it sends again leaves out exactly the sends that a stall would have delayed. So a send has an
-intended time that is fixed before the run (`Schedule`), and its latency counts from there, whenever it really left. Histograms have
-buckets of a fixed relative width (as HdrHistogram: G. Tene), so those of several processes or runs are added up; percentiles of a sum are
-never means of percentiles.
+A sender that waits for an answer before its next send omits exactly the sends that a stall would have delayed. So the intended time of
+every send is fixed before the run (`Schedule`), and latency counts from there, whenever it really left. Histograms have buckets of a fixed
+relative width (as in HdrHistogram: G. Tene), so those of several processes or runs can be added; the percentiles of a sum are never means
+of percentiles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SUB_BITS = 7
-"""Each power of two has 2^7 buckets: a value is known to better than 0.8 %."""
+"""Each power of two has 2^7 buckets: a value is known to within 0.8 %."""
 UNIT_NS = 1000
 """The first buckets are a microsecond wide."""
 POWERS = 40
@@ -25,7 +25,7 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 def bucket_of(value_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The buckets of some values; what is below zero is in the first, what is beyond the last power of two in the last."""
+    """The buckets of values; negative values are in the first, values beyond the last power of two in the last."""
     units = np.clip(value_ns // UNIT_NS, 0, (1 << POWERS) - 1)
     shift = np.maximum(np.frexp(units.astype(np.float64))[1] - SUB_BITS - 1, 0).astype(np.int64)
     return (shift << SUB_BITS) + (units >> shift)
@@ -39,13 +39,13 @@ def upper_ns(bucket: int) -> int:
 
 @dataclass
 class Histogram:
-    """Counts of latencies by bucket, and the largest exactly."""
+    """Counts of latencies by bucket, and the exact maximum."""
 
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     most_ns: int = 0
 
     def add(self, values_ns: Iterable[int] | NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
-        """Count some values; `weights`: each so many times."""
+        """Count values; `weights`: how often each counts."""
         values = np.asarray(list(values_ns) if not isinstance(values_ns, np.ndarray) else values_ns, np.int64)
         if values.size:
             np.add.at(self.counts, bucket_of(values), 1 if weights is None else weights)
@@ -85,7 +85,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Sends at fixed distances from a beginning, in nanoseconds; who is late sends at once and does not shift the rest."""
+    """Sends at fixed intervals from a start time, in nanoseconds; a late send leaves at once and does not shift the others."""
 
     begin_ns: int
     per_second: float
@@ -94,5 +94,5 @@ class Schedule:
         return self.begin_ns + round(number * 1e9 / self.per_second)
 
     def due(self, now_ns: int) -> int:
-        """How many sends should have begun by now."""
+        """The number of sends that should have started by now."""
         return max(0, math.floor((now_ns - self.begin_ns) * self.per_second / 1e9) + 1)

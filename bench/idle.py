@@ -1,4 +1,4 @@
-"""What a cluster costs that has nothing to do: processor time and wake-ups of each node."""
+"""The cost of an idle cluster: processor time and wake-ups of each node."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How fast a RocketMQ store root becomes a cluster, and how much memory that takes: two sizes of one kind of store, as the command runs.
+"""The speed and memory of importing a RocketMQ store root: two sizes of one kind of store, with the command as users run it.
 
-The store is made by hand, file by file. What counts is the command as a whole, in a process of its own: two readings of the source, the new
-log, its consume queues and state, the reading back, the copies, the audit. Memory should not depend on the size of the store.
+The store is generated file by file. The whole command is measured, in its own process: two readings of the source, the new log, its consume
+queues and state, reading it back, the copies, the audit. Memory should not depend on the size of the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     return "\n".join(
         f"{one['source_mib']} MiB to {one['nodes']} nodes: {one['seconds']} s, {one['mib_per_s']} MiB/s, "
         f"{one['messages_per_s']} messages/s, {one['cpu_s']} s of processor time, peak heap {one['peak_heap_mib']} MiB"
@@ -42,17 +42,17 @@ def table(result: dict[str, Any]) -> str:
 
 
 def timed(directory: Path, size: int, nodes: int) -> dict[str, Any]:
-    """One import, in a process of its own."""
+    """One import, in its own process."""
     store, target = directory / "store", directory / "cluster"
     count = make_store(store, size)
     command = [sys.executable, "-m", "ledgermq", "import", "--from", str(store), "--data", str(target), "--nodes", str(nodes), "--json"]
     began = time.monotonic()
-    # With the usage of this very child: `getrusage` knows only the largest of all there ever were.
+    # Spawned here to get the usage of this child: `getrusage` only has the maximum over all children.
     quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
     child = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet)
     heap = 0
     while not (ended := os.wait4(child, os.WNOHANG))[0]:
-        # Maps of the log count as resident as well, and are the page cache's.
+        # Maps of the log count as resident too, but belong to the page cache.
         heap = max(heap, _heap_kib(child))
         time.sleep(SAMPLE_S)
     _, status, usage = ended
@@ -77,13 +77,13 @@ def timed(directory: Path, size: int, nodes: int) -> dict[str, Any]:
 
 
 def _heap_kib(process: int) -> int:
-    """What a process holds that is in no file."""
+    """The memory of a process that is not backed by files."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon")), 0)
 
 
 def make_store(path: Path, size: int) -> int:
-    """A plain commit log of about `size` bytes. Returns how many messages it holds."""
+    """A plain commit log of about `size` bytes. Returns the number of messages."""
     (path / "commitlog").mkdir(parents=True)
     count, base = 0, 0
     for data, held in _files(size):
@@ -93,7 +93,7 @@ def make_store(path: Path, size: int) -> int:
 
 
 def _files(size: int) -> Iterator[tuple[bytes, int]]:
-    """File by file: its bytes, and how many messages it holds."""
+    """File by file: its bytes, and its number of messages."""
     number = 0
     for base in range(0, size, FILE_BYTES):
         data, first = bytearray(), number

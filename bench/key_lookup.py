@@ -1,8 +1,8 @@
-"""How long a search by key takes among ten million messages, and what building their index costs on one core; no cluster.
+"""The time of a lookup by key among ten million messages, and the cost of building their index on one core; no cluster.
 
-`build_*` take sealed ranges to units, slots and filter, and make them durable. Every message has an id and a key of its own. Searches are
-one by one: `present` by key and by id, `absent` for keys nobody sent; the record is read and its key compared. `files_read_absent` counts
-index files touched by a search of an absent key, on average.
+`build_*` turn sealed ranges into units, slots and filter, and make them durable. Every message has its own id and key. Lookups are
+sequential: `present` by key and by id, `absent` for keys that were never sent; the record is read and its key compared. `files_read_absent`
+is the average number of index files read for an absent key.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def id_of(number: int) -> str:
 
 
 def fill(directory: Path, messages: int, disk: RealDisk) -> tuple[KeyIndex, LogReader, float, float]:
-    """The messages in a log, and the index of them: seconds of indexing and of syncing."""
+    """Store the messages in a log and index them; also returns the seconds of indexing and of syncing."""
     who = new_identity(FILE_MIB)
     root = directory / "g1"
     log = new_log(root / "dledger-n1", who)
@@ -86,7 +86,7 @@ def fill(directory: Path, messages: int, disk: RealDisk) -> tuple[KeyIndex, LogR
 
 
 def search(names: Iterator[str], ask: Callable[[str], list[Found]], hits: int) -> dict[str, float]:
-    """Milliseconds of every search; each must find as many messages as it should."""
+    """Milliseconds of every lookup; each must find the expected number of messages."""
     times = []
     for name in names:
         began = time.perf_counter()

@@ -1,6 +1,7 @@
-"""What 1,000,000 leased messages cost the leader and the followers: growth of anonymous memory, before and after a snapshot holds them.
+"""The cost of 1,000,000 leased messages on the leader and the followers: growth of anonymous memory, before and after a snapshot contains
+them.
 
-`LEDGERMQ_BENCH_LEASES` asks for another number.
+`LEDGERMQ_BENCH_LEASES` sets another number.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ NAME, RUNS, DURABLE = "leases", 1, True
 TOPIC = "bench-leases"
 MESSAGES = int(os.environ.get("LEDGERMQ_BENCH_LEASES", 1_000_000))
 QUEUES = 32
-"""A consumer group holds at most 65,536 messages of a queue in flight."""
+"""A consumer group has at most 65,536 messages of a queue in flight."""
 REST_S = 10.0
 SNAPSHOT_S = 70.0
-"""A snapshot is taken every minute."""
+"""A snapshot is written every minute."""
 
 
 def run(directory: Path) -> dict[str, Any]:

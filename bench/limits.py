@@ -1,7 +1,7 @@
-"""What this machine can do at most, measured in the same run as what is held against it: memory, checksums, disk, loopback, gRPC.
+"""The limits of this machine, measured in the same run as the figures compared with them: memory, checksums, disk, loopback, gRPC.
 
-Nothing here is ours but the calls: plain memory copies, CRC32C, writes into an allocated file, `fdatasync`, a TCP round trip between two
-processes, and a bare `grpc.aio` echo, whose messages are bytes that nobody parses.
+Uses no code of LedgerMQ: plain memory copies, CRC32C, writes into an allocated file, `fdatasync`, a TCP round trip between two processes,
+and a bare `grpc.aio` echo whose messages are unparsed bytes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1
 
 
 def run(directory: Path, seconds: float = 1.0) -> dict[str, Any]:
-    """All limits; `seconds` scales how long each is measured."""
+    """All limits; `seconds` scales the duration of each measurement."""
     found = {**memory(seconds), **disk(directory, seconds), **loopback(seconds)}
     return {**found, **echo(seconds)}
 
 
 def memory(seconds: float) -> dict[str, float]:
-    """Copies and checksums of 64 MiB, which no cache holds."""
+    """Copies and checksums of 64 MiB, which exceeds every cache."""
     source, target = np.ones(64 * MIB, np.uint8), np.empty(64 * MIB, np.uint8)
     np.copyto(target, source)
     view = memoryview(source)
@@ -62,7 +62,7 @@ def _rate(work: Any, mib: int, seconds: float) -> float:
 
 
 def disk(directory: Path, seconds: float = 1.0) -> dict[str, float]:
-    """Mebibyte writes into a file whose blocks are there already, with one sync at the end; then small writes, each synced."""
+    """Mebibyte writes into a file with allocated blocks, with one sync at the end; then small writes, each synced."""
     path = directory / "limits.bin"
     block = os.urandom(WRITE_BYTES)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -124,7 +124,7 @@ def _reflect(where: Connection) -> None:
 
 
 def echo(seconds: float = 1.0) -> dict[str, float]:
-    """A `grpc.aio` server in a process of its own that gives back what it gets, one call at a time and as a stream of 256 KiB messages."""
+    """A `grpc.aio` echo server in its own process, with single calls and with a stream of 256 KiB messages."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_echo_server, args=(theirs,))
@@ -214,7 +214,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """`python -m bench.limits DIR`: one quick measurement by hand."""
+    """`python -m bench.limits DIR`: one quick manual measurement."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("directory", type=Path)
     report.say(json.dumps(run(parser.parse_args().directory), indent=1))

@@ -1,7 +1,7 @@
-"""The load generator: a lean `grpc.aio` client in its own process that speaks the official protocol with our stubs.
+"""The load generator: a lean `grpc.aio` client in its own process that uses the official protocol with our stubs.
 
-`python -m bench.load send|fill|receive|lease|deliver|poll --target HOST:PORT --topic NAME …` prints one JSON line. Requests are made
-before the clock starts; answers are parsed and checked, so nothing counts that was not acknowledged.
+`python -m bench.load send|fill|receive|lease|deliver|poll --target HOST:PORT --topic NAME …` prints one JSON line. Requests are built
+before the clock starts; answers are parsed and checked, so only acknowledged messages count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMEOUT_S = 10.0
 LEASE_S = 11 * 3600
 POLLING_GROUPS = 1000
 REPEATABLE = frozenset({pb.TOO_MANY_REQUESTS, pb.HA_NOT_AVAILABLE, pb.PROXY_TIMEOUT})
-"""A fill sends again what a leader change left open: it wants messages, not each of them once."""
+"""A fill repeats sends without an answer after a leader change: it needs messages, not each of them exactly once."""
 
 
 def message(topic: str, number: int, body: bytes) -> pb.Message:
@@ -54,7 +54,7 @@ def cpu_s() -> float:
 
 
 class Meter:
-    """Latencies of the acknowledged calls between two moments; made when the requests are, so that processor time is that of the calls."""
+    """Latencies of calls acknowledged between two moments; created with the requests, so that processor time is that of the calls."""
 
     def __init__(self, warm_up_s: float, seconds: float, *, steered: bool = False) -> None:
         self.begin = float("inf") if steered else time.monotonic() + warm_up_s
@@ -65,7 +65,7 @@ class Meter:
         self._cpu_s = cpu_s()
 
     def steer(self) -> None:
-        """The two moments are lines on stdin instead; returns after the second."""
+        """Take the two moments from lines on stdin; returns after the second."""
         sys.stdin.readline()
         self.begin = time.monotonic()
         sys.stdin.readline()
@@ -92,7 +92,7 @@ class Meter:
 
 
 async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` sends in flight for a fixed time; with a rate, at most `window`, begun at fixed distances."""
+    """`window` sends in flight for a fixed time; with a rate, at most `window`, started at fixed intervals."""
     call: Any = channel.unary_unary(SERVICE + "SendMessage")
     waiting = iter(requests(options.topic, options.limit, options.body_bytes, 1))
     meter = Meter(options.warm_up_s, options.seconds, steered=options.steered)
@@ -114,7 +114,7 @@ async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
 
 
 async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`limit` messages, `batch` in a call, `window` calls in flight."""
+    """`limit` messages, `batch` per call, `window` calls in flight."""
     call: Any = channel.unary_unary(SERVICE + "SendMessage")
     waiting = iter(requests(options.topic, options.limit, options.body_bytes, options.batch))
     began = time.monotonic()
@@ -137,7 +137,7 @@ async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
 
 
 async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` receivers take 32 messages at a time and acknowledge them, `batch` handles in a call."""
+    """`window` receivers that take 32 messages at a time and acknowledge them, `batch` handles per call."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     acking: Any = channel.unary_unary(SERVICE + "AckMessage")
     request = receive_request(options)
@@ -169,7 +169,7 @@ async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
 
 
 async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`rate` sends a second, and `window` receivers that wait for them, one message a lease; the time from each send to its arrival."""
+    """`rate` sends per second, and `window` waiting receivers, one message per lease; the time from each send to its arrival."""
     sending: Any = channel.unary_unary(SERVICE + "SendMessage")
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     acking: Any = channel.unary_unary(SERVICE + "AckMessage")
@@ -189,7 +189,7 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
                 if response.HasField("message"):
                     system = response.message.system_properties
                     if system.message_id in sent:
-                        # What comes again is acknowledged again, and not counted.
+                        # A redelivered message is acknowledged again, and not counted.
                         meter.count(sent.pop(system.message_id))
                     task = asyncio.create_task(acknowledge(system.message_id, system.receipt_handle))
                     tasks.add(task)
@@ -221,7 +221,7 @@ async def deliver(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
 
 
 async def poll(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` long polls of consumer groups of their own on a topic without messages, until stdin says so: what idle consumers cost."""
+    """`window` long polls of separate consumer groups on a topic without messages, until told on stdin: the cost of idle consumers."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     opened = answered = 0
 
@@ -249,7 +249,7 @@ async def poll(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
 
 
 async def lease(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`limit` messages leased for hours by `window` receivers, 32 at a time, and never acknowledged."""
+    """`limit` messages leased for hours by `window` receivers, 32 at a time, never acknowledged."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     request = receive_request(options)
     request.invisible_duration.FromSeconds(LEASE_S)
@@ -308,7 +308,7 @@ def main() -> None:
     parser.add_argument("--group", default="bench")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rate", type=float, help="sends a second")
+    parser.add_argument("--rate", type=float, help="sends per second")
     parser.add_argument("--steered", action="store_true", help="send: measure from one line on stdin to the next")
     parser.add_argument("--limit", type=int, default=300_000)
     parser.add_argument("--body-bytes", type=int, default=100)

@@ -1,7 +1,7 @@
-"""Native streams: throughput and latency curves, what scales and what does not, readers, delay between nodes; with limits in the same run.
+"""Native streams: throughput and latency curves, scaling, readers, delay between nodes; with the machine's limits in the same run.
 
-`run(directory, plan)` takes a `Plan`: the full one, or a quick one that sees every scenario in a few minutes. A scenario that fails is
-reported with its reason and the rest go on. Loads are processes of `bench.native_load`.
+`run(directory, plan)` takes a `Plan`: the full one, or a quick one that runs every scenario in a few minutes. A failed scenario is reported
+with its reason, and the others continue. Loads are processes of `bench.native_load`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME, RUNS, DURABLE = "native", 1, True
 SIZES = (100, 1024, 10_240)
 FRAME_BYTES = 900_000
 ENTRY_OVER_BYTES = 184
-"""What an entry has beside its body, about: frames stay below the node's limit."""
+"""About the bytes of an entry besides its body: frames stay below the node's limit."""
 CLASSES = ("durable", "memory")
 ATTEMPTS = 3
 COLD_TOPIC = "bench-cold"
@@ -33,15 +33,15 @@ COLD_TOPIC = "bench-cold"
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything. Times in seconds."""
+    """The size of each measurement. Times in seconds."""
 
     seconds: float = 10.0
     warm_up_s: float = 3.0
     latency_parts: tuple[float, ...] = (0.1, 0.25, 0.5, 0.75, 0.9)
-    """Of the throughput found: the rates of the latency curves."""
+    """The rates of the latency curves, as parts of the measured throughput."""
     latency_sizes: tuple[int, ...] = SIZES
     sizes_elsewhere: tuple[int, ...] = SIZES
-    """Of the throughput on anything but three durable replicas."""
+    """Duration of throughput loads on anything but three durable replicas."""
     batches: tuple[int, ...] = (1, 10, 100, 1000, 3000)
     producers: tuple[int, ...] = (1, 2, 4)
     queues: tuple[int, ...] = (1, 10, 100, 1000)
@@ -83,7 +83,7 @@ def run_curves(found: dict[str, Any], directory: Path, plan: Plan = FULL) -> Non
 
 @contextmanager
 def noted(found: dict[str, Any], scenario: str) -> Iterator[None]:
-    """A scenario that fails is in `failed`, and the suite goes on."""
+    """A failed scenario is recorded in `failed`, and the suite continues."""
     report.say(f"native: {scenario}")
     began = time.monotonic()
     try:
@@ -108,7 +108,7 @@ class Target:
     topics: int = 0
 
     def load(self, plan: Plan, body_bytes: int = 100, queues: int = 8, **options: Any) -> dict[str, Any]:
-        """One load into a topic of its own, and what it cost."""
+        """One load into its own topic, and its cost."""
         self.topics += 1
         topic = f"bench-{self.topics}"
         cl.create_topic(self.cluster, topic, queues)
@@ -120,9 +120,8 @@ class Target:
         place = {"class": self.policy, "replicas": self.replicas, "body_bytes": body_bytes, "queues": queues, "batch": given["batch"]}
         return {**place, "producers": given.get("producers", 1), **result, **cost}
 
-
     def _repeated(self, topic: str, body_bytes: int, given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A load that ends because the leader changed is no figure: it is made again, and the result says how often."""
+        """A load that ends because the leader changed is repeated, and the result contains the number of repetitions."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 with gauged(self.cluster) as gauges:
@@ -136,16 +135,14 @@ class Target:
 
 
 def batch_of(body_bytes: int) -> int:
-    """Messages of a full frame."""
+    """The number of messages in a full frame."""
     return min(1000, FRAME_BYTES // (body_bytes + ENTRY_OVER_BYTES))
 
 
 def ceiling(plan: Plan) -> dict[str, Any]:
-    """The same client on a Log service that stores nothing."""
+    """The same client with a Log service that stores nothing."""
     port = cl.free_port()
-    server = subprocess.Popen(
-        cl.program("empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT
-    )
+    server = subprocess.Popen(cl.program("empty_log", str(port)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=cl.ROOT)
     try:
         assert server.stdout is not None
         server.stdout.readline()
@@ -159,14 +156,14 @@ def ceiling(plan: Plan) -> dict[str, Any]:
 
 
 def on_one_cluster(found: dict[str, Any], target: Target, plan: Plan) -> None:
-    """Throughput by size, and latency by rate where three replicas hold the messages."""
+    """Throughput by size, and with three replicas also latency by rate."""
     for size in SIZES if target.replicas == 3 and target.policy == "durable" else plan.sizes_elsewhere:
         found["throughput"].append(target.load(plan, size))
     if target.replicas != 3:
         return
     latency = found.setdefault("latency", [])
     for size in plan.latency_sizes:
-        # Parts of what goes through in frames of this length: more than that is a queue that grows, whoever waits in it.
+        # Parts of the throughput with frames of this length: a higher rate would only measure a growing queue.
         most = target.load(plan, size, batch=latency_batch(size))["messages_per_s"]
         for part in plan.latency_parts:
             latency.append({"part": part, **target.load(plan, size, rate=max(1.0, most * part), batch=latency_batch(size))})
@@ -180,7 +177,7 @@ def curves(found: dict[str, Any], target: Target, plan: Plan) -> None:
 
 
 def latency_batch(body_bytes: int) -> int:
-    """Smaller frames than for throughput: who wants latency does not wait for a thousand messages."""
+    """Smaller frames than for throughput, because a latency-sensitive client does not wait for a thousand messages."""
     return max(1, batch_of(body_bytes) // 10)
 
 
@@ -211,7 +208,7 @@ def consume(cluster: LocalCluster, node: str, topic: str, body_bytes: int, messa
 
 
 def forget_pages(directory: Path) -> None:
-    """What is stored of a node leaves the page cache; what is mapped or dirty may stay."""
+    """Drop a node's stored files from the page cache; mapped or dirty pages may stay."""
     for path in directory.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -222,7 +219,7 @@ def forget_pages(directory: Path) -> None:
 
 
 def tailing(cluster: LocalCluster, target: str, plan: Plan) -> dict[str, Any]:
-    """From the intended time of a send to its arrival at a reader of the log's end, at half of what goes through, and at all of it."""
+    """From the intended time of a send to its arrival at a reader of the log's end, at half of the throughput and at full throughput."""
     times = {"seconds": plan.seconds, "warm_up_s": plan.warm_up_s}
     cl.create_topic(cluster, "bench-tail-all")
     everything = cl.native_load("deliver", target, "bench-tail-all", **times)
@@ -233,7 +230,7 @@ def tailing(cluster: LocalCluster, target: str, plan: Plan) -> dict[str, Any]:
 
 
 def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]:
-    """A producer at half load, alone and while the whole backlog is read from the disk again and again."""
+    """A producer at half load, alone and while the whole backlog is read from the disk repeatedly."""
     target = cl.address(cluster, leads)
     topic = "bench-beside"
     cl.create_topic(cluster, topic)
@@ -251,7 +248,7 @@ def beside_cold(cluster: LocalCluster, leads: str, plan: Plan) -> dict[str, Any]
 
 
 class Again:
-    """A reader that begins anew whenever it has come to the end, each time with a cold cache."""
+    """A reader that starts again whenever it reaches the end, each time with a cold cache."""
 
     def __init__(self, command: Callable[[], list[str]], directory: Path) -> None:
         self._command, self._directory = command, directory
@@ -270,7 +267,7 @@ class Again:
             self._process = self._begin()
 
     def end(self) -> int:
-        """How often it came to the end."""
+        """How often it reached the end."""
         self._ended = True
         self._process.terminate()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Native streams when something is wrong: two milliseconds between the nodes, and a leader that is killed under load."""
+"""Native streams under faults: two milliseconds between the nodes, and leaders killed under load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bench import cluster as cl
 from bench import report
 
 DELAY_S = 0.002
-"""Each way, so a round trip takes 4 ms more."""
+"""One way, so a round trip takes 4 ms more."""
 TOPIC = "bench-faults"
 RATE = 10_000
 BEFORE_S, EVERY_S = 2.0, 6.0
 
 
 def delayed(directory: Path, seconds: float, warm_up_s: float, group: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The same load through the same proxy without and with the delay: what the proxy itself costs is in both."""
+    """The same load through the same proxy with and without the delay, so that both include the cost of the proxy."""
     from tests.faults.faulty import FaultyCluster
 
     with cl.running(directory, kind=FaultyCluster, group=group) as cluster:
@@ -40,10 +40,10 @@ def delayed(directory: Path, seconds: float, warm_up_s: float, group: Mapping[st
 
 
 def killed(directory: Path, kills: int, group: Mapping[str, Any] | None = None, rate: int = RATE) -> dict[str, Any]:
-    """A producer at a steady rate while leaders are killed and started again, one after the other; then every message is read back.
+    """A producer at a steady rate while leaders are killed and restarted one after the other; then every message is read back.
 
-    `silence_s`: the longest time without an acknowledgement around each kill. Every message was acknowledged, and is there once; so not for
-    groups whose master acknowledges alone.
+    `silence_s`: the longest time without an acknowledgement around each kill. Every message must be acknowledged and stored once; this does
+    not apply to groups whose master acknowledges alone.
     """
     seconds = BEFORE_S + kills * EVERY_S
     with cl.running(directory, group=group) as cluster:
@@ -77,6 +77,6 @@ def killed(directory: Path, kills: int, group: Mapping[str, Any] | None = None, 
 
 
 def silence(times: list[int], begin: int, end: int) -> float:
-    """The longest time without an acknowledgement that began between two moments."""
+    """The longest time without an acknowledgement that started between two moments."""
     edges = [begin, *(time for time in times if begin <= time < end), next((time for time in times if time >= end), end)]
     return max(late - early for early, late in itertools.pairwise(edges)) / 1e9

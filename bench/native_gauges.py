@@ -1,6 +1,6 @@
-"""What a load costs the nodes, as the kernel knows it: processor time a message, bytes written per payload byte, anonymous memory.
+"""The cost of a load for the nodes, according to the kernel: processor time per message, bytes written per payload byte, anonymous memory.
 
-A gauge is read before and after a load; memory is sampled while it lasts. Nothing here starts or ends anything.
+A gauge is read before and after a load; memory is sampled during it. This module starts and ends no process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAMPLE_S = 0.25
 
 
 def written_bytes(pid: int) -> int:
-    """Bytes that a process sent on their way to a disk so far (proc(5), write_bytes), what it took back again not counted."""
+    """Bytes that a process has submitted to a disk so far (proc(5), write_bytes), including writes that were cancelled later."""
     fields = dict(re.findall(r"^(\w+): (\d+)$", Path(f"/proc/{pid}/io").read_text(), re.M))
     return int(fields["write_bytes"]) - int(fields["cancelled_write_bytes"])
 
@@ -29,7 +29,7 @@ def anonymous_mib(pid: int) -> float:
 
 
 class Gauges:
-    """Of the nodes that run now."""
+    """The gauges of the nodes that run now."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._pids = cl.pids(cluster)
@@ -47,14 +47,14 @@ class Gauges:
                 try:
                     self._most[node] = max(self._most[node], anonymous_mib(pid))
                 except OSError:
-                    continue  # it was killed, which is what some loads are about
+                    continue  # the node was killed, as some loads intend
 
     def close(self) -> None:
         self._end.set()
         self._sampling.join()
 
     def read(self, messages: int, body_bytes: int) -> dict[str, Any]:
-        """The figures of so many messages since this was made."""
+        """The figures per message, for the messages since this was created."""
         followers = [node for node in self._pids if node != self._leader]
         used = {node: (cl.cpu_s(pid) - self._cpu[node]) / max(messages, 1) * 1e6 for node, pid in self._pids.items()}
         payload = max(messages, 1) * body_bytes

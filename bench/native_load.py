@@ -1,9 +1,9 @@
-"""The load generator of native streams: a lean `grpc.aio` client in its own process that speaks `ledgermq.v1.Log` with our frames.
+"""The load generator of native streams: a lean `grpc.aio` client in its own process that uses `ledgermq.v1.Log` with our frames.
 
 `python -m bench.native_load produce|consume|deliver --target HOST:PORT --topic NAME …` prints one JSON line. The target leads the broker
-group. Frames are encoded while the clock runs, so the client's share is in every figure, as it is in anybody's. With `--rate` frames have
-intended times that are fixed before the run and latency counts from there (`bench.histogram`); without, a fixed number is under way and
-the percentiles are those of saturation.
+group. Frames are encoded while the clock runs, so every figure includes the client's share, as for any client. With `--rate`, the intended
+times of frames are fixed before the run and latency counts from there (`bench.histogram`); without, a fixed number is in flight and the
+percentiles are those at saturation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def varint(number: int) -> bytes:
 
 
 def produce_request(topic: str, frame: EncodedFrame) -> bytes:
-    """A ProduceRequest with a frame, made with one copy of the entries."""
+    """A ProduceRequest with a frame, built with one copy of the entries."""
     name = topic.encode()
     head = b"\x12" + varint(len(name)) + name
     if frame.first_sequence:
@@ -60,7 +60,7 @@ def produce_request(topic: str, frame: EncodedFrame) -> bytes:
 
 
 class Meter:
-    """What was acknowledged between two moments, message by message."""
+    """Messages acknowledged between two moments, counted one by one."""
 
     def __init__(self, warm_up_s: float, seconds: float) -> None:
         self.begin_ns = time.monotonic_ns() + round(warm_up_s * 1e9)
@@ -83,7 +83,7 @@ class Meter:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time of this process since the meter was made."""
+        """Processor time of this process since the meter was created."""
         return cpu_s() - self._cpu_s
 
     def result(self, body_bytes: int, used_s: float | None = None) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Meter:
 
 
 class Bodies:
-    """Bytes that do not compress, cut differently for every frame."""
+    """Incompressible bytes, cut differently for every frame."""
 
     def __init__(self, body_bytes: int) -> None:
         self._size = body_bytes
@@ -133,7 +133,7 @@ class Producer:
         self._frame = 0
         self.acknowledged = 0
         self.passed_by: str | None = None
-        """The worker that the connection landed on, when it passes the stream on to another one."""
+        """The worker that accepted the connection, if it passes the stream on to another one."""
 
     async def open(self) -> None:
         options = self._options
@@ -165,7 +165,7 @@ class Producer:
         await self._call.write(produce_request(self._options.topic, frame))
 
     async def run(self) -> None:
-        """Frames until the time is over or `limit` messages are sent; returns when all are answered."""
+        """Send frames until the time is over or `limit` messages are sent; returns when all are answered."""
         reading = asyncio.create_task(self._read())
         rate, batch, limit = self._options.rate, self._options.batch, self._options.limit
         schedule = Schedule(time.monotonic_ns(), rate / batch / self._options.producers) if rate else None
@@ -214,7 +214,7 @@ def _expect(response: Any, what: str) -> Any:
 
 
 async def _attend(meter: Meter) -> None:
-    """Say when the warm-up is over, and end the time that is measured when standard input ends."""
+    """Report the end of the warm-up, and end the measured time when standard input ends."""
     await asyncio.sleep(max(0.0, (meter.begin_ns - time.monotonic_ns()) / 1e9))
     print("begun", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -222,7 +222,7 @@ async def _attend(meter: Meter) -> None:
 
 
 async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, Any]:
-    """`producers` streams with at most `window` frames of `batch` messages under way each."""
+    """`producers` streams, each with at most `window` frames of `batch` messages in flight."""
     meter = Meter(options.warm_up_s, options.seconds)
     attending = asyncio.create_task(_attend(meter)) if options.attended else None
     producers = [Producer(channel, options, meter) for _ in range(options.producers)]
@@ -240,7 +240,7 @@ async def produce(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
 
 
 class Consumer:
-    """One stream of entries of all queues; credit is given back as they are read."""
+    """One stream of entries of all queues; credit is returned as they are read."""
 
     def __init__(self, channel: grpc.aio.Channel, options: argparse.Namespace) -> None:
         self._call: Any = channel.stream_stream(SERVICE + "Fetch")(metadata=METADATA)
@@ -255,7 +255,7 @@ class Consumer:
         self._until_end = until_end
 
     async def run(self, seen: Callable[[Any], None] | None = None) -> None:
-        """Until the end that was asked for, or for ever; `seen` gets every Entries message."""
+        """Run to the requested end, or forever; `seen` receives every Entries message."""
         used = 0
         while (data := await self._call.read()) is not grpc.aio.EOF:
             response = pb.FetchResponse.FromString(data)
@@ -282,7 +282,7 @@ class Consumer:
 
 
 async def consume(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, Any]:
-    """Everything there is, from the first message on to the end; with `--decode` every body is handed out as Python bytes."""
+    """Read everything from the first message to the end; with `--decode` every body is converted to Python bytes."""
     consumer, used = Consumer(channel, options), cpu_s()
     began = time.monotonic()
     await consumer.open(earliest=True, until_end=True)
@@ -353,18 +353,18 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--target", required=True)
     found.add_argument("--topic", required=True)
     found.add_argument("--queues", type=int, default=8)
-    found.add_argument("--spread", choices=("frame", "message"), default="frame", help="what goes to the queues in turn")
+    found.add_argument("--spread", choices=("frame", "message"), default="frame", help="unit that is distributed over the queues in turn")
     found.add_argument("--producers", type=int, default=1)
-    found.add_argument("--window", type=int, default=5, help="frames of a producer under way; the node may allow fewer")
+    found.add_argument("--window", type=int, default=5, help="frames of a producer in flight; the node may allow fewer")
     found.add_argument("--batch", type=int, default=1000)
-    found.add_argument("--rate", type=float, help="messages a second of all producers together")
-    found.add_argument("--limit", type=int, default=0, help="produce: messages of each producer; consume: at least so many must come")
+    found.add_argument("--rate", type=float, help="messages per second of all producers together")
+    found.add_argument("--limit", type=int, default=0, help="produce: messages of each producer; consume: minimum number that must arrive")
     found.add_argument("--body-bytes", type=int, default=100)
     found.add_argument("--group", default=GROUP, help="produce: the broker group")
     found.add_argument("--node", default="", help="produce: the worker that leads it, where several share a port")
     found.add_argument("--memory", action="store_true")
     found.add_argument("--decode", action="store_true")
-    found.add_argument("--attended", action="store_true", help="produce: say when the measured time begins; it ends as standard input does")
+    found.add_argument("--attended", action="store_true", help="produce: report the start of measured time; it ends with standard input")
     found.add_argument("--warm-up-s", type=float, default=2)
     found.add_argument("--seconds", type=float, default=10)
     return found

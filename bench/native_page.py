@@ -1,4 +1,4 @@
-"""The page of the suite: Markdown tables between marks in docs/benchmarks.md, from one result. Nothing is measured here."""
+"""The suite's page: Markdown tables between marks in docs/benchmarks.md, generated from one result. Nothing is measured here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def publish(found: Mapping[str, Any], page: Path = PAGE, plots: Path = PLOTS) -> None:
-    """Every part that was measured replaces what the page says of it; plots are drawn anew."""
+    """Replace every measured part of the page, and draw the plots again."""
     text = page.read_text(encoding="utf-8")
     for name, part in parts(found).items():
         begin, end = (mark.format(name) for mark in MARKS)
@@ -51,7 +51,7 @@ def taken(found: Mapping[str, Any]) -> str:
 
 
 def sections(native: Row) -> list[str]:
-    """What was measured, in the order of the page; what failed, with its reason."""
+    """The measured parts in the order of the page; failed ones with their reason."""
     bare = native["limits"]
     out = []
     for key, make in SECTIONS:
@@ -71,7 +71,7 @@ def number(value: float) -> str:
 
 
 def costs(row: Row) -> list[str]:
-    """Processor time of leader, follower, client a message; bytes written by leader per payload byte; anonymous memory."""
+    """Processor time of leader, follower and client per message; bytes written by the leader per payload byte; anonymous memory."""
     follower = row.get("follower_cpu_us_a_message")
     cpu = [row["leader_cpu_us_a_message"], *([] if follower is None else [follower]), row["client_cpu_us_a_message"]]
     shown = " / ".join(number(part) for part in cpu[:-1]) + (" / –" if follower is None else "") + f" / {number(cpu[-1])}"

@@ -1,4 +1,4 @@
-"""The plots of the suite, from one result; the same figures give the same bytes."""
+"""The plots of the suite, from one result; equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CURVE = (50.0, 90.0, 99.0, 99.9, 99.99)
 
 
 def draw(found: Mapping[str, Any], directory: Path) -> None:
-    """native-throughput.svg, native-latency.svg, peers.svg: of what the result has."""
+    """Draw native-throughput.svg, native-latency.svg and peers.svg, for what the result contains."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -35,7 +35,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def throughput(native: Row, path: Path) -> None:
-    """Bars by message size, class and replicas; and what batches, producers and queues do to the rate."""
+    """Bars by message size, class and replicas; and the effect of batches, producers and queues on the rate."""
     from matplotlib import pyplot
 
     varied = [key for key in ("batches", "producers", "queues") if native.get(key)]
@@ -62,7 +62,7 @@ def throughput(native: Row, path: Path) -> None:
 
 
 def latency(rows: Sequence[Row], path: Path) -> None:
-    """One curve a load, by percentile on a scale of nines; durable and memory side by side."""
+    """One curve per load, by percentile on a scale of nines; durable and memory side by side."""
     from matplotlib import pyplot
 
     classes = sorted({row["class"] for row in rows})
@@ -89,7 +89,7 @@ def latency(rows: Sequence[Row], path: Path) -> None:
 
 
 def peers(rows: Sequence[Row], path: Path) -> None:
-    """Rates by durability class; ours in colour."""
+    """Rates by durability class; LedgerMQ's in colour."""
     from matplotlib import pyplot
 
     classes = sorted({row["durability_class"] for row in rows})

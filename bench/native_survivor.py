@@ -1,8 +1,8 @@
 """A native producer that outlives leaders: `python -m bench.native_survivor --endpoints HOST:PORT,… --topic NAME …` prints one JSON line.
 
-Frames have intended times; whatever happens to a stream, the producer is resumed at some node with the same id and epoch, and what was not
-answered is sent again in order. The line says when frames were acknowledged (CLOCK_MONOTONIC, which all processes share), so whoever
-killed a leader sees how long nothing came.
+Frames have intended times. Whatever happens to a stream, the producer resumes at some node with the same id and epoch, and repeats
+unanswered frames in order. The line contains the times of acknowledgements (CLOCK_MONOTONIC, which all processes share), so the process
+that killed a leader sees how long none arrived.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ledgermq.proto.frames import FrameBuilder
 
 AGAIN_S = 0.02
 OPEN_S, ANSWER_S = 0.5, 3.0
-"""A node that does not open a stream, or answers no frame, for so long is left."""
+"""A node that does not open a stream, or answers no frame, for this long is left."""
 QUEUES = 8
 
 
 @dataclass
 class Unanswered:
-    """Messages that were handed over and not acknowledged yet."""
+    """Messages that were sent but not acknowledged yet."""
 
     first: int
     bodies: list[bytes]
@@ -39,7 +39,7 @@ class Unanswered:
 
 
 class Gone(Exception):
-    """This stream is over; `endpoint`: where to go on, if somebody said so."""
+    """This stream has ended; `endpoint`: where to continue, if a node named it."""
 
     def __init__(self, reason: str, endpoint: str = "") -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class Gone(Exception):
 
 
 class Survivor:
-    """One producer. Frames are built anew for every attempt, because their id holds what the node gave."""
+    """One producer. Frames are rebuilt for every attempt, because their ids contain values assigned by the node."""
 
     def __init__(self, endpoints: list[str], topic: str) -> None:
         self._endpoints, self._topic = endpoints, topic
@@ -66,7 +66,7 @@ class Survivor:
         self.changed.set()
 
     async def run(self) -> None:
-        """For ever, from node to node."""
+        """Run forever, from node to node."""
         while True:
             target = self._endpoints[self._at % len(self._endpoints)]
             try:
@@ -127,7 +127,7 @@ class Survivor:
         return getattr(response, what)
 
     def _rejected(self, rejected: Any) -> None:
-        """Stored in part by a former leader: that part is acknowledged by saying so, the rest is sent anew on the next stream."""
+        """A former leader stored a part: the answer acknowledges that part, and the rest is sent again on the next stream."""
         if rejected.next_sequence > rejected.first_sequence:
             self._stored_until(rejected.next_sequence)
             raise Gone("a frame was cut")
@@ -144,7 +144,7 @@ class Survivor:
         self._done(self.waiting.popleft(), len(one.bodies))
 
     def _stored_until(self, next_sequence: int) -> None:
-        """Everything before is stored, whoever acknowledged it."""
+        """Everything before is stored, whichever node acknowledged it."""
         if next_sequence > self.sequence:
             raise RuntimeError(f"sequence {next_sequence} is next, but only {self.sequence} messages were sent")
         while self.waiting and self.waiting[0].first < next_sequence:

@@ -36,9 +36,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 def one(endpoints: str, environment: dict[str, str]) -> dict[str, Any]:
     command = cl.program("official_load", endpoints, TOPIC, SECONDS)
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, env=environment, timeout=120, check=True, text=True, cwd=cl.ROOT
-    )
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, timeout=120, check=True, text=True, cwd=cl.ROOT)
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 

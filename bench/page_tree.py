@@ -1,8 +1,8 @@
 """A B+tree of 4 KiB pages in one file: the index of the journal-plus-index store that `storage_modes` compares with.
 
-Keys are 16 bytes, values unsigned 64-bit numbers. Changed pages stay in memory until `checkpoint` writes them, first to a recovery file and
-synced there, then to their places: a torn page write is repaired from it. What came after the last checkpoint is the journal's to
-replay.
+Keys are 16 bytes, values unsigned 64-bit integers. Changed pages stay in memory until `checkpoint` writes them, first to a recovery file,
+which is synced, then to their places: a torn page write is repaired from it. Changes after the last checkpoint are replayed from the
+journal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _CRC = struct.Struct(">II")
 
 
 class Page:
-    """A leaf (keys and values) or a branch: `keys[i]` is the lowest key below the child `values[i]`, the first one counting as lowest."""
+    """A leaf (keys and values) or a branch: `keys[i]` is the lowest key below the child `values[i]`; the first counts as the lowest of
+    all."""
 
     __slots__ = ("keys", "leaf", "values")
 
@@ -45,7 +46,7 @@ class Page:
 
 
 class PageTree:
-    """The tree in `directory`. `position` is what the last checkpoint noted for its owner."""
+    """The tree in `directory`. `position` is the owner's position at the last checkpoint."""
 
     def __init__(self, directory: Path) -> None:
         self._file = os.open(directory / "pages", os.O_RDWR | os.O_CREAT, 0o644)
@@ -80,7 +81,7 @@ class PageTree:
             number, page = self._split(number, page, path)
 
     def _split(self, number: int, page: Page, path: list[tuple[int, int]]) -> tuple[int, Page]:
-        """Move a part of a full page into a new one behind it; growth at the end leaves the old page full."""
+        """Move a part of a full page to a new one behind it; when the tree grows at the end, the old page stays full."""
         cut = ENTRIES_MAX if self._is_last(path) else len(page.keys) // 2
         new = Page(page.leaf, page.keys[cut:], page.values[cut:])
         del page.keys[cut:], page.values[cut:]
@@ -117,7 +118,7 @@ class PageTree:
             yield from self._scan(child, first, stop)
 
     def checkpoint(self, position: int) -> None:
-        """Make every change durable, and `position` with them."""
+        """Make every change and `position` durable together."""
         images = [(number, self._pages[number].encode()) for number in sorted(self.dirty)]
         images.append((0, _META.pack(self._root, self._count, position).ljust(PAGE_BYTES, b"\0")))
         body = b"".join(struct.pack(">Q", number) + image for number, image in images)
@@ -139,7 +140,7 @@ class PageTree:
         os.fdatasync(self._file)
 
     def _recover(self) -> None:
-        """Write the pages of the last checkpoint again: some may not have reached the file."""
+        """Write the pages of the last checkpoint again, because some may not have reached the file."""
         head = os.pread(self._redo, _CRC.size, 0)
         if len(head) < _CRC.size:
             return

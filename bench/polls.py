@@ -1,7 +1,7 @@
-"""What 10,000 idle long polls cost the leader: growth of anonymous memory, and processor time while nothing comes.
+"""The cost of 10,000 idle long polls on the leader: growth of anonymous memory, and processor time while no message arrives.
 
-`LEDGERMQ_BENCH_POLLS` asks for another number. Each poll waits 20 s. Measured twice: before the first one ends, when all only wait; and
-afterwards, when they end empty and come again, a twentieth of them every second.
+`LEDGERMQ_BENCH_POLLS` sets another number. Each poll waits 20 s. Measured twice: before the first one ends, when all only wait; and later,
+when they end empty and are repeated, a twentieth of them every second.
 """
 
 from __future__ import annotations

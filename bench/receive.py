@@ -30,7 +30,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def one(cluster: LocalCluster, node: str, group: str, batch: str) -> dict[str, Any]:
-    """One consumer group over the whole backlog."""
+    """One consumer group reading the whole backlog."""
     cpu = sum(cl.all_cpu_s(cluster).values())
     window = ("--window", "16", "--batch", batch, "--seconds", "8")
     result = cl.load("receive", cl.address(cluster, node), TOPIC, "--group", group, *window)

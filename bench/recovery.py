@@ -1,8 +1,8 @@
-"""How long the start of a 1 GiB log takes, and where the time goes: after a clean stop, after SIGKILL, and with the index files gone.
+"""The start time of a 1 GiB log by phases: after a clean stop, after SIGKILL, and with missing index files.
 
-A SIGKILL leaves the page cache whole and the last batch above the mark. Both sizes of log files are measured: that of `serve` and that
-of `up`. `sparse` is a log of 1,000 files of 1 GiB of which only the ends are there (bench/sparse_log.py): what does not depend on content
-costs the same there as in a full one. `cold` empties the page cache before each start; that needs root and is left out otherwise.
+After SIGKILL the page cache is complete and the last batch is above the mark. Both log file sizes are measured: that of `serve` and that of
+`up`. `sparse` is a log of 1,000 files of 1 GiB that contain only their ends (bench/sparse_log.py): steps that do not depend on content cost
+the same as in a full one. `cold` empties the page cache before each start; that needs root and is skipped otherwise.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def fill(directory: Path, log_mib: int, file_mib: int, body_bytes: int) -> int:
-    """Write a log of the wanted size and leave it as a SIGKILL would: the last batch unmarked. Returns the number of messages."""
+    """Write a log of this size and leave it as a SIGKILL would: the last batch above the mark. Returns the number of messages."""
     log = new_log(directory, new_identity(file_mib))
     inputs = Inputs(1000, body_bytes)
     while log.end_pos < log_mib << 20:
@@ -48,7 +48,7 @@ def fill(directory: Path, log_mib: int, file_mib: int, body_bytes: int) -> int:
 
 
 def start(directory: Path, file_mib: int, *, clean: bool, drop_caches: bool) -> tuple[float, EntryLog, dict[str, float]]:
-    """Seconds in all, the log, and seconds by phase."""
+    """Seconds in total, the log, and seconds by phase."""
     if drop_caches:
         os.sync()
         DROP_CACHES.write_text("1")
@@ -72,7 +72,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def sparse_starts(directory: Path) -> dict[str, Any]:
-    """Median times to start the log of many files after a kill and after a clean stop."""
+    """Median start times of the log of many files after a kill and after a clean stop."""
     make_sparse_log(directory, SPARSE_FILES)
     mark = (directory / "syncedmark").read_bytes()
     results: dict[str, list[float]] = {"killed_s": [], "clean_s": []}
@@ -89,7 +89,7 @@ def sparse_starts(directory: Path) -> dict[str, Any]:
 
 
 def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
-    """Median times to start one log again and again."""
+    """Median start times of one log."""
     results: dict[str, list[float]] = {"clean_s": [], "killed_s": [], "index_gone_s": []}
     rows = {}
     phases: dict[str, dict[str, float]] = {}
@@ -98,7 +98,7 @@ def one(directory: Path, file_mib: int, *, drop_caches: bool) -> dict[str, Any]:
     for number in range(STARTS):
         for name, times in results.items():
             if name == "index_gone_s" and number:
-                continue  # the slow one, which no budget is about, once
+                continue  # this slow case has no budget, so it runs once
             clean = name == "clean_s"
             if not clean:
                 (directory / "log/syncedmark").write_bytes(mark)

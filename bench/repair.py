@@ -1,7 +1,7 @@
-"""A damaged MiB in the middle of a running leader's log, put back while it leads; and what mending the whole log takes instead.
+"""Repairing a damaged MiB in the middle of a running leader's log while it leads; compared with repairing the whole log.
 
-Zeros are written over entries in the middle of the log, in the files themselves. Both ways are timed from the call to the answer that the
-range is there, durable and read again. The first way should not depend on it, the second one does.
+Zeros are written over entries in the middle of the log files. Both ways are timed from the call to the answer that the range exists,
+durable and read again. The time of the first way should not depend on the size of the log; that of the second does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     return (
         f"{result['damaged_bytes'] >> 20} MiB of a log of {result['log_mib']} MiB put back while it leads, {result['times']} times: "
         f"median {result['median_s']} s, at most {result['max_s']} s (budget 2); the whole log instead: {result['whole_log_s']} s"
@@ -56,7 +56,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def timed(cluster: LocalCluster, number: int, *, whole_log: bool) -> dict[str, Any]:
-    """Damage a MiB and have it put back; with `whole_log` the file goes as well, so that nothing less helps."""
+    """Damage a MiB and have it repaired; with `whole_log` the file is also removed, so that only a repair of the whole log helps."""
     node = cl.leader(cluster)
     root = cluster.data(node) / cl.GROUP
     identity = json.loads((root / "identity.json").read_text())

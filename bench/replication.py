@@ -1,8 +1,8 @@
-"""Raft, HA push and HA pull side by side: throughput, latency at equal rates, 2 ms between the nodes, and fail-over, in one run.
+"""Raft, HA push and HA pull compared: throughput, latency at equal rates, 2 ms between the nodes, and fail-over, in one run.
 
-All store with the same flush class: what is acknowledged is on the disk of whoever has to have it. Native streams, three replicas, 100-byte
-messages, the same client. Every round measures all kinds, one after the other in an order that turns, and ratios are taken within a round.
-`--publish` (python -m bench.replication --publish) puts the last result into docs/benchmarks.md.
+All use the same flush class: an acknowledged message is on the disk of every node that must have it. Native streams, three replicas,
+100-byte messages, the same client. Every round measures all kinds one after the other in rotating order, and ratios are taken within a
+round. `--publish` (python -m bench.replication --publish) writes the last result to docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ KINDS: Mapping[str, dict[str, Any]] = {
     "ha pull, async": {"replication": "ha", "ack": "async", "transfer": "pull"},
 }
 SAFE = ("raft", "ha push, in-sync", "ha pull, in-sync")
-"""Whose acknowledgements outlive the leader, so that fail-over can be checked for loss while it is timed."""
+"""Kinds whose acknowledgements survive the leader, so that the timed fail-over is also checked for loss."""
 BATCH, LATENCY_BATCH = 1000, 100
 RATES = (1_000, 4_000, 8_000)
-"""Messages a second, in frames of LATENCY_BATCH: the same for all kinds."""
+"""Messages per second, in frames of LATENCY_BATCH: the same for all kinds."""
 KILLS, KILL_RATE = 5, 5_000
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- replication: begin -->", "<!-- replication: end -->"
@@ -49,7 +49,7 @@ _ROUND = [0]
 
 
 def run(directory: Path, plan: Plan = Plan()) -> dict[str, Any]:
-    """One round over all kinds; the first of a round is another one each time."""
+    """One round over all kinds; every round starts with another kind."""
     names = list(KINDS)
     turned = names[_ROUND[0] % len(names) :] + names[: _ROUND[0] % len(names)]
     _ROUND[0] += 1
@@ -72,7 +72,7 @@ def one(directory: Path, name: str, plan: Plan) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as text lines."""
     return page([result])
 
 
@@ -101,7 +101,7 @@ def throughput(entry: Mapping[str, Any], name: str) -> float:
 
 
 def plot(rounds: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Throughput as bars, latency by rate as lines; the same figures give the same bytes."""
+    """Throughput as bars, latency by rate as lines; equal figures give equal bytes."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -128,7 +128,7 @@ def plot(rounds: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def publish(rounds: Sequence[Mapping[str, Any]], load: str) -> None:
-    """Table and plot of these rounds into the page, between its two marks."""
+    """Write table and plot of these rounds to the page, between its two marks."""
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,6 +1,7 @@
-"""What every benchmark shares: the description of the machine, medians over runs, where results go, and what counts as a disk.
+"""Shared code of the benchmarks: the description of the machine, medians over runs, the place for results, and the test for a real disk.
 
-A benchmark is a module with `NAME`, `RUNS`, `DURABLE` and `run(directory) -> dict`; it measures once, the medians over runs are made here.
+A benchmark is a module with `NAME`, `RUNS`, `DURABLE` and `run(directory) -> dict`; it measures once, and medians over runs are computed
+here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def file_system(path: Path) -> str:
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """Where the figures come from."""
+    """A description of the machine on which the figures were taken."""
     cpu = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
     return {
@@ -60,7 +61,7 @@ def percentile(ordered: Sequence[float], part: float) -> float:
 
 
 def medians(runs: Sequence[Any]) -> Any:
-    """The same structure with the median of every number; what is no number is taken from the first run."""
+    """The same structure with the median of every number; other values are taken from the first run."""
     first = runs[0]
     if isinstance(first, dict):
         return {key: medians([run[key] for run in runs]) for key in first if all(key in run for run in runs)}
@@ -70,7 +71,7 @@ def medians(runs: Sequence[Any]) -> Any:
 
 
 def _short(value: float) -> float:
-    """Four significant digits are more than a run repeats."""
+    """Four significant digits, which is more than a run reproduces."""
     if isinstance(value, int) or value == 0:
         return value
     return round(value, max(0, 3 - math.floor(math.log10(abs(value)))))
@@ -84,7 +85,7 @@ def save(name: str, report: dict[str, Any]) -> Path:
 
 
 def summarise(names: Sequence[str]) -> Path:
-    """The medians of the last results of every benchmark in one file; of those that never ran here, what it says already."""
+    """The medians of the last results of every benchmark in one file; benchmarks that never ran here keep their former values."""
     file = RESULTS / "summary.json"
     summary = json.loads(file.read_text())["benchmarks"] if file.exists() else {}
     for name in names:
@@ -102,5 +103,5 @@ def parsed(output: str) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr, so that stdout holds results only."""
+    """Print progress to stderr, so that stdout has only results."""
     print(text, file=sys.stderr, flush=True)

@@ -31,7 +31,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def without_a_cluster() -> dict[str, Any]:
-    """The same load on a server that stores nothing and answers at once: what the protocol alone costs on this machine now."""
+    """The same load on a server that stores nothing and answers at once: the cost of the protocol alone on this machine now."""
     with empty_server() as (endpoint, pid):
         before = cl.cpu_s(pid)
         result = cl.load("send", endpoint, TOPIC, "--seconds", "5", "--limit", "150000")
@@ -42,7 +42,7 @@ def without_a_cluster() -> dict[str, Any]:
 
 
 def one(cluster: LocalCluster, node: str, *more: str) -> dict[str, Any]:
-    """One load, and what it cost: processor time of every node, group commits and turns of the leader."""
+    """One load, and its cost: processor time of every node, group commits and turns of the leader."""
     leads = cl.leader(cluster)
     cpu, syncs, turns = cl.all_cpu_s(cluster), *(cl.metric_sums(cluster, leads, name) for name in METRICS)
     result = cl.load("send", cl.address(cluster, node), TOPIC, *more)

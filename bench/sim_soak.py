@@ -1,11 +1,11 @@
-"""`python -m bench.sim_soak`: as many simulated seconds as fit, and what came of them.
+"""`python -m bench.sim_soak`: as many simulated seconds as fit, and their results.
 
     python -m bench.sim_soak --for 240 --from-commit        # seeds derived from the commit, as `.ci/run` does
     python -m bench.sim_soak --virtual-seconds 1000000 --first 1 --json
 
-The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N --steps S`. Several profiles take turns:
-the default faults, every kind but damaged media over small log files, earlier acknowledgements, five nodes, and as many of HA groups. A run
-that breaks an invariant is reported and the next seed goes on; the exit status is 1 then.
+The range of seeds is printed first, so that every run can be repeated: `ledgermq sim --seed N --steps S`. Several profiles alternate: the
+default faults, every kind except damaged media over small log files, earlier acknowledgements, five nodes, and as many for HA groups. A run
+that violates an invariant is reported and the next seed continues; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a seed is run with, and the options of `ledgermq sim` that say the same."""
+    """The settings of a seed, and the equivalent options of `ledgermq sim`."""
 
     settings: Settings
     kinds: tuple[str, ...] | None
@@ -39,7 +39,7 @@ class Profile:
 
 
 ALL = tuple(name for name in KNOWN if name not in faults_media.KINDS and name not in faults_ha.KINDS)
-"""Damaged media beside everything else: see docs/known-weaknesses.md."""
+"""Damaged media together with everything else: see docs/known-weaknesses.md."""
 HA_ALL = (*ALL, *[name for name in faults_ha.KINDS for _ in range(3)])
 PROFILES = (
     Profile(Settings(), None, ""),
@@ -61,7 +61,7 @@ def profile(seed: int) -> Profile:
 
 @dataclass
 class Sum:
-    """What a range of seeds came to."""
+    """The sum of the results of a range of seeds."""
 
     seeds: int = 0
     counted: int = 0
@@ -100,14 +100,14 @@ class Sum:
 
 
 def commit_seed() -> int:
-    """A first seed that every commit has for itself: its hash, cut to eight digits; 1 outside of a repository."""
+    """A first seed specific to the commit: its hash, cut to eight digits; 1 outside of a repository."""
     root = Path(__file__).resolve().parent.parent
     told = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     return int(told.stdout[:8], 16) if told.returncode == 0 else 1
 
 
 def soak(first: int, seconds: float, virtual_s: float, steps: int) -> tuple[Sum, float]:
-    """Run seeds from `first` on until so much machine time, or so much virtual time, is over."""
+    """Run seeds from `first` on until this much machine time, or virtual time, is over."""
     whole, began = Sum(), time.process_time()
     told, seed = time.monotonic(), first
     deadline = time.monotonic() + seconds
@@ -124,10 +124,10 @@ def soak(first: int, seconds: float, virtual_s: float, steps: int) -> tuple[Sum,
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.sim_soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--for", dest="seconds", type=float, default=240.0, help="seconds by the clock (default: 240)")
-    parser.add_argument("--virtual-seconds", type=float, default=float("inf"), help="stop after so many virtual seconds")
+    parser.add_argument("--virtual-seconds", type=float, default=float("inf"), help="stop after this many virtual seconds")
     parser.add_argument("--first", type=int, default=1, help="first seed (default: 1)")
     parser.add_argument("--from-commit", action="store_true", help="derive the first seed from the commit")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps a seed (default: {STEPS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps per seed (default: {STEPS})")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     given = parser.parse_args(arguments)
     first = commit_seed() if given.from_commit else given.first

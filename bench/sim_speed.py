@@ -1,7 +1,8 @@
-"""How fast the simulator is: virtual seconds of a busy three-node cluster per second of processor time, all checkers on.
+"""The speed of the simulator: virtual seconds of a busy three-node cluster per second of processor time, with all checkers enabled.
 
-Busy: three clients, as many messages a virtual second as the result says (at least 300), calls for leases, acknowledgements and reads
-beside them. Two figures: with the default faults, where part of the time nobody leads and little is to be done, and without any fault.
+The cluster is busy: three clients send at least 300 messages per virtual second (the result gives the number), and also lease, acknowledge
+and read messages. Two figures are measured: one with the default faults, during which the cluster has no leader and little work for part of
+the time, and one without faults.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ SEEDS = 4
 VIRTUAL_S = 20
 STEPS = 1 << 40
 PLANNED = 2_000
-"""Faults are drawn for so many steps: more than the run has."""
+"""The number of steps for which faults are drawn: more than the run has."""
 
 
 def _measure(faults: bool) -> dict[str, float]:
-    """Over all seeds: virtual seconds per second, and what a virtual second holds."""
+    """Virtual seconds per second over all seeds, and the work done in one virtual second."""
     began, virtual_ns, entries, steps = time.process_time(), 0, 0, 0
     for seed in range(SEEDS):
         world = World(seed)
@@ -44,5 +45,5 @@ def _measure(faults: bool) -> dict[str, float]:
 
 
 def run(directory: Path) -> dict[str, Any]:
-    """Both figures; nothing is written anywhere."""
+    """Measure both figures. Writes no files."""
     return {"default_faults": _measure(True), "no_faults": _measure(False)}

@@ -1,7 +1,7 @@
-"""Three nodes that get too little processor time, and nothing else goes wrong: how often leadership moves, and what clients see of it.
+"""Three nodes that get too little processor time, without any other fault: how often the leader changes, and what clients notice.
 
-As many processes as `SPINNERS` do nothing but compute, at the nodes' priority, on all cores. The sends are started by a process of higher
-priority, where that is allowed: they tell of the cluster, not of a generator that is starved itself.
+`SPINNERS` processes do nothing but compute, at the priority of the nodes, on all cores. Where the system allows it, the sending process has
+a higher priority, so that the results describe the cluster and not a load generator that is itself short of processor time.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ SPINNERS = 80
 SECONDS = 180
 SETTLE_S = 10
 LANES = 8
-"""So many sends are open at each node, each followed by the next: the nodes always want more than their share of the processors."""
+"""The number of sends kept open at each node; each one is followed by the next, so the nodes always need more than their share of the
+processors."""
 TIMEOUT_S = 10
 AGAIN_S = 0.1
 GAP_S = 1.0
-"""So long without an acknowledgement at any node is a time without a leader, for a client."""
+"""A client counts this time without an acknowledgement from any node as a time without a leader."""
 AHEAD = -10
-"""The priority of the sends, relative to the nodes'."""
+"""The priority of the sending process, relative to that of the nodes."""
 
 
 @contextmanager
 def spinning(count: int) -> Iterator[None]:
-    """So many processes that take all the processor time they can get. Each in a session of its own, as the nodes are: the kernel shares
-    the processors out to sessions first (`sched_autogroup`)."""
+    """Run `count` processes that use all the processor time they can get. Each has its own session, as the nodes have, because the kernel
+    divides processor time among sessions first (`sched_autogroup`)."""
     children = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) for _ in range(count)]
     try:
         yield
@@ -80,7 +81,7 @@ def run(directory: Path, seconds: int = SECONDS, spinners: int = SPINNERS) -> di
 
 
 def changes(cluster: LocalCluster) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Leaders that came and went, by term and leader, each as who became it or stepped down tells of it."""
+    """The leaders that were elected and replaced, by term and leader, each as reported by the node that became leader or stepped down."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for node in cluster.nodes:
         for line in cluster.log_file(node).read_text().splitlines():
@@ -92,7 +93,7 @@ def changes(cluster: LocalCluster) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
-    """Sends through every node, one after the other in every lane."""
+    """Send through every node; each lane sends its messages one after another."""
     outcomes: Counter[str] = Counter()
     acknowledged: list[float] = []
     took: list[float] = []
@@ -137,7 +138,7 @@ async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as lines of text."""
     failed = result["sends"] - result["acknowledged"]
     return (
         f"{result['seconds']} s beside {result['spinners']} processes that compute: {result['leaders']} new leaders, {failed} of "

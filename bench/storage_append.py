@@ -1,13 +1,13 @@
-"""What an append to the entry log costs on one core without waiting for the disk, and what a group commit of 1,000 messages takes.
+"""The cost of an append to the entry log on one core without waiting for the disk, and the duration of a group commit of 1,000 messages.
 
-`append_*` are µs a message through the public append, both CRCs, chain and index included: `from_inputs` begins with (body, tag, key)
-columns, `from_encoded` with an unsealed batch, `follower` with a verified range, `follower_verify` with received bytes; `dispatch` takes a
-verified range to its consume queue.
+The `append_*` figures are microseconds per message through the public append, including both CRCs, the chain and the index. `from_inputs`
+starts with (body, tag, key) columns, `from_encoded` with an unsealed batch, `follower` with a verified range, and `follower_verify` with
+received bytes. `dispatch` adds a verified range to its consume queue.
 
-`modes` compares the three ways of appending: µs a message without waiting for the disk; `bandwidth` = a leader that appends encoded batches
-while one group commit after another runs, everything durable at the end, and its `ratio` to plain `pwrite`s of 1 MiB into a file that was
-allocated before, with one fdatasync every 64 MiB, measured right before it on the same disk; `single` = one message, appended and synced,
-again and again, in turn with a bare fdatasync of a page just written.
+`modes` compares the three ways of appending, in microseconds per message without waiting for the disk. `bandwidth` measures a leader that
+appends encoded batches while group commits run one after another, with everything durable at the end. Its `ratio` compares that with plain
+`pwrite` calls of 1 MiB into a preallocated file with one fdatasync every 64 MiB, measured immediately before on the same disk. `single`
+measures appending and syncing one message repeatedly, alternating with a bare fdatasync of a page that was just written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BANDWIDTH_BODIES = (1024, 4096, 16384)
 BATCH_BYTES = 1 << 20
 PLAIN_SYNC_EVERY = 64 << 20
 UNSYNCED_MAX = PLAIN_SYNC_EVERY
-"""So much a leader has under way at most: no more than the yardstick."""
+"""The maximum number of bytes a leader has in progress: no more than the reference measurement writes between two syncs."""
 SINGLES = 200
 
 
@@ -59,7 +59,7 @@ def new_identity(file_mib: int) -> Identity:
 
 
 def new_log(directory: Path, who: Identity, mode: str = "pwrite") -> EntryLog:
-    """An empty log whose first file exists, so that its making is not measured."""
+    """An empty log whose first file already exists, so that creating the file is not measured."""
     disk = RealDisk()
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), who)
@@ -67,7 +67,7 @@ def new_log(directory: Path, who: Identity, mode: str = "pwrite") -> EntryLog:
 
 
 class Inputs:
-    """The columns every batch is made of."""
+    """The columns from which every batch is built."""
 
     def __init__(self, messages: int, body_bytes: int) -> None:
         self.count = messages
@@ -81,7 +81,7 @@ class Inputs:
 
 
 def median(times_ns: list[int], messages: int) -> float:
-    """Median in µs a message, without the first tenth."""
+    """The median in microseconds per message, without the first tenth of the measurements."""
     return round(statistics.median(times_ns[len(times_ns) // 10 :]) / 1000 / messages, 3)
 
 
@@ -121,16 +121,14 @@ def appends(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
 
 
 def dispatches(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """Verified ranges to four consume queues; the messages have ids, as those of clients always do."""
+    """Dispatch verified ranges to four consume queues; the messages have identifiers, as messages from clients always have."""
     queues = ConsumeQueues(RealDisk(), f"{directory}/consumequeue", new_identity(file_mib).consume_queue_file_bytes)
     log = new_log(directory / "dispatch", new_identity(file_mib))
     ids = [f"01{i:032X}" for i in range(inputs.count)]
     order = np.arange(inputs.count, dtype=np.int32)
     times: dict[str, list[int]] = {"dispatch": [], "dispatch_columns_alone": []}
     for number in range(batches):
-        batch = encode_messages(
-            "flights", order % 4, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=ids
-        )
+        batch = encode_messages("flights", order % 4, inputs.bodies, born_ms=BORN_MS, tags=inputs.tags, keys=inputs.keys, message_ids=ids)
         for entries in log.append_leader(1, batch, (number * inputs.count + inputs.offsets) // 4, BORN_MS, HOST):
             begin = time.perf_counter_ns()
             columns = layout.record_columns(entries)
@@ -146,7 +144,7 @@ def dispatches(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> 
 
 
 def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """A thousand messages and one sync, again and again."""
+    """Repeat: a thousand messages and one sync."""
     log = new_log(directory / "commits", new_identity(file_mib))
     times = []
     for _ in range(batches):
@@ -167,7 +165,7 @@ def commits(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dic
 
 @contextmanager
 def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryLog]:
-    """A log with the threads a node gives it, whose first file exists; the next one is not made while it is measured."""
+    """A log with the threads that a node gives it. Its first file exists, and no further file is created during the measurement."""
     disk, who = RealDisk(), identity.mint(CLUSTER, "bench", "n1", CLUSTER, BORN_MS, data_file_bytes=file_bytes)
     disk.mkdirs(str(directory))
     EntryLog.create(disk, str(directory), who)
@@ -186,7 +184,7 @@ def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryL
 
 
 def modes_alone(directory: Path, batches: int, inputs: Inputs, file_mib: int) -> dict[str, float]:
-    """µs a message from an encoded batch to the end of the append, nothing synced in between; the modes take turns."""
+    """Microseconds per message from an encoded batch to the end of the append, without a sync in between; the modes alternate."""
     logs = {mode: new_log(directory / f"alone-{mode}", new_identity(file_mib), mode) for mode in MODES}
     times: dict[str, list[int]] = {mode: [] for mode in MODES}
     for number in range(batches):
@@ -203,7 +201,7 @@ def modes_alone(directory: Path, batches: int, inputs: Inputs, file_mib: int) ->
 
 
 class Plain:
-    """The yardstick: a file allocated before, written in pieces of 1 MiB."""
+    """The reference measurement: a preallocated file, written in pieces of 1 MiB."""
 
     def __init__(self, path: Path, mib: int) -> None:
         self._size = mib << 20
@@ -233,7 +231,7 @@ class Plain:
 
 
 def durable_mib_per_s(log: EntryLog, body_bytes: int, mib: int) -> float:
-    """One owner, one sync thread; the batch of a commit is what arrived during the last."""
+    """Append from one thread and sync from another; each commit's batch contains what arrived during the previous commit."""
     count = max(1, BATCH_BYTES // body_bytes)
     batch = Inputs(count, body_bytes).encode()
     offsets = np.arange(count, dtype=np.int64)
@@ -273,7 +271,7 @@ def bandwidth(directory: Path, plain: Plain, mib: int) -> dict[str, Any]:
 
 
 def singles(directory: Path, plain: Plain, count: int) -> dict[str, Any]:
-    """p50 of an append that waits for its own sync, and by how much it exceeds a bare fdatasync."""
+    """The median duration of an append that waits for its own sync, and how much longer it is than a bare fdatasync."""
     results = {}
     for mode in MODES:
         append_ns, sync_ns = [], []

@@ -1,9 +1,9 @@
-"""The same messages into our log, a database, a LevelDB-like store, a journal with an index, and memory: writing, reading, recovery, size.
+"""Compare our log, a database, a LevelDB-like store, a journal with an index, and memory: writing, reading, recovery and size.
 
-Every store runs on the same disk, with the same batches, each durable once before the next begins. The writer is a process of its own that
-ends without closing anything, as if killed; then the store is opened again (`killed_open_s`), read, closed, and opened once more
-(`clean_open_s`). Reads come from a warm page cache. `python -m bench.storage_modes` makes the table and the plot of docs/benchmarks.md
-from the last result.
+Every store stores the same messages on the same disk in the same batches, and each batch is durable before the next one begins. The writer
+is a separate process that ends without closing anything, as if it had been killed. The store is then opened again (`killed_open_s`), read,
+closed, and opened once more (`clean_open_s`). Reads are served from a warm page cache. `python -m bench.storage_modes` generates the table
+and the plot in docs/benchmarks.md from the last result.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TITLES = {"ledger": "LedgerMQ", "database": "database", "leveldb": "LevelDB", "j
 
 
 def key_of(number: int) -> str:
-    """Keys in no order, as order numbers of many senders are."""
+    """Keys without any order, like order numbers from many senders."""
     return f"{number * 2_654_435_761 % (1 << 32):08x}-{number}"
 
 
 def body_of(number: int) -> bytes:
-    """Bytes that do not compress, the same in every run."""
+    """Bytes that cannot be compressed and are the same in every run."""
     return random.Random(number).randbytes(BODY_BYTES)
 
 
@@ -62,7 +62,7 @@ def batches(messages: int) -> Iterator[Batch]:
 
 
 def write_all(store: Store, messages: int) -> dict[str, Any]:
-    """Every batch, timed one by one; making the batch is not measured."""
+    """Write every batch and time each one; building the batches is not measured."""
     times = []
     for batch in batches(messages):
         began = time.perf_counter()
@@ -77,14 +77,14 @@ def write_all(store: Store, messages: int) -> dict[str, Any]:
 
 
 def write_and_die(name: str, directory: str, messages: int, answer: Connection) -> None:
-    """The writing process: it ends with nothing closed and nothing flushed."""
+    """The writing process: it ends without closing or flushing anything."""
     answer.send(write_all(STORES[name](Path(directory)), messages))
     answer.close()
     os._exit(0)
 
 
 def read_all(store: Store, messages: int) -> dict[str, Any]:
-    """Single messages and runs of them by queue and offset, present and absent keys; everything that comes back is checked."""
+    """Read single messages and runs of messages by queue and offset, present keys and absent keys, and check every result."""
     chosen = random.Random(7).sample(range(messages - READ_BATCH * QUEUES), min(LOOKUPS, messages // 2))
     answers = {
         "read_one_us": _timed(chosen, lambda number: store.read(number % QUEUES, number // QUEUES, 1), lambda number: [body_of(number)]),
@@ -100,7 +100,7 @@ def read_all(store: Store, messages: int) -> dict[str, Any]:
 
 
 def _timed(numbers: list[int], ask: Callable[[int], Any], right: Callable[[int], list[bytes]]) -> float:
-    """Median microseconds of a question."""
+    """The median duration of one query in microseconds."""
     times = []
     for number in numbers:
         began = time.perf_counter_ns()
@@ -111,7 +111,7 @@ def _timed(numbers: list[int], ask: Callable[[int], Any], right: Callable[[int],
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the files take on the disk."""
+    """The disk space that the files occupy."""
     return sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
 
 
@@ -122,7 +122,7 @@ def opened(name: str, directory: Path) -> tuple[Store, float]:
 
 
 def one(name: str, directory: Path, messages: int) -> dict[str, Any]:
-    """All figures of one store."""
+    """All figures for one store."""
     directory.mkdir(parents=True)
     if name == "memory":
         store, _ = opened(name, directory)
@@ -156,7 +156,7 @@ def run(directory: Path, messages: int = MESSAGES) -> dict[str, Any]:
 
 
 def table(medians: dict[str, Any]) -> str:
-    """The figures as Markdown."""
+    """The figures as a Markdown table."""
     titles = ("write, messages/s", "batch p50 / p99", "one by offset", f"runs of {READ_BATCH}, messages/s", "by key", "absent key")
     lines = ["| | " + " | ".join([*titles, "open after a kill", "open", "on disk"]) + " |", "|---|" + "---|" * (len(titles) + 3)]
     for name, row in medians["stores"].items():
@@ -180,7 +180,7 @@ def table(medians: dict[str, Any]) -> str:
 
 
 def plot(medians: dict[str, Any], path: Path) -> None:
-    """Four bar charts in one picture; the same figures give the same bytes."""
+    """Four bar charts in one picture; the same figures always produce the same bytes."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -197,7 +197,7 @@ def plot(medians: dict[str, Any], path: Path) -> None:
     names = list(medians["stores"])
     for axis, (key, title, factor) in zip(axes, charts, strict=True):
         figures = {name: medians["stores"][name][key] for name in names}
-        # Memory is not durable: its rate would only flatten the bars of those that are, so it is told, not drawn.
+        # Memory is not durable: drawing its rate would flatten the bars of the durable stores, so the rate is given as text only.
         drawn = {name: 0 if name == "memory" and axis is axes[0] else (figures[name] or 0) * factor for name in names}
         values = list(drawn.values())
         colours = ["#1f6f8b" if name == "ledger" else "#b8c4cc" for name in names]
@@ -223,7 +223,7 @@ def _label(value: float) -> str:
 
 
 def publish(page: Path, picture: Path, medians: dict[str, Any]) -> None:
-    """Put the table between its marks in the page, and draw the picture."""
+    """Write the table between its marks in the page and draw the picture."""
     before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     _, end, after = rest.partition(MARKS[1])
     assert end, f"{page} has no place for the table: {MARKS[0]} … {MARKS[1]}"

@@ -1,7 +1,7 @@
-"""Five ways to keep the same messages, behind one interface: what `storage_modes` compares.
+"""Five ways of storing the same messages behind one interface, compared by `storage_modes`.
 
-Each store makes a batch durable once (one sync) before `write` returns, gives a message back by queue and offset and by key, and is whole
-again after its process was killed. `memory` keeps nothing: it is the ceiling.
+Each store makes a batch durable with one sync before `write` returns, returns a message by queue and offset and by key, and is complete
+after its process was killed. The exception is `memory`, which stores nothing durably: it shows the upper limit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DIRTY_PAGES_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages as columns; `first` is the number of the first one."""
+    """Messages as columns; `first` is the number of the first message."""
 
     first: int
     queues: list[int]
@@ -57,14 +57,14 @@ class Batch:
 
 
 class Store(Protocol):
-    """One open store."""
+    """An open store."""
 
     def write(self, batch: Batch) -> None:
-        """Durable when it returns."""
+        """Write the batch. It is durable when this returns."""
         ...
 
     def read(self, queue: int, offset: int, count: int) -> Sequence[bytes]:
-        """The bodies of messages offset … offset + count − 1 of a queue."""
+        """The bodies of the messages from `offset` to `offset + count − 1` of a queue."""
         ...
 
     def by_key(self, key: str) -> Sequence[bytes]:
@@ -75,7 +75,7 @@ class Store(Protocol):
 
 
 class LedgerStore:
-    """Our storage level: entry log, consume queues and key index, with the snapshots of a node."""
+    """Our storage: entry log, consume queues and key index, with a node's snapshots."""
 
     def __init__(self, directory: Path) -> None:
         disk, root = RealDisk(), str(directory / "g1")
@@ -150,7 +150,7 @@ class LedgerStore:
 
 
 class SqliteStore:
-    """The database mode: one table and an index on the key, write-ahead log, a durable transaction a batch."""
+    """The database: one table with an index on the key, a write-ahead log, and one durable transaction per batch."""
 
     def __init__(self, directory: Path) -> None:
         self._db = sqlite3.connect(directory / "messages.db", isolation_level=None)
@@ -185,7 +185,7 @@ _FIELDS = struct.Struct(">QBH")
 
 
 def _pack(born_ms: int, tag: str, key: str, body: bytes) -> bytes:
-    """One message as the stores without a schema keep it."""
+    """One message in the format of the stores without a schema."""
     raw_tag, raw_key = tag.encode(), key.encode()
     return _FIELDS.pack(born_ms, len(raw_tag), len(raw_key)) + raw_tag + raw_key + body
 
@@ -196,7 +196,8 @@ def _body(record: bytes) -> bytes:
 
 
 class RocksStore:
-    """The LevelDB mode: RocksDB with its default settings, a synced write batch a batch; messages by place, keys pointing at places."""
+    """The LevelDB-like store: RocksDB with its default settings and one synced write batch per batch. Messages are stored by queue and
+    offset, and each key refers to these positions."""
 
     def __init__(self, directory: Path) -> None:
         self._db = rocksdict.Rdict(str(directory / "rocks"), rocksdict.Options(raw_mode=True))
@@ -240,8 +241,8 @@ _RECORD = struct.Struct(">II")
 
 
 class JournalStore:
-    """The KahaDB mode: an append-only journal, synced once a batch, and a page index that is checkpointed from time to time; after a kill
-    the journal behind the last checkpoint is replayed."""
+    """The KahaDB-like store: an append-only journal with one sync per batch, and a page index with occasional checkpoints. After the
+    process was killed, the part of the journal after the last checkpoint is replayed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -336,12 +337,12 @@ def _place_key(place: bytes) -> bytes:
 
 
 def _key_key(key: bytes, place: bytes) -> bytes:
-    """Seven bytes of the key's hash, then what tells equal keys apart: the low bytes of queue and offset."""
+    """Seven bytes of the key's hash, followed by the low bytes of queue and offset, which distinguish equal keys."""
     return b"\1" + blake2b(key, digest_size=7).digest() + place[:2] + place[-6:]
 
 
 class MemoryStore:
-    """Lists and a dictionary: what the interpreter alone costs."""
+    """Lists and a dictionary: the cost of the interpreter alone."""
 
     def __init__(self, directory: Path) -> None:
         self._queues: dict[int, list[tuple[int, str, str, bytes]]] = {}
@@ -372,7 +373,7 @@ STORES: dict[str, type[Any]] = {
 
 
 def versions() -> dict[str, str]:
-    """What each store is."""
+    """A description of each store with its version."""
     return {
         "ledger": f"LedgerMQ {metadata.version('ledgermq')}, entry log, consume queues, key index",
         "database": f"SQLite {sqlite3.sqlite_version}, WAL, synchronous=FULL",

@@ -1,7 +1,8 @@
-"""`python -m bench.suite [--quick]`, which is `make bench`: limits, native streams and peers in one run, one JSON, one page with plots.
+"""`python -m bench.suite [--quick]` (`make bench`) measures limits, native streams and peers in one run, and writes one JSON file and one
+page.
 
-The result is bench/results/suite.json; `--publish` puts tables and plots of the last result into docs/benchmarks.md without measuring
-anything. Figures are worth keeping only from a quiet machine: the load before is in the result, and in the page.
+The result is stored in bench/results/suite.json. `--publish` writes tables and plots of the last result into docs/benchmarks.md without
+measuring anything. Only figures from an otherwise idle machine are worth keeping: the result and the page include the load before the run.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def run(directory: Path, *, quick: bool, only: tuple[str, ...]) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.suite", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="every scenario, short, in a few minutes; of the peers the fastest one")
-    parser.add_argument("--only", choices=("native", "peers"), action="append", help="one part; the other stays as it was")
-    parser.add_argument("--publish", action="store_true", help="measure nothing: write the last result into docs/benchmarks.md")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
+    parser.add_argument("--quick", action="store_true", help="run a short version of every scenario, with only the fastest peer")
+    parser.add_argument("--only", choices=("native", "peers"), action="append", help="run this part, keep the last result of the other")
+    parser.add_argument("--publish", action="store_true", help="do not measure; write the last result into docs/benchmarks.md")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
     options = parser.parse_args()
     last = report.RESULTS / f"{NAME}.json"
     if options.publish:
@@ -48,7 +49,7 @@ def main() -> None:
         return
     kind = report.file_system(options.directory)
     if kind in report.IN_MEMORY:
-        sys.exit(f"{options.directory} is in memory ({kind}) and keeps nothing: name a directory on a disk with --directory")
+        sys.exit(f"{options.directory} is in memory ({kind}): choose a directory on a disk with --directory")
     work = Path(tempfile.mkdtemp(prefix="ledgermq-bench-", dir=options.directory))
     began = time.monotonic()
     try:

@@ -1,9 +1,10 @@
-"""Delayed messages of one replica without peers: memory of those that wait, and how late they are at 10,000 due a second; one core.
+"""Delayed messages of one replica without peers on one core: the memory for pending messages, and their delay at 10,000 due per second.
 
-`pending` messages wait, spread over an hour and, as many again, all due in one second. `rss_growth_mib` is what they add to the process, of
-which nothing should grow with their number: `rss_growth_mib_half` is the same when half of them had come. Then 100,000 more are due within
-ten seconds, and the group's turns run against the real clock, on real files without syncs. `late_ms_most` is an upper bound: from
-the time of the message fired before to the end of the turn. `LEDGERMQ_BENCH_TIMERS` asks for another number of pending ones.
+`pending` messages are pending, spread over an hour, and the same number again is due in a single second. `rss_growth_mib` is the memory
+they add to the process; it should not grow with their number. `rss_growth_mib_half` is the same value after half of them had arrived. Then
+another 100,000 become due within ten seconds, and the group's turns run with the real clock on real files without syncs. `late_ms_most` is
+an upper bound on the delay: from the due time of the previous fired message to the end of the turn. The environment variable
+`LEDGERMQ_BENCH_TIMERS` sets another number of pending messages.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ HOUR_MS = 3_600_000
 
 
 class OnFiles(FakeReplicator):
-    """Commits at once what it writes to a real log."""
+    """Writes to a real log and commits immediately."""
 
     def propose(
         self,
@@ -58,7 +59,7 @@ class OnFiles(FakeReplicator):
 
 
 class Lane:
-    """One group on real files."""
+    """One broker group on real files."""
 
     def __init__(self, directory: Path) -> None:
         who = new_identity(FILE_MIB)
@@ -95,7 +96,7 @@ def run(directory: Path) -> dict[str, Any]:
     before, began = resident_mib(), time.perf_counter()
     half = 0.0
     for first in range(0, PENDING, CALL):
-        # Five hours from now on: nothing of it fires while the others are measured.
+        # Five hours ahead: none of these fire while the others are measured.
         spread = [now_ms + 5 * HOUR_MS + (first + i) * HOUR_MS // PENDING for i in range(CALL // 2)]
         lane.send(spread + [now_ms + 8 * HOUR_MS + i for i in range(CALL // 2)])
         if first == PENDING // 2:
@@ -112,7 +113,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def fired(lane: Lane) -> dict[str, Any]:
-    """So many a second, for some seconds."""
+    """Let a fixed number of messages become due per second, for several seconds."""
     count = DUE_A_SECOND * SECONDS
     start_ms = time.time_ns() // 1_000_000 + 15_000
     for first in range(0, count, CALL):
@@ -140,7 +141,7 @@ def fired(lane: Lane) -> dict[str, Any]:
 
 
 def resident_mib() -> float:
-    """Anonymous memory of this process."""
+    """The anonymous memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon"):
             return int(line.split()[1]) / 1024

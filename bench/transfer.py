@@ -1,8 +1,9 @@
-"""A planned transfer under load: the longest time without an acknowledgement around it, 30 transfers.
+"""Planned leader transfers under load: the longest time without an acknowledgement around each of 30 transfers.
 
-Sends of 100 bytes start every 2 ms, by turns through the nodes that neither lead nor take over (their forwarder finds the new leader), and
-every acknowledgement is noted. The gap of a transfer is the longest interval between two acknowledgements from just before the command
-until half a second after its answer; the longest interval in a quiet half second before it shows what the machine adds.
+A send of 100 bytes starts every 2 ms, alternating among the nodes that are neither the old nor the new leader (their forwarder finds the
+new leader), and the time of every acknowledgement is recorded. The gap of a transfer is the longest interval between two acknowledgements,
+from just before the command until half a second after its response. The longest interval in a quiet half second before the transfer shows
+how much the machine itself contributes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OK = 20000
 
 def run(directory: Path) -> dict[str, Any]:
     gaps, quiet, took = [], [], []
-    # One loop for all: the gRPC library does not like to outlive one.
+    # One event loop for all transfers: the gRPC library does not work reliably when its event loop is replaced.
     with cl.running(directory) as cluster, asyncio.Runner() as runner:
         cl.create_topic(cluster, TOPIC)
         settings = cl.defaults(cluster)
@@ -59,7 +60,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The result as lines for people."""
+    """The result as lines of text."""
     return "\n".join(
         [
             f"planned transfer, {result['transfers']} times: {result['gap_median_ms']} ms without an acknowledgement in the median "
@@ -74,7 +75,7 @@ def ms(seconds: float) -> float:
 
 
 async def one(cluster: LocalCluster, leads: str, to: str, number: int) -> tuple[float, float, float]:
-    """(longest interval before, longest interval around, time of the command), in seconds."""
+    """Returns the longest interval before the transfer, the longest interval around it, and the duration of the command, in seconds."""
     third = next(node for node in cluster.nodes if node not in (leads, to))
     async with Sends(cluster, [third], TOPIC, number, EVERY_S) as sends:
         await sends.first()
@@ -92,6 +93,6 @@ async def one(cluster: LocalCluster, leads: str, to: str, number: int) -> tuple[
 
 
 def longest(times: list[float], begin: float, end: float) -> float:
-    """The longest interval between neighbours of the acknowledgements that came from `begin` to `end`, with the last one before."""
+    """The longest interval between consecutive acknowledgements from `begin` to `end`, including the last one before `begin`."""
     inside = [max((at for at in times if at < begin), default=begin), *(at for at in times if begin <= at <= end)]
     return max((later - earlier for earlier, later in pairwise(inside)), default=end - begin)

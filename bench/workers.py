@@ -1,8 +1,8 @@
-"""One process per core: what two broker groups of a one-node cluster carry together in one worker process, and in two behind one port.
+"""One process per core: the throughput of two broker groups of a one-node cluster in one worker process, and in two that share a port.
 
-One producer process for each group, both at once, on the same cores as the node: so two cores show where a second process begins to help,
-and not how far that goes. A producer's connection lands on either worker, as the kernel deals it; streams that are passed on to the other
-one are told apart from those that are not.
+Two producer processes, one per group, run at the same time on the same cores as the node. Two cores therefore show from what point a second
+process helps, but not how far the benefit extends. The kernel decides which worker accepts a producer's connection; streams that are
+forwarded to the other worker are counted separately from those that are not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUPS = ("g1", "g2")
 TOPIC = "bench"
 SECONDS, WARM_UP_S = 5.0, 1.5
 ROUNDS = 6
-"""Of two workers: enough that connections land in different ways."""
+"""The number of rounds with two workers: enough for connections to be distributed in different ways."""
 
 
 def run(directory: Path) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def run(directory: Path) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """One worker and two, each by how many of the two streams were passed on, in Markdown."""
+    """One worker and two workers, each by the number of streams that were forwarded, as a Markdown table."""
     columns = ["workers", "streams passed on", "rounds", "messages/s, both groups", "node, µs of processor a message", "cores it used"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for workers in (1, 2):
@@ -51,7 +51,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 @contextmanager
 def _running(directory: Path, workers: int) -> Iterator[LocalCluster]:
-    """One node with both broker groups, ready; all of its processes are gone afterwards."""
+    """One node with both broker groups, ready for use; all of its processes have ended afterwards."""
     cluster = LocalCluster.prepare(directory, nodes=1, workers=workers, groups=GROUPS)
     cluster.start_all()
     try:
@@ -68,7 +68,7 @@ def _both(cluster: LocalCluster, rounds: int) -> list[dict[str, Any]]:
 
 
 def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
-    """Both groups at once."""
+    """Run both groups at the same time."""
     target = cl.address(cluster, "n1")
     before, began = _node_cpu_s(cluster), time.monotonic()
 
@@ -90,14 +90,14 @@ def _round(cluster: LocalCluster, leaders: dict[str, str]) -> dict[str, Any]:
 
 
 def _node_cpu_s(cluster: LocalCluster) -> float:
-    """Of the node with all of its workers: they are children of the process that was started."""
+    """Processor time of the node including all of its workers, which are children of the process that was started."""
     pid = cluster.children["n1"].process.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return cl.cpu_s(pid) + sum(cl.cpu_s(int(child)) for child in children)
 
 
 def _summary(rounds: list[dict[str, Any]]) -> dict[str, Any]:
-    """The median, and that of the rounds by how many of their streams were passed on."""
+    """The median of all rounds, and the medians by the number of streams that were forwarded."""
     by_passed: dict[int, list[dict[str, Any]]] = {}
     for each in rounds:
         by_passed.setdefault(each["passed"], []).append(each)

@@ -1,9 +1,9 @@
-"""Other systems under the same load on the same machine, one after the other, each with its durability class in every row.
+"""Other systems under the same load on the same machine, one after the other; every row names the durability class.
 
-Each peer is a script of its own (`python -m bench.peers.NAME`) that fetches ordinary packages into a cache outside the repository, starts
-three servers on loopback from the configurations in `conf/`, drives them with the peer's own benchmark tool or client (`clients/`), stops
-them, and prints one JSON document; where a peer cannot be had, the reason. Our own rows come from the same machine in the same run, from
-`bench.native_load` and `bench.load`. Nothing of a peer is kept here but configurations and clients that we wrote.
+Each peer has its own script (`python -m bench.peers.NAME`), which downloads ordinary packages into a cache outside the repository, starts
+three servers on loopback with the configurations in `conf/`, drives them with the peer's own benchmark tool or client (`clients/`), stops
+them, and prints one JSON document; if a peer cannot run, the reason. LedgerMQ's rows come from the same machine in the same run, from
+`bench.native_load` and `bench.load`. The repository contains only our own configurations and clients for peers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PEERS = ("ledgermq", "nats", "rabbitmq", "etcd", "pysyncobj", "rocketmq")
 BODY_BYTES = 100
 SECONDS, WARM_UP_S = 10.0, 3.0
 WITHIN_S = 1800.0
-"""Time of one peer with its installation."""
+"""Time limit of one peer, including its installation."""
 
 
 def run(directory: Path, seconds: float = SECONDS, peers: tuple[str, ...] = PEERS) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def run(directory: Path, seconds: float = SECONDS, peers: tuple[str, ...] = PEER
 
 
 def one(peer: str, directory: Path, seconds: float) -> dict[str, Any]:
-    """What a peer's script prints; a script that fails is a peer that was skipped, and says so."""
+    """The output of a peer's script; if it fails, the peer counts as skipped, with the reason."""
     report.say(f"peers: {peer}")
     command = [sys.executable, "-m", f"bench.peers.{peer}", "--directory", str(directory), "--body-bytes", str(BODY_BYTES)]
     command += ["--seconds", str(seconds), "--warm-up-s", str(WARM_UP_S)]
@@ -48,7 +48,7 @@ def one(peer: str, directory: Path, seconds: float) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """One row a figure, the fastest of each durability class first; then who was skipped, and why."""
+    """One row per figure, the fastest of each durability class first; then the skipped peers, with reasons."""
     titles = ("system", "durability", "replicas", "message", "batching", "messages/s", "p50 / p99", "servers, µs a message", "client")
     lines = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
     for row in sorted(result["rows"], key=lambda row: (row["durability_class"], -row["messages_per_s"])):

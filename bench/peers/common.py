@@ -1,7 +1,7 @@
-"""What the scripts of all peers share: where their packages are kept, their processes and ports, and the shape of a row.
+"""Shared code of the peers' scripts: the package cache, processes and ports, and the form of a row.
 
-Nothing here knows a peer. Packages come from ordinary registries through their ordinary clients into a cache directory outside the
-repository (`$XDG_CACHE_HOME/ledgermq-peers`); data goes where the caller says. Only processes that were started here are ended, by id.
+This module knows no peer. Packages come from ordinary registries through their ordinary clients into a cache directory outside the
+repository (`$XDG_CACHE_HOME/ledgermq-peers`); data goes to the caller's directory. Only processes started here are ended, by id.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ START_S = 90.0
 INSTALL_S = 900.0
 
 DURABLE = "durable on a majority"
-"""On stable storage on a majority of the replicas before it is acknowledged: what we call durable."""
+"""On stable storage on a majority of the replicas before it is acknowledged: LedgerMQ's `durable`."""
 MEMORY = "memory of a majority"
 """Received by a majority before it is acknowledged, in the page cache or in the process."""
 WEAKER = "fewer than a majority"
@@ -44,7 +44,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Load:
-    """What every client is asked for."""
+    """The load for every client."""
 
     body_bytes: int
     seconds: float
@@ -74,7 +74,7 @@ class Row:
 
 
 def tool(name: str) -> str:
-    """Where a program of this machine is."""
+    """The path of a program on this machine."""
     found = shutil.which(name)
     if found is None:
         raise Skip(f"no {name} on this machine")
@@ -96,7 +96,7 @@ def install(what: str, command: Sequence[str], directory: Path, extra: Mapping[s
 
 
 def go_build(name: str, modules: Sequence[str], packages: Mapping[str, str]) -> Path:
-    """Programs of Go modules, built in a module of their own: {program: package}; a package that is a file is one of our clients."""
+    """Programs of Go modules, built in their own module: {program: package}; a package that is a file is one of our clients."""
     go, directory = tool("go"), CACHE / name
     if all((directory / "bin" / program).exists() for program in packages):
         return directory / "bin"
@@ -111,7 +111,7 @@ def go_build(name: str, modules: Sequence[str], packages: Mapping[str, str]) -> 
 
 
 def go_client(source: str, directory: Path) -> Path:
-    """One of our Go clients, built beside what `go_build` left; built again when it changed."""
+    """One of our Go clients, built in the module of `go_build`; rebuilt when it changed."""
     go, name = tool("go"), source.removesuffix(".go")
     text, place = (CLIENTS / source).read_text(), directory.parent / name / "main.go"
     program = directory / name
@@ -123,7 +123,7 @@ def go_client(source: str, directory: Path) -> Path:
 
 
 def jars(name: str, artifacts: Sequence[str]) -> str:
-    """A class path of Maven artifacts (`group:artifact:version`) and all they need."""
+    """A class path of Maven artifacts (`group:artifact:version`) and their dependencies."""
     maven, directory = tool("mvn"), CACHE / name
     lines = []
     for artifact in artifacts:
@@ -153,7 +153,7 @@ def client(command: Sequence[str], timeout_s: float) -> dict[str, float]:
 
 
 def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> str:
-    """What a client prints; when it fails, all it said goes to our stderr, and its last line is the reason."""
+    """The output of a client. If it fails, its errors are passed to stderr, and their last line is the reason."""
     full = {**os.environ, **(environment or {})}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=full) as process:
         try:
@@ -163,7 +163,7 @@ def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, s
             process.kill()
             told, errors = process.communicate()
             failure = f"the client did not end within {timeout_s:g} s"
-        except BaseException:  # Ctrl-C too must not leave it running
+        except BaseException:  # also on Ctrl-C it must not keep running
             process.kill()
             raise
     if failure:
@@ -175,12 +175,12 @@ def output(command: Sequence[str], timeout_s: float, environment: Mapping[str, s
 
 
 def configuration(file: str, /, **values: object) -> str:
-    """One of the committed configurations with its places filled in."""
+    """One of the committed configurations with its placeholders filled in."""
     return string.Template((CONFIGURATIONS / file).read_text()).substitute({key: str(value) for key, value in values.items()})
 
 
 def free_ports(count: int, span: int = 1) -> list[int]:
-    """Ports of loopback that nobody has now; each with `span` − 1 free ones behind it."""
+    """Free ports on loopback, each followed by `span` − 1 further free ones."""
     found: list[int] = []
     candidate = 20_000 + os.getpid() % 10_000
     while len(found) < count:
@@ -215,7 +215,7 @@ def listens(port: int) -> bool:
 
 @dataclass
 class Processes:
-    """The servers of one peer, each the leader of a session of its own."""
+    """The servers of one peer, each the leader of its own session."""
 
     directory: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -242,11 +242,11 @@ class Processes:
                 raise RuntimeError(f"a server ended with {process.returncode}; see {self.directory}")
 
     def cpu_s(self) -> float:
-        """Processor time of all sessions so far, without what has ended."""
+        """Processor time of all sessions so far, without ended processes."""
         return sum((int(fields[11]) + int(fields[12])) / TICKS for fields in self._living())
 
     def _living(self) -> Iterator[list[str]]:
-        """/proc/PID/stat, from the state on, of every process of our sessions that has not ended."""
+        """/proc/PID/stat, from the state on, of every running process of our sessions."""
         sessions = {process.pid for process in self.started}
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -270,7 +270,7 @@ class Processes:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait(20)
-        # What a server started and left behind.
+        # Processes that a server started and left behind.
         for fields in self._living():
             with suppress(ProcessLookupError):
                 os.killpg(int(fields[2]), signal.SIGKILL)
@@ -278,13 +278,13 @@ class Processes:
 
 @contextmanager
 def servers(directory: Path) -> Iterator[Processes]:
-    """Processes that are gone, with their directory, when the block ends; on a failure the ends of their logs are printed."""
+    """Servers that are ended, and their directory removed, when the block ends; after a failure the ends of their logs are printed."""
     work = Path(tempfile.mkdtemp(prefix="peer-", dir=directory))
     processes = Processes(work)
     try:
         yield processes
     except Exception:
-        # Whatever failed, the servers' logs say why, and are gone in a moment.
+        # After any failure print the servers' logs, which are about to be removed.
         for log in sorted(work.rglob("*.log")):
             print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", file=sys.stderr, flush=True)
         raise
@@ -303,9 +303,9 @@ def measured(processes: Processes, work: Callable[[], dict[str, float]]) -> tupl
 
 
 def main(system: str, rows: Callable[[Path, Load], Iterator[Row]]) -> None:
-    """The command line of a peer's script: one JSON document on stdout."""
+    """The command line of a peer's script: prints one JSON document on stdout."""
     parser = argparse.ArgumentParser(description=f"{system}: installed, started, measured and stopped")
-    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="where data goes")
+    parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--warm-up-s", type=float, default=3.0)

@@ -50,7 +50,7 @@ def put_command(programs: Path, ports: list[int], load: Load) -> list[str]:
 
 
 def put(command: list[str], processes: Processes, total: int) -> dict[str, float]:
-    """`total` puts; the tool's report says the rate and the latencies."""
+    """`total` puts; the tool reports the rate and the latencies."""
     processes.check()
     text = common.output([*command, "--total", str(total)], 300)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)

@@ -1,4 +1,4 @@
-"""Our own rows, made as those of the others are: three nodes as `ledgermq up` starts them, durable and memory, native and unary."""
+"""LedgerMQ's own rows, measured like those of the others: three nodes as started by `ledgermq up`, durable and memory, native and unary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
                     try:
                         result, cpu = measured(cluster, command, load)
                     except RuntimeError:
-                        # Most likely the leader changed; that it did is on stderr. A second failure is one.
+                        # Most likely the leader changed, which stderr shows. A second failure is final.
                         result, cpu = measured(cluster, command, load)
                     system = f"LedgerMQ, {client[0]}"
                     yield Row(system, version("ledgermq"), durability_class, durability, client[1], batching, result, load.body_bytes, cpu)
@@ -48,7 +48,7 @@ def clients(policy: str) -> Iterator[tuple[tuple[str, str], str, list[str]]]:
 
 
 def measured(cluster: LocalCluster, command: list[str], load: Load) -> tuple[dict[str, Any], float]:
-    """A load generator's result, and processor time of all nodes a message."""
+    """A load generator's result, and the processor time of all nodes per message."""
     before = sum(cl.all_cpu_s(cluster).values())
     module, *arguments = command
     target = ["--target", cl.address(cluster, cl.leader(cluster)), "--topic", TOPIC, "--body-bytes", str(load.body_bytes)]

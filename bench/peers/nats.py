@@ -36,7 +36,8 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             command = [str(publish), "-servers", urls, "-size", str(load.body_bytes), "-window", str(WINDOW)]
             command += ["-seconds", str(load.seconds), "-warm-up", str(load.warm_up_s)]
             result, cpu = common.measured(
-                processes, lambda command=command: common.client(command, load.seconds + load.warm_up_s + 120)  # type: ignore[misc]
+                processes,
+                lambda command=command: common.client(command, load.seconds + load.warm_up_s + 120),  # type: ignore[misc]
             )
             batching = f"single messages, {WINDOW:,} in flight"
             client = f"nats.go {LIBRARY}, PublishAsync, connected to the stream's leader"

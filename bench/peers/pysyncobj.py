@@ -14,7 +14,7 @@ from bench.peers.common import Load, Processes, Row
 
 VERSION = "0.3.17"
 WINDOW = 10_000
-"""It pushes to its followers every 0.1 s: fewer in flight would measure that timer alone."""
+"""It sends to its followers every 0.1 s: with fewer commands in flight only that timer would be measured."""
 CLASSES = (
     ("journal", common.MEMORY, "journal mapped into memory on a majority of 3, never synced"),
     ("memory", common.MEMORY, "memory of a majority of 3 (default: no journal)"),
@@ -26,7 +26,7 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
     for kind, durability_class, durability in CLASSES:
         with common.servers(directory) as processes:
             result = replicate(processes, python, kind, load)
-            # The client is part of the leader's process: the processor time of all three is that of servers and client.
+            # The client is part of the leader's process, so the processor time of all three includes the client's.
             cpu = round(result["cpu_s"] / result["total"] * 1e6, 1)
             batching, client = f"single commands, {WINDOW:,} in flight", "PySyncObj itself, in the leader's process"
             notes = "processor time includes the client's"
@@ -44,7 +44,7 @@ def interpreter() -> Path:
 
 
 def replicate(processes: Processes, python: Path, kind: str, load: Load) -> dict[str, float]:
-    """Three nodes; the one that leads makes the load and prints the result, the others print an empty line."""
+    """Three nodes; the leader generates the load and prints the result, the others print an empty line."""
     ports = common.free_ports(3)
     started: list[subprocess.Popen[str]] = []
     for number, port in enumerate(ports):

@@ -1,6 +1,6 @@
 """RabbitMQ: three nodes; a quorum queue, whose log is synced before a confirm, and a stream, which is never synced.
 
-Debian's package and what it needs are unpacked into the cache, not installed: nothing is started but what is started here.
+Debian's package and its dependencies are unpacked into the cache, not installed: only this script starts servers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unpacked() -> tuple[Path, str]:
         common.install("rabbitmq-server", command, directory)
         for archive in sorted(archives.glob("*.deb")):
             common.install(archive.name, ["dpkg", "-x", str(archive), str(root)], directory)
-        # Its start script has the place where Debian installs it.
+        # Its start script contains the path where Debian installs it.
         erl = root / "usr" / "lib" / "erlang" / "bin" / "erl"
         erl.write_text(erl.read_text().replace("ROOTDIR=/usr/lib/erlang", f"ROOTDIR={erl.parent.parent}"))
     found = list(root.glob("usr/lib/rabbitmq/lib/rabbitmq_server-*"))
@@ -86,7 +86,7 @@ def start(processes: Processes, root: Path) -> tuple[list[int], list[int]]:
         "RABBITMQ_CONF_ENV_FILE": str(home / "rabbitmq-env.conf"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "enabled_plugins"),
     }
-    # Erlang would start one of its own, which stays: this one is ended with the nodes.
+    # Erlang would start its own epmd, which keeps running; this one is ended with the nodes.
     epmd = next(erlang.glob("erts-*/bin/epmd"))
     processes.start("epmd", [str(epmd), "-port", str(epmd_port), "-address", "127.0.0.1"], shared)
     common.wait_for(lambda: common.listens(epmd_port), "epmd")
@@ -103,7 +103,7 @@ def start(processes: Processes, root: Path) -> tuple[list[int], list[int]]:
             "RABBITMQ_PID_FILE": str(home / f"{name}.pid"),
         }
         processes.start(name, [str(scripts / "rabbitmq-server")], {**shared, **own})
-        # One after the other: nodes that begin a cluster at the same moment may begin two.
+        # One after the other, because nodes that form a cluster at the same moment may form two.
         common.wait_for(lambda number=number: _ready(processes, ports[number], stream_ports[number]), f"node {name}")  # type: ignore[misc]
     status = common.output([str(scripts / "rabbitmqctl"), "-n", "r1@localhost", "cluster_status", "--formatter", "json"], 60, shared)
     if len(json.loads(status)["running_nodes"]) != 3:
@@ -117,7 +117,7 @@ def _ready(processes: Processes, *ports: int) -> bool:
 
 
 def quorum(class_path: str, ports: list[int], load: Load) -> dict[str, float]:
-    """perf-test's own lines, one a second: rates are averaged, latencies are the medians of its medians and of its 99th percentiles."""
+    """perf-test prints one line per second: rates are averaged, latencies are the medians of its medians and of its 99th percentiles."""
     uris = ",".join(f"amqp://127.0.0.1:{port}" for port in ports)
     seconds = load.seconds + load.warm_up_s
     command = [common.tool("java"), "-cp", class_path, "com.rabbitmq.perf.PerfTest", "--uris", uris, "--quorum-queue", "--queue", "bench"]

@@ -1,7 +1,7 @@
 """Apache RocketMQ from its published packages: three brokers of a DLedger group, and a master with two slaves.
 
 Neither syncs on a majority before it acknowledges: DLedger answers from the page cache of a majority and flushes every 10 ms, whatever
-`flushDiskType` says; a master can sync itself, but counts its slaves by what they received.
+`flushDiskType` says; a master can sync itself, but its slaves only need to have received the message.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ARTIFACTS = [f"org.apache.rocketmq:rocketmq-{part}:{VERSION}" for part in ("brok
 HEAP = ("-Xms768m", "-Xmx768m", "-XX:+UseG1GC")
 OPEN = ("--add-exports=java.base/sun.nio.ch=ALL-UNNAMED", "--add-opens=java.base/java.nio=ALL-UNNAMED")
 WINDOW, BATCH, BATCH_WINDOW = 256, 100, 32
-"""A broker turns away what waits for more than 200 ms: more in flight lowers its rate."""
+"""A broker rejects requests that wait for more than 200 ms, so more in flight lowers its rate."""
 WARM_UP_S = 10.0
-"""At least so long: the first seconds measure the compiler of the Java machine."""
+"""Minimal warm-up: the first seconds measure the JVM's compiler."""
 MODES = (
     ("dledger", "ASYNC_FLUSH", 1, common.MEMORY, "page cache of a majority of 3, flushed every 10 ms (DLedger, default)"),
     ("replicated", "SYNC_FLUSH", 2, common.WEAKER, "fsync on the master, page cache of one of two slaves (SYNC_MASTER, SYNC_FLUSH)"),
@@ -45,7 +45,7 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
                         lambda arguments=arguments: common.java_client("RocketPublish.java", class_path, arguments, within_s),  # type: ignore[misc]
                     )
             except RuntimeError as failure:
-                # The other rows stand, and are measured.
+                # The other rows are valid, and are measured.
                 failures.append(f"{mode}, {flush}, batches of {batch}: {failure}")
                 continue
             batching = f"single messages, {window:,} in flight" if batch == 1 else f"batches of {batch}, {window} batches in flight"
@@ -61,7 +61,7 @@ def start(processes: Processes, command: Sequence[str], mode: str, flush: str, i
     """A name server and three brokers; the name server's port."""
     home = processes.directory
     environment = {"ROCKETMQ_HOME": str(home)}
-    # A broker takes the port two below its own as well.
+    # A broker also takes the port two below its own.
     names_port, *ports = (port + 2 for port in common.free_ports(4, 4))
     inner_ports = common.free_ports(10, 4)[7:]
     file = home / "names.conf"

@@ -1,6 +1,6 @@
-"""One of three PySyncObj nodes, run by the interpreter that has the package: the node that leads makes the load and prints one JSON line.
+"""One of three PySyncObj nodes, run by the interpreter that has the package: the leader generates the load and prints one JSON line.
 
-`pysyncobj_node.py OWN OTHERS JOURNAL BODY_BYTES WINDOW SECONDS WARM_UP_S`; JOURNAL `-`: none. It ends by a signal.
+`pysyncobj_node.py OWN OTHERS JOURNAL BODY_BYTES WINDOW SECONDS WARM_UP_S`; JOURNAL `-` means none. Ends on a signal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pysyncobj import SyncObj, SyncObjConf, replicated
 
 
 class Log(SyncObj):
-    """The replicated object: it keeps the last body and how many there were."""
+    """The replicated object: stores the last body and the number of bodies."""
 
     def __init__(self, own: str, others: list[str], journal: str | None) -> None:
         super().__init__(own, others, SyncObjConf(journalFile=journal, commandsWaitLeader=True))
