@@ -117,10 +117,10 @@ def encode_messages(
     properties: Sequence[bytes] | None = None,
     tags_codes: I64 | None = None,
 ) -> UnsealedBatch:
-    """Messages of one topic from columns.
-Either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one per message; an empty one is
-not stored).
-    not sent).
+    """Encode messages of one topic from columns.
+
+    The caller gives either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one per message; an
+    empty value is not stored).
     """
     n = len(bodies)
     if properties is None:

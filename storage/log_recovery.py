@@ -9,7 +9,6 @@ is damage.
 How much is read: after a clean stop the units of the last files and a window behind the end; otherwise also every header of the last files,
 every byte above the mark, and all of the space behind the end. Bodies below the mark are left to the audit, except in files whose units
 differ from the entries: those are verified with both CRCs before any unit is rebuilt from them.
-disagree with the entries: those are verified with both CRCs before any unit is made from them.
 """
 
 from __future__ import annotations

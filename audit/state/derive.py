@@ -81,8 +81,7 @@ class Snapshot:
 class StateReport:
     """The result of the derivation; plain values, so that it can cross process boundaries as JSON.
 
-    `reason`: why a snapshot was not compared; "" if all possible ones were.
-    `reason`: why a snapshot was not compared, "" if all were that could be."""
+    `reason`: why a snapshot was not compared; "" if all possible ones were."""
 
     reason: str = ""
     unknown: bool = False

@@ -68,7 +68,7 @@ def test_it_runs_on_a_users_own_configuration(tmp_path: Path) -> None:
     [
         (["--faults", "earthquake"], "power-cut"),
         (["--seeds", "5..1"], "1..100"),
-        (["--seed", "1", "--seeds", "1..2"], "not both"),
+        (["--seed", "1", "--seeds", "1..2"], "only one of --seed and --seeds"),
         (["--group", "g1"], "--config"),
         (["--plan", __file__], "not a run to replay"),
         (["--plan", __file__, "--seed", "1"], "--plan defines the whole run"),
