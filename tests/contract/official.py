@@ -140,8 +140,8 @@ class Deliveries:
 
 
 def late(bound_s: float) -> float:
-    """How long a test waits for what should take `bound_s`."""
-    return 5 * bound_s + 2
+    """How long a test waits for what should take `bound_s`: also where a busy disk or processor holds it up for seconds."""
+    return 5 * bound_s + 15
 
 
 def send(client: Official, topic: str, body: str = "hello", **fields: Any) -> dict[str, Any]:

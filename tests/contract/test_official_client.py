@@ -1,6 +1,6 @@
 """The unmodified official Python client against three real nodes: the statements of the contract's checklist marked (P).
 
-"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows five times the bound plus two seconds.
+"Not earlier than" is exact, in the server's own times as its log has them; "not later than" allows five times the bound plus 15 seconds.
 """
 
 from __future__ import annotations
