@@ -1,7 +1,7 @@
 """Real clusters for slow tests: N `serve` processes on free loopback ports.
 
-`running(tmp_path)` yields a ready cluster and ends every process afterwards, whatever the test did. A node that the test did not kill
-itself must stop cleanly: exit status 0, no abort file left.
+`running(tmp_path)` yields a ready cluster and ends every process afterwards, even if the test failed. A node that the test did not kill
+must stop cleanly: exit status 0, and no abort file left behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 T = TypeVar("T")
 
-# Shortened periods: the rules are the same, the waiting is not.
+# Shorter periods: the rules are unchanged, only the waiting times differ.
 FAST: dict[str, Any] = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000}, "limits": {"drain_ms": 500}}
 SMALL_LOG_FILE_BYTES = 4 << 20
 
@@ -40,7 +40,7 @@ def prepare(
     kind: type[LocalCluster] = LocalCluster,
     tls: bool = False,
 ) -> LocalCluster:
-    """A cluster directory with free ports; nothing runs yet."""
+    """A cluster directory with free ports, in which no process runs yet."""
     sections = {**FAST, **(extra or {})}
     return kind.prepare(
         directory / "cluster",
@@ -75,14 +75,14 @@ def running(directory: Path, **options: Any) -> Iterator[LocalCluster]:
 
 
 def end_all(cluster: LocalCluster) -> None:
-    """SIGKILL for whatever still runs."""
+    """Send SIGKILL to every process that still runs."""
     for node, child in cluster.children.items():
         if child.exit_code is None:
             cluster.kill(node)
 
 
 def log_lines(cluster: LocalCluster, node: str) -> list[str]:
-    """The node's log, one line each."""
+    """The lines of the node's log."""
     return cluster.log_file(node).read_text(errors="replace").splitlines()
 
 
@@ -112,13 +112,13 @@ def admin(cluster: LocalCluster, node: str, method: str, request: Any) -> Any:
 
 
 def status(cluster: LocalCluster, node: str) -> admin_pb2.ClusterStatusResponse:
-    """What the node says about the cluster."""
+    """The node's status of the cluster."""
     answer: admin_pb2.ClusterStatusResponse = admin(cluster, node, "ClusterStatus", admin_pb2.ClusterStatusRequest())
     return answer
 
 
 def create_topic(cluster: LocalCluster, name: str, kind: str = "normal", queues: int = 4) -> None:
-    """Create a topic through the first node that runs; it is in force when this returns."""
+    """Create a topic through the first running node; the topic is usable when this returns."""
     node = next(node for node, child in cluster.children.items() if child.exit_code is None)
     request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind=kind, queues=queues, permission="rw")
     answer = admin(cluster, node, "CreateTopic", request)
@@ -133,7 +133,7 @@ def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
 
 
 def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> str:
-    """The node that leads a broker group, as soon as one does; asked of any node that runs."""
+    """Wait until a node leads the broker group, asking any running node; returns that node."""
 
     def found() -> str | None:
         for node, child in cluster.children.items():
@@ -147,7 +147,7 @@ def leader(cluster: LocalCluster, group: str = "g1", timeout_s: float = 30) -> s
 
 
 def wait_for(condition: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Poll an outside condition until it holds; processes cannot be waited for in any other way."""
+    """Poll a condition until it holds; there is no other way to wait for processes."""
     deadline = time.monotonic() + timeout_s
     while True:
         found = condition()
@@ -158,7 +158,7 @@ def wait_for(condition: Callable[[], T | None], timeout_s: float, what: str) -> 
 
 
 def log_events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
-    """The JSON lines of the node's log; a line that is no JSON must be the one error line."""
+    """The JSON lines of the node's log. A line that is not JSON must be the single error line."""
     events = []
     for line in log_lines(cluster, node):
         if not line.startswith("error: "):

@@ -38,7 +38,7 @@ def test_text_object_and_page_tell_the_same_of_what_was_verified(tmp_path: Path)
         kinds = [line.partition(":")[0] for line in row["checked"]]
         assert kinds == ["log", "derived files", "state"]
         assert row["checked"][0] == "log: entries 0 to 62, 19,602 bytes in 4 files: every byte, both CRCs and the chain"
-        assert re.search(r"index, key index and \d+ consume queues held against the log", row["checked"][1])
+        assert re.search(r"index, key index and \d+ consume queues compared with the log", row["checked"][1])
         assert all(f"<li>{line}</li>" in page and f"    {line}\n" in text for line in row["checked"])
 
 

@@ -164,7 +164,7 @@ def test_the_seal_of_a_majority_is_the_proof_where_there_is_one(
     findings(base)
     monkeypatch.setattr(plan, "_seals", lambda replicas, voters: {int(name): "ab" * 32})
     assert repair(base, "--dry-run") == 2
-    assert "the seal of a majority says abab" in capsys.readouterr().out
+    assert "the seal of a majority is abab" in capsys.readouterr().out
     monkeypatch.setattr(plan, "_seals", lambda replicas, voters: {int(name): sealed})
     assert repair(base, "--dry-run") == 0
     assert f"proof: the seal of a majority: SHA-256 {sealed}" in capsys.readouterr().out

@@ -1,7 +1,7 @@
-"""A broker group that stores native frames as proto/log.proto says, in memory, and nodes in this process that serve it and misbehave.
+"""A broker group that stores native frames in memory as proto/log.proto specifies, and nodes in this process that serve it with faults.
 
-`FakeBrokerGroup` decides and never waits: tests without streams use it alone. Its log may have an uncommitted end; `cut` is what a change
-of leader may do to that. `FakeLogNode` speaks gRPC: `Locate` and `Produce`, with one `Trouble` for each frame to come.
+`FakeBrokerGroup` decides without waiting; tests without streams use it alone. Its log may have an uncommitted end, and `cut` applies what a
+leader change may do to that end. `FakeLogNode` implements `Locate` and `Produce` over gRPC, with one `Trouble` for each future frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRAMES_KEPT = 5
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """One message of the log. `body` is as its producer had it."""
+    """One message of the log. `body` is the body that its producer sent."""
 
     queue: int
     offset: int
@@ -49,7 +49,7 @@ class KnownProducer:
     epoch: int = 0
     next_sequence: int = 0
     frames: list[tuple[int, int, int]] = field(default_factory=list)
-    """First sequence, count, first index of the last ones."""
+    """First sequence, count and first index of the last frames."""
 
 
 class FakeBrokerGroup:
@@ -68,7 +68,7 @@ class FakeBrokerGroup:
     # Producers
 
     def open(self, hello: pb.OpenProducer) -> pb.ProduceResponse:
-        """The answer to the first message of a stream."""
+        """The response to the first message of a stream."""
         if hello.producer_id:
             known = self.producers.get(hello.producer_id)
             if known is None:
@@ -102,7 +102,7 @@ class FakeBrokerGroup:
     # Frames
 
     def produce(self, producer: tuple[int, int], frame: pb.Frame) -> tuple[pb.ProduceResponse, int]:
-        """Append a frame, or not. Returns the answer and the length of the log that has to be committed before it may be given."""
+        """Append or reject a frame. Returns the response, and the length of the log that must be committed before the response may be sent."""
         count, first = len(frame.sizes) // 4, frame.first_sequence
         known = self.producers.get(producer[0])
         if known is None:
@@ -137,7 +137,7 @@ class FakeBrokerGroup:
     def refuse(
         self, producer: tuple[int, int], frame: pb.Frame, *, retryable: bool, position: int = -1
     ) -> tuple[pb.ProduceResponse, int]:
-        """Reject a frame for a reason that has nothing to do with what is stored; other answers go before."""
+        """Reject a frame for a reason unrelated to the stored messages; other responses are sent first."""
         known = self.producers.get(producer[0])
         if known is None or known.epoch != producer[1] or known.next_sequence != frame.first_sequence:
             return self.produce(producer, frame)
@@ -188,7 +188,7 @@ class FakeBrokerGroup:
     # Leader changes
 
     def cut(self, keep: int) -> None:
-        """A new leader has so much of the log; what the producers did is as the log says."""
+        """A new leader has only this much of the log; the producers' state follows from the log."""
         del self.log[keep:]
         self.term += 1
         for number, known in self.producers.items():
@@ -202,7 +202,7 @@ class FakeBrokerGroup:
 
 
 class Trouble(Enum):
-    """What a node does with one frame."""
+    """How a node treats one frame."""
 
     NONE = auto()
     DROP_BEFORE = auto()
@@ -213,15 +213,15 @@ class Trouble(Enum):
     """A part of the frame survives a change of leader; the stream breaks."""
     REDIRECT = auto()
     RETRY = auto()
-    """Rejected, and may be sent again."""
+    """The frame is rejected and may be sent again."""
     REFUSE = auto()
-    """Rejected for good: its first message."""
+    """The frame's first message is rejected permanently."""
     SILENT = auto()
-    """Stored, and no answer, ever."""
+    """The frame is stored and never answered."""
 
 
 class FakeLogNode(log_pb2_grpc.LogServicer):
-    """One node on a free loopback port. All nodes of a test share the broker groups; `leads` are those it leads."""
+    """A node on a free loopback port. All nodes of a test share the broker groups; `leads` names the groups that this node leads."""
 
     def __init__(self, groups: list[FakeBrokerGroup], leads: set[str]) -> None:
         self.groups = {group.name: group for group in groups}
@@ -230,7 +230,7 @@ class FakeLogNode(log_pb2_grpc.LogServicer):
         self.kind = "normal"
         self.troubles: list[Trouble] = []
         self.hold = asyncio.Event()
-        """Answers wait while it is not set."""
+        """Responses wait while it is not set."""
         self.hold.set()
         self.frames: list[pb.Frame] = []
         self.hellos: list[pb.OpenProducer] = []
@@ -304,7 +304,7 @@ class FakeLogNode(log_pb2_grpc.LogServicer):
 async def fake_log(
     nodes: int = 1, groups: list[FakeBrokerGroup] | None = None
 ) -> AsyncIterator[tuple[list[FakeLogNode], list[FakeBrokerGroup]]]:
-    """Nodes of which the first leads every group."""
+    """Nodes, the first of which leads every group."""
     found = groups or [FakeBrokerGroup()]
     started = [FakeLogNode(found, {group.name for group in found} if number == 0 else set()) for number in range(nodes)]
     for node in started:

@@ -1,7 +1,7 @@
-"""The reading half of `ledgermq.v1.Log` in memory: broker groups whose leaders move, streams that break, queues that are trimmed, members
-that join and leave. What it answers follows proto/log.proto; how it cuts, delays and breaks is drawn from a source of chance.
+"""The reading half of `ledgermq.v1.Log` in memory: broker groups that change leaders, streams that break, queues that are trimmed, and
+members that join and leave. Its responses follow proto/log.proto; a source of chance decides how they are cut, delayed and broken.
 
-`FakeLog` is the cluster; `served` puts its nodes behind real gRPC ports, `FakeConnection` reaches them without any network.
+`FakeLog` is the cluster. `served` makes its nodes available on real gRPC ports, and `FakeConnection` reaches them without a network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Broken(Exception):
 
 
 class Queue:
-    """One queue: its entries, of which those below `begin` are gone."""
+    """One queue: its entries, of which those below `begin` are trimmed."""
 
     def __init__(self, queue: int) -> None:
         self.queue = queue
@@ -63,7 +63,7 @@ class Queue:
 
 
 class Group:
-    """A broker group: its queues, its leader (a node number, or None), and how often streams were broken."""
+    """A broker group: its queues, its leader (a node number, or None), and the number of times its streams were broken."""
 
     def __init__(self, queues: int) -> None:
         self.queues = [Queue(queue) for queue in range(queues)]
@@ -72,18 +72,18 @@ class Group:
 
 
 class Members:
-    """A consumer group: who has which queue. A queue is given only when nobody holds it."""
+    """A consumer group: the assignment of queues to members. A queue is assigned only when no member holds it."""
 
     def __init__(self) -> None:
         self.generation = 0
         self.held: dict[str, set[int]] = {}
-        """What a member may still read."""
+        """The queues that a member may still read."""
         self.given: dict[str, set[int]] = {}
-        """What it was last told."""
+        """The assignment that a member received last."""
         self.told: dict[str, int] = {}
 
     def share(self, queues: int) -> None:
-        """Balance; what somebody else holds is given later."""
+        """Balance the queues; those that another member holds are assigned later."""
         self.generation += 1
         names = sorted(self.held)
         wanted: dict[str, set[int]] = {name: set() for name in names}
@@ -97,14 +97,14 @@ class Members:
             self.held[name] |= self.given[name]
 
     def finished(self, member: str, generation: int, queues: int) -> None:
-        """The member let go of what it was not given."""
+        """The member released the queues that it is not assigned."""
         if generation == self.told.get(member) and self.held[member] != self.given[member]:
             self.held[member] = set(self.given[member])
             self.share(queues)
 
 
 class FakeLog:
-    """The cluster. `chance` decides how responses are cut; `trouble` is how likely a stream breaks at each of them."""
+    """The cluster. `chance` decides how responses are cut; `trouble` is the probability that a stream breaks at each response."""
 
     def __init__(self, groups: dict[str, int] | None = None, *, nodes: int = 3, chance: random.Random | None = None) -> None:
         self.groups = {name: Group(queues) for name, queues in (groups or {"g1": 2}).items()}
@@ -117,19 +117,19 @@ class FakeLog:
         self.commits: list[tuple[str, pb.CommitRequest]] = []
         self.members = Members()
         self.overdrawn = 0
-        """Bytes that were sent without credit, beyond one entry."""
+        """The bytes that were sent without credit, beyond one entry."""
         self.fetches = 0
         self.fetched_at: list[int] = []
-        """The node of each."""
+        """The node of each member."""
         self.replicas: set[int] = set()
-        """Nodes that serve readers without leading."""
+        """Nodes that serve readers without being leader."""
         self.frozen: set[int] = set()
-        """Those of them that say nothing any more."""
+        """Those of them that no longer respond."""
         self.corrupt = 0
-        """So many responses will be damaged."""
+        """The number of responses that will be damaged."""
         self.keys: dict[str, int] = defaultdict(int)
         self.beats: dict[str, int] = defaultdict(int)
-        """Signs of life that are not answered."""
+        """The number of keep-alive messages that are not answered."""
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -242,7 +242,7 @@ class FakeLog:
                     async with asyncio.timeout(1.0):
                         await changed.wait()
                 except TimeoutError:
-                    # A sign of life.
+                    # A keep-alive message.
                     told = False
         finally:
             granting.cancel()
@@ -371,7 +371,7 @@ def _ranges(offsets: dict[int, int]) -> list[pb.QueueRange]:
 
 
 class FakeCall:
-    """What `grpc.aio` calls a StreamStreamCall, as far as the client uses it."""
+    """A StreamStreamCall of `grpc.aio`, as far as the client uses it."""
 
     def __init__(self, answers: Callable[[AsyncIterator[Any]], AsyncIterator[Any]], read: Any, response: Any, request: Any) -> None:
         self._requests: asyncio.Queue[Any] = asyncio.Queue()
@@ -435,7 +435,7 @@ _END = object()
 
 
 class FakeConnection(LogConnection):
-    """A connection whose nodes are in this process and loop."""
+    """A connection whose nodes run in this process and event loop."""
 
     def __init__(self, log: FakeLog, timeout_s: float = 1000.0) -> None:
         super().__init__(";".join(log.endpoints), timeout_s=timeout_s, chance=random.Random(0))
@@ -473,7 +473,7 @@ class FakeConnection(LogConnection):
 
 @asynccontextmanager
 async def served(log: FakeLog) -> AsyncIterator[str]:
-    """Every node behind a real port; the endpoints, as a client takes them."""
+    """Serve every node on a real port; yields the endpoints in the form a client takes."""
     servers = []
     for node in range(log.nodes):
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
