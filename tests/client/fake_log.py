@@ -102,7 +102,7 @@ class FakeBrokerGroup:
     # Frames
 
     def produce(self, producer: tuple[int, int], frame: pb.Frame) -> tuple[pb.ProduceResponse, int]:
-        """Append or reject a frame. Returns the response, and the length of the log that must be committed before the response may be sent."""
+        """Append or reject a frame. Returns the response and the length of the log that must be committed before it may be sent."""
         count, first = len(frame.sizes) // 4, frame.first_sequence
         known = self.producers.get(producer[0])
         if known is None:
