@@ -120,92 +120,110 @@ class Node:
         as far as it remembers; by default as it is configured."""
         self.config = config
         self._disk = disk
-        boot_id = uuid.uuid4().hex
-        side = PeerSide()
-        self.roster = Roster(config.node, addresses_of(config), disk, controller_directory(config))
+        self._secret = secret
+        self._boot_id = uuid.uuid4().hex
+        self._workers = workers
+        self._hosted = dict(hosted)
+        self._groups = {name: item.group for name, item in hosted.items()}
+        self._identities = {name: item.identity for name, item in hosted.items()}
+        self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
+        self._side = PeerSide()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._admitting: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._save_lock = asyncio.Lock()
+        self._views: dict[str, GroupView] = {}
+        self._preferred: dict[str, tuple[int, str | None]] = {}
+        """Group led here → the term and the preferred leader that the group was notified of."""
+        self._build_replica()
+        self._build_controller()
+        self._build_maintenance(assignments_of(config, AgreedGroups())[0] if assigned is None else assigned, agreed or AgreedGroups())
+        self._build_frontend()
+        side = self._side
+        side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
+
+    def _build_replica(self) -> None:
+        """What runs replicas: the addresses and identities of peers, the streams to them, and the engine."""
+        config, hosted = self.config, self._hosted
+        self.roster = Roster(config.node, addresses_of(config), self._disk, controller_directory(config))
         if lost := self.roster.load():
             log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
-        identities = {name: item.identity for name, item in hosted.items()}
-        peer_identities = PeerIdentities(disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
-        peer_identities.load()
-        peer_identities.members.update({name: item.members for name, item in hosted.items()})
-        self._founders = {name: item.others for name, item in hosted.items() if item.others is not None}
-        self._formation_check = FormationCheck(config.node, self._founders, self.roster, peer_identities)
-        self._admitting: asyncio.Task[None] | None = None
-        self._peer_identities, self._hosted, self._identities, self._boot_id = peer_identities, dict(hosted), identities, boot_id
-        boots = self._boots = {name: identity_files.note_boot(disk, item.state_directory, boot_id) for name, item in hosted.items()}
-        greeter = Greeter(config.cluster_id, config.node, boot_id, __version__, secret, self.roster, identities, peer_identities, boots)
-        self.peers = Peers(self.roster.peers(), greeter, side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
-        self._workers = workers
-        self._client_port = ClientPort(config, shared=workers is not None)
-        self._worker_proxy = None if workers is None else WorkerProxy(workers)
+        known = PeerIdentities(self._disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
+        known.load()
+        known.members.update({name: item.members for name, item in hosted.items()})
+        self._peer_identities = known
+        self._formation_check = FormationCheck(config.node, self._founders, self.roster, known)
+        self._boots = {name: identity_files.note_boot(self._disk, item.state_directory, self._boot_id) for name, item in hosted.items()}
+        self._greeter = Greeter(
+            *(config.cluster_id, config.node, self._boot_id, __version__, self._secret),
+            *(self.roster, self._identities, known, self._boots),
+        )
+        self.peers = Peers(self.roster.peers(), self._greeter, self._side, config.limits.peer_queue_bytes, peer_wire(config.peer_tls))
         self.engine = Engine(
-            {name: item.group for name, item in hosted.items()},
+            self._groups,
             send_packets=self.peers.send_packets,
             on_fatal=end_process,
             max_calls=config.limits.max_calls,
             open_batches=config.raft.open_batches,
         )
+
+    def _build_controller(self) -> None:
+        """The metadata quorum, and what follows from it: where replicas are, the way to leaders, and what is brought to the groups."""
+        config = self.config
+        self.controller = Controller(controller_config(config, self._secret, self.roster))
         configured = {group.name: group.replicas for group in config.cluster.groups}
-        replicas = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
-        self.forwarder = Forwarder(config.node, replicas, self.engine, self.peers.links, time.monotonic_ns)
-        self.controller = Controller(controller_config(config, secret, self.roster))
-        self.overview = Overview(config, self.engine, self.peers.links, self.roster, replicas)
-        self.reconciler = Reconciler(config.node, self.engine, self.controller, hosted)
-        groups = self._groups = {name: found.group for name, found in hosted.items()}
-        self.ha_control = HaControl(self.engine, self.controller, groups)
-        self.digest_exchange = DigestExchange(config, disk, groups, self.engine, self.forwarder)
-        self.retainer = Retainer(config, disk, groups, self.engine, self.forwarder, self.digest_exchange)
-        self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
-        queries = Queries(self.forwarder, self.controller, GroupQueries(config.node, self.engine))
-        self.leadership = Leadership(config.node, self.engine, self.forwarder, replicas)
-        peeks = Peeks(self.engine, self.forwarder)
-        members = self._members = Members(
-            *(config.node, self.engine, self.forwarder, self.controller, self.roster, self.peers.links, peer_identities)
-        )
-        directory = controller_directory(config)
+        self._placement = Placement(configured, lambda: self.controller.state.broker_groups, self.engine.views)
+        self.forwarder = Forwarder(config.node, self._placement, self.engine, self.peers.links, time.monotonic_ns)
+        self.reconciler = Reconciler(config.node, self.engine, self.controller, self._groups)
+        self.ha_control = HaControl(self.engine, self.controller, self._groups)
+
+    def _build_maintenance(self, assigned: Mapping[str, Assignment], agreed: AgreedGroups) -> None:
+        """What works beside the turns: comparing digests, retention, and replicas that come and go."""
+        config, disk = self.config, self._disk
+        self.digest_exchange = DigestExchange(config, disk, self._groups, self.engine, self.forwarder)
+        self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange)
         self._assignment_watcher = AssignmentWatcher(
             config,
-            greeter,
-            AssignmentFile(disk, directory),
+            self._greeter,
+            AssignmentFile(disk, controller_directory(config)),
             self.forwarder,
             self,
             lambda changed, assignment: open_one(changed, assignment.group, disk),
-            assignments_of(config, AgreedGroups())[0] if assigned is None else assigned,
-            agreed or AgreedGroups(),
+            assigned,
+            agreed,
         )
-        side.assignment_watcher = self._assignment_watcher
-        broker_groups = BrokerGroups(
-            *(config, self.controller, members, self.leadership, self.forwarder, self.roster, self.peers.links)
-        )
-        sealer = Sealer((secret, *config.former_secrets()), config.cluster_id)
-        users = UserAdmin(self.controller, sealer)
+        self._side.assignment_watcher = self._assignment_watcher
+
+    def _build_frontend(self) -> None:
+        """What clients and operators reach: both client services, the administration, and HTTP."""
+        config = self.config
+        self._client_port = ClientPort(config, shared=self._workers is not None)
+        self._worker_proxy = None if self._workers is None else WorkerProxy(self._workers)
+        sealer = Sealer((self._secret, *config.former_secrets()), config.cluster_id)
         self.authority = Authority(
             lambda: self.controller.state.users,
             self._catch_up,
             sealer,
-            operator_of(secret),
+            operator_of(self._secret),
             required=config.access.authentication == "required",
             common_names=config.tls.users,
             whence=self._client_port.address_of,
         )
-        address, namespaces = config.address, not config.access.ignore_namespaces
-        service = ServiceConfig(config.node, address.host, address.client_port, secret, config.delivery, config.limits, namespaces)
-        quotas = Quotas(config.quotas)
-        access = AccessControl(self.authority, quotas)
+        quotas, namespaces = Quotas(config.quotas), not config.access.ignore_namespaces
+        callers = Callers(self.authority, quotas, namespaces=namespaces)
+        receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
         self._spans = spans_of(config.tracing, config.node)
         rules = {
             group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
             for group in config.cluster.groups
             if group.follower_reads
         }
-        ages = {name: item.group.age_ns for name, item in hosted.items()}
-        self._local = LocalReads(config.node, rules, self.engine.views, lambda group: ages[group](time.monotonic_ns()))
+        self._local = LocalReads(config.node, rules, self.engine.views, self._age_ns)
+        address = config.address
+        service = ServiceConfig(config.node, address.host, address.client_port, self._secret, config.delivery, config.limits, namespaces)
+        access = AccessControl(self.authority, quotas)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, access=access, local=self._local)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
-        callers = Callers(self.authority, quotas, namespaces=namespaces)
-        self.replicas = Replicas(config, boot_id, groups, self.engine, self.forwarder, self.retainer, callers)
-        receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
         self.log_service = LogService(
             Parts(
                 node=config.node,
@@ -216,7 +234,7 @@ class Node:
                 leaders=self._leaders,
                 callers=callers,
                 meters=self.service.meters,
-                hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in identities.items()},
+                hosted={name: HostedLog(identity.log_id, identity.data_file_bytes) for name, identity in self._identities.items()},
                 keys=receipt_keys,
                 limits=config.limits,
                 local=self._local,
@@ -224,26 +242,41 @@ class Node:
                 spans=self._spans,
             )
         )
-        clients = ClientList(config.node, self.service, self.log_service.streams, self.forwarder, self.peers.links)
-        self.admin = AdminService(
-            *(self.engine, self.controller, self.overview, peeks, queries, self.retainer),
-            *(self.leadership, members, users, clients, receipt_keys),
-            Replication(config.node, self.engine, self.forwarder, self.controller, self.overview),
-            broker_groups,
-        )
+        self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
+        self._build_admin(UserAdmin(self.controller, sealer), receipt_keys)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
-        speaks_for = None if workers is None or not is_first(config.node) else WorkerPages(workers)
+        speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
         self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
         self.grpc: grpc.aio.Server | None = None
         self._grpc_health = grpc_health.aio.HealthServicer()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._saving: asyncio.Task[None] | None = None
-        self._save_lock = asyncio.Lock()
-        self._views: dict[str, GroupView] = {}
-        self._preferred: dict[str, tuple[int, str | None]] = {}
-        """Group led here → the term and the wish that it was told of."""
-        side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
+
+    def _age_ns(self, group: str) -> int | None:
+        """How old what the replica here knows may be; None when that is unknown, also of a replica that is just leaving."""
+        found = self._groups.get(group)
+        return None if found is None else found.age_ns(time.monotonic_ns())
+
+    def _build_admin(self, users: UserAdmin, receipt_keys: ReceiptKeys) -> None:
+        config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
+        self.overview = Overview(config, engine, links, self.roster, self._placement)
+        self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
+        self.leadership = Leadership(config.node, engine, forwarder, self._placement)
+        self._members = Members(config.node, engine, forwarder, controller, self.roster, links, self._peer_identities)
+        self.admin = AdminService(
+            engine,
+            controller,
+            self.overview,
+            Peeks(engine, forwarder),
+            Queries(forwarder, controller, GroupQueries(config.node, engine)),
+            self.retainer,
+            self.leadership,
+            self._members,
+            users,
+            ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
+            receipt_keys,
+            Replication(config.node, engine, forwarder, controller, self.overview),
+            BrokerGroups(config, controller, self._members, self.leadership, forwarder, self.roster, links),
+        )
 
     async def start(self) -> None:
         """Open everything; raises FatalError."""

@@ -1,4 +1,6 @@
-"""The gRPC service `ledgermq.v1.Log`: native batch streams on the clients' port (proto/log.proto, docs/native.md).
+"""The native contract (`ledgermq.v1.Log`): streams of frames for producers, and streams of ranges for readers.
 
-Here live streams, windows, permissions, redirects and receipts. What a frame is says `proto/frames.py`, what becomes of it `node/broker`.
+`service.py` has the methods. Producing, fetching, joining a consumer group, committing offsets and verifying receipts are a module each,
+with their helpers beside them. Streams stay on the node where they were opened. A new method is one module and a line in `service.py`.
+`admin` and `process` import this package.
 """

@@ -1,2 +1,6 @@
-"""Any node answers any call: one hop to the node, or the worker of this node, that leads the broker group.
+"""From any node to the leader of a broker group, and from any worker of a node to another.
+
+`forwarder.py` sends a call to the leader, at most once where it must not be repeated; `local_reads.py` says what a follower may serve;
+`worker_proxy.py` and `worker_registry.py` connect the workers of one node. Bytes go in and out: what a call means is the executor's affair.
+The services of the frontend and `process` import this package.
 """

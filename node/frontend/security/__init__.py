@@ -1,5 +1,6 @@
-"""Who may do what on this node, over which wire, and how much of it: users, signatures, certificates, the public port, quotas.
+"""Who may call, and how much: the port's front, identities, rights, quotas, and the sealing of secrets.
 
-Everything here stands in front of the services: a call that has come past it is trusted to be what it says. What users there are is agreed
-in the controller quorum (`controller/users.py`); nothing in here keeps state of its own that anybody would miss after a restart.
+`front.py` limits and ends connections before gRPC sees them, `authority.py` checks signatures and grants, `quotas.py` counts,
+`admin_guard.py` stands before every admin method. A check belongs here if more than one service needs it. The services of the frontend and
+`process` import this package.
 """
