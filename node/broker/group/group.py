@@ -460,17 +460,17 @@ class Group:
         """Append the membership records that are due, one entry each; True if there was one."""
         appended = False
         while self.leader.serving and not (turn.full or turn.stalled):
-            wish = self.memberships.due(turn.now_ns)
-            if wish is None:
+            request = self.memberships.due(turn.now_ns)
+            if request is None:
                 break
-            outcome = self._append_members(turn, wish.change)
+            outcome = self._append_members(turn, request.change)
             if outcome is not None:
-                turn.done += self.memberships.refused(wish, outcome)
+                turn.done += self.memberships.refused(request, outcome)
                 continue
             appended = True
-            if wish.token is not None:
+            if request.token is not None:
                 members = self.memberships.in_force()
-                self.leader.await_entry(members.index, wish.token, MembersChanged(members))
+                self.leader.await_entry(members.index, request.token, MembersChanged(members))
         return appended
 
     def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:

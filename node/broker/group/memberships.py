@@ -23,7 +23,7 @@ _LOST = "came back with another, empty directory"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MemberRequest:
     """A change that is due; with a token somebody waits for its outcome."""
 
     change: MemberChange
@@ -35,8 +35,8 @@ class Memberships:
 
     def __init__(self, replicator: Replicator) -> None:
         self._replicator = replicator
-        self._asked: list[Wish] = []
-        self._owed: list[Wish] = []
+        self._asked: list[MemberRequest] = []
+        self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
         """Node → the directory it came back with; as many as there are nodes."""
         self._again_ns = 0
@@ -54,7 +54,7 @@ class Memberships:
             return [Done(call.token, Refused("members-refused", detail=why))]
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
         change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
-        self._asked.append(Wish(change, call.token))
+        self._asked.append(MemberRequest(change, call.token))
         return []
 
     def _is_so(self, call: ChangeMembers, members: GroupMembers) -> bool:
@@ -75,7 +75,7 @@ class Memberships:
         """Remember who came back, whoever leads: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 
-    def due(self, now_ns: int) -> Wish | None:
+    def due(self, now_ns: int) -> MemberRequest | None:
         """The next change to try, on a serving leader; None when there is none now. What is asked for is tried once, what is owed again and
         again."""
         if self._asked:
@@ -94,17 +94,17 @@ class Memberships:
             if node not in members.nodes or members.incarnations.get(node) == incarnation:
                 del self._returned[node]
         self.objections = {node: why for node, why in self.objections.items() if node in self._returned}
-        self._owed = [Wish(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in self._returned.items()]
+        self._owed = [MemberRequest(MemberChange(Change.RETURN, node, incarnation, _LOST)) for node, incarnation in self._returned.items()]
         promotion = self._replicator.due_change(now_ns)
         if promotion is not None:
-            self._owed.append(Wish(promotion))
+            self._owed.append(MemberRequest(promotion))
 
-    def refused(self, wish: Wish, why: str) -> list[Done]:
+    def refused(self, request: MemberRequest, why: str) -> list[Done]:
         """The core would not append it."""
-        if wish.token is not None:
+        if request.token is not None:
             reason = "members-not-yet" if isinstance(why, NotYet) else "members-refused"
-            return [Done(wish.token, Refused(reason, self._replicator.leader, why))]
-        self.objections[wish.change.node] = why
+            return [Done(request.token, Refused(reason, self._replicator.leader, why))]
+        self.objections[request.change.node] = why
         return []
 
     def in_force(self) -> GroupMembers:
@@ -116,7 +116,7 @@ class Memberships:
         asked, self._asked = self._asked, []
         self._owed.clear()
         self.objections = {}
-        return [Done(wish.token, Refused("not-leader", self._replicator.leader)) for wish in asked if wish.token is not None]
+        return [Done(request.token, Refused("not-leader", self._replicator.leader)) for request in asked if request.token is not None]
 
     def wake_at_ns(self) -> int | None:
         """When `due` has something to try again."""

@@ -30,14 +30,14 @@ T = TypeVar("T")
 class GroupSource:
     """One broker group in one of its lives ."""
 
-    def __init__(self, group: str, log_id: str, engine: Engine, lanes: Lanes, files: Files, recent: Recent) -> None:
+    def __init__(self, group: str, log_id: str, engine: Engine, threads: ReaderThreads, files: Files, recent: Recent) -> None:
         self.group = group
         self.log_id = log_id
         self.files = files
         self.recent = recent
         self.readers = 0
         self._engine = engine
-        self._lanes = lanes
+        self._threads = threads
         self._progress: object = None
 
     def run(self, work: Callable[[Any], T]) -> Awaitable[T]:
@@ -47,7 +47,7 @@ class GroupSource:
         """Raises Unreadable, which was told to the group: it is about to be mended."""
         began = time.perf_counter()
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._lanes.cold, self._guarded, work)
+            found = await asyncio.get_running_loop().run_in_executor(self._threads.cold, self._guarded, work)
         except Unreadable as damage:
             await self._engine.run(self.group, self._failing(damage))
             raise
@@ -69,7 +69,7 @@ class GroupSource:
             return work()
 
     async def hot(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._lanes.hot, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads.hot, work)
 
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
         """The first offset of begin … end−1 that was stored at a time or later; `end` without one."""
@@ -82,7 +82,7 @@ class GroupSource:
         return min(end, await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))))
 
 
-class Lanes:
+class ReaderThreads:
     """The threads that read."""
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class Sources:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._lanes = Lanes()
+        self._threads = ReaderThreads()
         self._open: dict[str, GroupSource] = {}
         self._waiters: dict[str, dict[Waiter, None]] = {}
         engine.on_view(self._view)
@@ -137,7 +137,7 @@ class Sources:
             files, recent, log_id = await self._opened(group)
             source = self._open.get(group)
             if source is None:
-                source = self._open[group] = GroupSource(group, log_id, self.engine, self._lanes, files, recent)
+                source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent)
             else:
                 # Somebody else came meanwhile.
                 self._release(group, recent)
