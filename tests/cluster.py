@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import grpc
 
+from examples.flights.cluster import free_base_port
+from ledgermq.node.process import local
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.proto import admin_pb2, admin_pb2_grpc
@@ -25,6 +27,14 @@ T = TypeVar("T")
 # Shorter periods: the rules are unchanged, only the waiting times differ.
 FAST: dict[str, Any] = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000}, "limits": {"drain_ms": 500}}
 SMALL_LOG_FILE_BYTES = 4 << 20
+NEIGHBOURS = 4
+"""Ports above the first one of a kind that `up` may take."""
+
+
+def base_port() -> int:
+    """For `up --base-port`: a free one of this worker whose neighbours and those 1,000, 2,000 and 3,000 above are this worker's, too."""
+    own = set(local.port_range())
+    return free_base_port([port for port in own if port + NEIGHBOURS in own and port + 3000 + NEIGHBOURS in own])
 
 
 def prepare(

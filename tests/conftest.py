@@ -83,11 +83,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_this_worker() -> Iterator[None]:
-    """Tests that run at the same time in several processes have ports of their own: what a node left free while it is down stays free."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
-    every = local.port_range()
-    share = len(every) // WORKERS_MAX
-    own = every[int(worker) % WORKERS_MAX * share :][:share]
+    """Tests that run at the same time in several processes have ports of their own: what a node left free while it is down stays free.
+
+    A worker's ports have certain last three digits, because `up --base-port` takes four times neighbours, 1,000 apart.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = [port for port in local.port_range() if port % 1000 * WORKERS_MAX // 1000 == worker % WORKERS_MAX]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "port_range", lambda: own)
         yield

@@ -53,7 +53,7 @@ def ports_from_base(nodes: int, base_port: int, workers: int = 1) -> list[NodeAd
     return [NodeAddress.model_validate({**each, "workers": workers}) for each in ports]
 
 
-def port_range() -> range:
+def port_range() -> Sequence[int]:
     """Where `free_ports` looks."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     return range(10_000, max(lowest, 12_000))

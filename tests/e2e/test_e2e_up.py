@@ -12,18 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.flights.cluster import BASE_PORTS, free_base_port
 from ledgermq.node.process.local import LocalCluster, free_ports
-from tests.cluster import prepare, running, wait_for
+from tests.cluster import base_port, prepare, running, wait_for
 from tests.e2e.command_line import LEDGERMQ, CommandLine, environment
 
 pytestmark = pytest.mark.slow
-
-
-def base_port() -> int:
-    """Ports that neither the demo (other bases) nor another worker of this test run uses; a step of 1,000 keeps the four kinds apart."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return free_base_port(range(min(BASE_PORTS) + 25 + 50 * (worker % 20), max(BASE_PORTS), 1000))
 
 
 @contextmanager

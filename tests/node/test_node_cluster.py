@@ -309,7 +309,7 @@ def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) ->
 
 def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
     """`up` prints one line on stdout when ready, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
-    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    base = real.base_port()
     command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "3", "--data", str(tmp_path / "data"), "--log-file-size", "1MiB"]
     command += ["--base-port", str(base)]
     for attempt in range(2):
@@ -336,7 +336,7 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
 
 def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
     """A stop during the start ends everything with 0 and leaves nothing running."""
-    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    base = real.base_port()
     command = [sys.executable, "-m", "ledgermq", "up", "--data", str(tmp_path / "data"), "--base-port", str(base)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     real.wait_for(lambda: (tmp_path / "data" / "n3" / "node.log").exists(), 30, "the last node's process")
@@ -349,7 +349,7 @@ def test_up_can_be_stopped_before_it_is_ready(tmp_path: Path) -> None:
 @pytest.mark.verify
 def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> None:
     """Exit 72 and the port; no process is left."""
-    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    base = real.base_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", base + 1))
         taken.listen()
@@ -362,7 +362,7 @@ def test_up_refuses_a_taken_port_with_the_nodes_own_sentence(tmp_path: Path) -> 
 
 def test_nodes_of_up_do_not_outlive_it(tmp_path: Path) -> None:
     """Even when `up` is killed, its nodes stop by themselves, cleanly."""
-    base = real.prepare(tmp_path / "ports", nodes=1).nodes["n1"].client_port
+    base = real.base_port()
     command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "1", "--data", str(tmp_path / "data"), "--base-port", str(base)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
