@@ -25,7 +25,8 @@ from ledgermq.proto import admin_pb2, admin_pb2_grpc
 T = TypeVar("T")
 
 # Shorter periods: the rules are unchanged, only the waiting times differ.
-FAST: dict[str, Any] = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000}, "limits": {"drain_ms": 500}}
+DELIVERY: dict[str, Any] = {"min_invisible_ms": 100, "liveness_ms": 3_000, "member_liveness_ms": 3_000}
+FAST: dict[str, Any] = {"delivery": DELIVERY, "limits": {"drain_ms": 500}}
 SMALL_LOG_FILE_BYTES = 4 << 20
 NEIGHBOURS = 4
 """Ports above the first one of a kind that `up` may take."""

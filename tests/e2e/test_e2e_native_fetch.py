@@ -141,8 +141,7 @@ class Member:
 
 def test_a_group_of_three_loses_members_and_its_coordinator(tmp_path: Path) -> None:
     """No queue ever has two readers; whoever is left reads everything again."""
-    extra = {"delivery": {"min_invisible_ms": 100, "liveness_ms": 3_000, "member_liveness_ms": 3_000}}
-    with running(tmp_path, extra=extra) as cluster:
+    with running(tmp_path) as cluster:
         create_topic(cluster, "T", queues=QUEUES)
         members: list[Member] = []
 

@@ -23,7 +23,7 @@ from tests.e2e.command_line import CommandLine
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 NODES = ("n1", "n2", "n3")
 SECOND = tuple(f"{node}.2" for node in NODES)
-DELIVERY = {"min_invisible_ms": 100, "transaction_check_ms": 1000, "transaction_interval_ms": 300, "transaction_checks": 15}
+DELIVERY = {**real.DELIVERY, "transaction_check_ms": 1000, "transaction_interval_ms": 300, "transaction_checks": 15}
 
 
 @pytest.fixture(scope="module")
