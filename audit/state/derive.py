@@ -242,6 +242,9 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
             report.flaws.append(_of_log(task, file, value, "log_id", told))
         if value["v"] != VERSION:
+            if "lapsed" in value:
+                told = f"it says version {value['v']} and has lapsed leases, as from version {VERSION} on"
+                report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), told))
             why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
             found.append(Snapshot(file, value))
@@ -250,6 +253,9 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ()), why))
     if not found:
         raise Unreadable(why)
+    if found[-1].file == OLDER and found[-1].index > found[0].index:
+        told = f"its entry {found[-1].index} is behind entry {found[0].index} of {NEWEST}"
+        report.flaws.append(_of_log(task, OLDER, found[-1].value, "applied_index", told))
     return sorted(found, key=lambda each: each.index, reverse=True)
 
 
@@ -267,11 +273,15 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
         try:
             state.load(start.value)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise Unreadable(f"{start.file} cannot be read: {error!r}") from error
+            why = f"{start.file} cannot be read: {error!r}"
+            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{start.file}", None, *place(start.value, ()), why))
+            raise Unreadable(why) from error
         if last < begin.index - 1:
+            if start.point[2] > begin.pos:
+                report.flaws.append(_of_log(task, start.file, start.value, "applied_end_pos", _foreign(start)))
             raise Unreadable(f"the log begins with entry {begin.index}, behind {start.file}")
         if last == begin.index - 1 and (start.point[1], start.point[3]) != (begin.term, begin.chain):
-            raise Unreadable(_foreign(start))
+            raise _contradicted(task, start, (last, begin.term, begin.pos, begin.chain), report)
     report.first_index = last + 1
     stops = sorted({each.index for each in targets} | ({last} if last >= begin.index else set()))
     for stretch in read_stretches(task, begin, stops):
@@ -280,21 +290,27 @@ def _follow(task: LogFile, begin: Begin, start: Snapshot | None, targets: Sequen
             assert start is not None
             state.queues.warm(stretch.messages, start.value["topics"])
             if index == last and start.point != stretch.last[:4]:
-                raise Unreadable(_foreign(start))
+                raise _contradicted(task, start, stretch.last[:4], report)
             continue
         state.advance(stretch)
         for target in targets:
             if target.index == index and target.point != stretch.last[:4]:
-                report.reason = _foreign(target)
+                report.reason = str(_contradicted(task, target, stretch.last[:4], report))
                 if target.file == OLDER:
-                    # The newest one is compared with its entry together with the other small files.
-                    wrong = next(key for key, own, told in zip(POINT, target.point, stretch.last, strict=False) if own != told)
-                    report.flaws.append(_of_log(task, OLDER, target.value, wrong, report.reason))
                     report.last_index = index
             elif target.index == index:
                 report.flaws += _flaws(task, target, state)
                 report.compared.append(target.file)
                 report.last_index = index
+
+
+def _contradicted(task: LogFile, snapshot: Snapshot, told: tuple[int | None, ...], report: StateReport) -> Unreadable:
+    """The log has another entry at the index of a snapshot. `told`: the values of `POINT` in the log."""
+    if snapshot.file == OLDER:
+        # The newest one is compared with its entry together with the other small files.
+        wrong = next(key for key, own, has in zip(POINT, snapshot.point, told, strict=True) if own != has)
+        report.flaws.append(_of_log(task, OLDER, snapshot.value, wrong, _foreign(snapshot)))
+    return Unreadable(_foreign(snapshot))
 
 
 def _of_log(task: LogFile, file: str, value: dict[str, Any], key: str, proof: str) -> Flaw:

@@ -5,7 +5,7 @@ differences (docs/format.md §11). The audit's own decoder; every error is a Val
 from __future__ import annotations
 
 import zlib
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +32,11 @@ def unpack(text: Any, letter: str) -> list[int]:
     width = _WIDTHS[letter]
     unpacker = zlib.decompressobj()
     try:
-        # b64decode raises binascii.Error, which is a ValueError.
-        raw = unpacker.decompress(b64decode(text, validate=True), ROWS_MAX * width.itemsize)
+        # b64decode raises binascii.Error, which is a ValueError. It ignores the bits of the last character that belong to no byte.
+        packed = b64decode(text, validate=True)
+        if b64encode(packed).decode() != text:
+            raise ValueError("a column is no base64 that a writer produces")
+        raw = unpacker.decompress(packed, ROWS_MAX * width.itemsize)
     except zlib.error as error:
         raise ValueError(f"a column cannot be unpacked: {error}") from error
     if not unpacker.eof or unpacker.unused_data or len(raw) % width.itemsize:

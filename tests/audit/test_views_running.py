@@ -117,5 +117,5 @@ def test_wrong_streams_are_one_sentence(cluster: FakeCluster) -> None:
         with pytest.raises(ValueError, match="is repairing: entry 5 is damaged"):
             stream_of(cluster).initialOffset()
         made = source(cluster, "state", replicas="n2")
-        with pytest.raises(ValueError, match="view state is no stream"):
+        with pytest.raises(ValueError, match="view state cannot be streamed"):
             made.streamReader(made.schema())

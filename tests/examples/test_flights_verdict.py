@@ -89,7 +89,7 @@ def test_an_ordered_log_has_no_violation() -> None:
 def test_a_group_in_two_queues_is_found() -> None:
     """One queue per message group."""
     (wrong,) = order_violations(stored(("a", 0, 1), ("a", 1, 2)), Ledger(), TOPIC)
-    assert wrong == "a lies in queues [0, 1]"
+    assert wrong == "a is in queues [0, 1]"
 
 
 def test_a_group_out_of_order_is_found() -> None:
