@@ -212,7 +212,7 @@ def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.Monk
     assert cut.more["client.receipt"] > 0 and cut.windows == here.windows
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"topic": "t", "message_id": "m", "delivered_ms": 1}\n[]\n')
-    with pytest.raises(BadFile, match="line 2, is no JSON object"):
+    with pytest.raises(BadFile, match="line 2, is not a JSON object"):
         outcome.check_clients(groups, outcome.ClientFiles.find([], [str(bad)]), SparkEngine(session).join)
 
 
