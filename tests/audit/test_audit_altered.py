@@ -11,7 +11,7 @@ import pytest
 from ledgermq.audit.jobs import Audit, audit
 from tests.audit.altering import PLACES, alter, levels, log_bytes, put_log
 from tests.audit.damage_cases import NODES, history, write_cluster
-from tests.audit.jury.appointed import members, messages
+from tests.audit.fuzz.appointed import members, messages
 from tests.audit.log_writer import Message, Placed, Writer, election
 
 HA = [members(), election(1, "n1"), *messages(1, 60)]

@@ -12,7 +12,7 @@ from ledgermq.audit.jobs import Audit, audit
 from ledgermq.audit.report import for_repair
 from ledgermq.sim.settings import Settings
 from tests.audit.damage_cases import NODES, flip
-from tests.audit.jury.clusters import interrupted
+from tests.audit.fuzz.clusters import interrupted
 from tests.audit.log_writer import CREATED, RAFT, Message, Writer, election
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.audit.jobs import audit
-from tests.audit.jury.writers import NODES, WRITERS, write
+from tests.audit.fuzz.writers import NODES, WRITERS, write
 
 
 @pytest.mark.parametrize("derives", [True, False])

@@ -18,8 +18,8 @@ from ledgermq.audit.checks.rules import RULES, Flaw
 from ledgermq.audit.reading import keys
 from ledgermq.proto.key_columns import key_hash
 from tests.audit.damage_cases import flip
-from tests.audit.jury.anatomy import anatomies
-from tests.audit.jury.clusters import at_rest
+from tests.audit.fuzz.anatomy import anatomies
+from tests.audit.fuzz.clusters import at_rest
 from tests.audit.log_writer import sealed
 from tests.audit.view_material import DATA_BYTES, ViewLog, write
 from tests.compat.group_material import Writer as GroupWriter

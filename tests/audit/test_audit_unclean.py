@@ -15,8 +15,8 @@ from ledgermq.sim.faults import draw
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
 from ledgermq.sim.world import World
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
-from tests.audit.jury.clusters import Cluster, killed, until
-from tests.audit.jury.court import LIVELY
+from tests.audit.fuzz.clusters import Cluster, killed, until
+from tests.audit.fuzz.runner import LIVELY
 from tests.audit.log_writer import Placed, Writer
 
 MARK = 20

@@ -13,8 +13,8 @@ from tests.audit.damage_cases import NODES
 from tests.audit.exhaust.cluster import SEALED, build
 from tests.audit.exhaust.ground import Changes, Place, image_of
 from tests.audit.exhaust.repairing import HEADER_BYTES, Trial
-from tests.audit.jury.anatomy import Anatomy, Entry
-from tests.audit.jury.clusters import Cluster, Image, cut_off
+from tests.audit.fuzz.anatomy import Anatomy, Entry
+from tests.audit.fuzz.clusters import Cluster, Image, cut_off
 
 SHARES = 8
 DRAWN = 2

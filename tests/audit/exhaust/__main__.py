@@ -35,7 +35,7 @@ from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import CLUSTERS
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import MODES
-from tests.audit.jury import anatomy
+from tests.audit.fuzz import anatomy
 
 BYTES = 128
 """Of a file in a piece."""

@@ -27,8 +27,8 @@ from tests.audit.exhaust.consistent import (
     with_packed,
 )
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, WHOLE, Changes
-from tests.audit.jury.anatomy import PAGE, Anatomy, anatomies
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.anatomy import PAGE, Anatomy, anatomies
+from tests.audit.fuzz.clusters import Image
 
 FLIPS = (0x01, 0xFF)
 STRIDE = 16

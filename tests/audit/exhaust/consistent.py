@@ -17,8 +17,8 @@ from typing import Any
 
 import crc32c
 
-from tests.audit.jury.anatomy import BODY_AT, HARD_STATE_BYTES, MARK_BYTES, PAGE, QUEUE_UNIT, UNIT, Anatomy, Entry
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.anatomy import BODY_AT, HARD_STATE_BYTES, MARK_BYTES, PAGE, QUEUE_UNIT, UNIT, Anatomy, Entry
+from tests.audit.fuzz.clusters import Image
 
 CHUNK = 1 << 20
 

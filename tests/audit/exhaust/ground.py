@@ -24,7 +24,7 @@ from ledgermq.audit.sources import other_version
 from ledgermq.audit.works import KEYS, STATE, Outcome, Work, look
 from tests.audit.exhaust.cluster import CLUSTERS, SHAPES, build
 from tests.audit.exhaust.memory import Memory
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.clusters import Image
 
 Changes = Mapping[str, bytes | None]
 """By path: other bytes, or None for a file that is gone."""

@@ -20,8 +20,8 @@ from ledgermq.audit.report import write_findings
 from ledgermq.cli import run as command
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.ground import Changes, Place, image_of
-from tests.audit.jury.anatomy import Anatomy, Entry, anatomies
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.anatomy import Anatomy, Entry, anatomies
+from tests.audit.fuzz.clusters import Image
 
 HEADER_BYTES = 48
 OWN_WORD = r".*/(hardstate|syncedmark|begin|identity\.json|node\.json|peers\.json|boots\.json)"

@@ -8,7 +8,7 @@ from bench.audit_scan import CLUSTER, NODES
 from ledgermq.audit.jobs import Audit
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import Changes
-from tests.audit.jury.anatomy import Anatomy, Entry
+from tests.audit.fuzz.anatomy import Anatomy, Entry
 from tests.audit.running_nodes import FakeCluster, FakeNode
 
 READ = (

@@ -1,7 +1,7 @@
-"""The court of backups as a source: beside the replicas they count for no majority, and what is wrong in one is said of it alone.
+"""The suite of backups as a source: beside the replicas they count for no majority, and what is wrong in one is said of it alone.
 
 A backup may be forged so that its manifest fits. Backups of any age, of any replica, several of them, beside replicas that lag: all of
-that is as it should be. The jury's own reading of docs/format.md §15.
+that is as it should be. The fuzzer's own reading of docs/format.md §15.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, history
-from tests.audit.jury.bench import SOUND, WHOLE, Act, Bench, Charge, Deed, image_of, of_place, span
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DIVERGENCE, EXTRA, MISSING, REORDERED, ROT
-from tests.audit.jury.trial import Case
+from tests.audit.fuzz.case import Case
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DIVERGENCE, EXTRA, MISSING, REORDERED, ROT
+from tests.audit.fuzz.scenario import SOUND, WHOLE, Expected, Experiment, MakeExperiment, Scenario, image_of, of_place, span
 from tests.audit.log_writer import CLUSTER, Message, Placed, Writer, sealed
 
 COUNT, FILE_BYTES = 80, 8192
@@ -44,11 +44,11 @@ def with_manifest(node: str, files: Image) -> Image:
     for path, data in sorted(files.items()):
         if path != MANIFEST:
             told[path] = {"bytes": len(data), "used": len(data.rstrip(b"\0")), "sha256": hashlib.sha256(data).hexdigest()}
-    value = {"v": 1, "program": "jury", "made_ms": 1, "cluster_id": CLUSTER, "node": node, "groups": {"g1": {}}, "files": told}
+    value = {"v": 1, "program": "fuzzer", "made_ms": 1, "cluster_id": CLUSTER, "node": node, "groups": {"g1": {}}, "files": told}
     return {**files, MANIFEST: sealed(value)}
 
 
-class Backups(Bench):
+class Backups(Scenario):
     """Three replicas and backups."""
 
     def __init__(self, base: Path, seed: int = 6) -> None:
@@ -57,7 +57,7 @@ class Backups(Bench):
         self.plain = image_of(self._write)
         probe = Writer(Path("/probe/n1"))
         self.entries = [probe.append(message) for message in self.messages]
-        self.deeds = {
+        self.experiments = {
             "backup: byte of a file": (self._file(_flipped, r"backup\.file", ROT), (1,)),
             "backup: file cut off": (self._file(lambda rng, data: data[: rng.randrange(len(data))], r"backup\.file", ROT), (1,)),
             "backup: file grown": (self._file(lambda rng, data: data + bytes(rng.randrange(1, 99)), r"backup\.file", ROT), (1,)),
@@ -84,8 +84,8 @@ class Backups(Bench):
     def audit(self) -> Audit:
         return audit([str(self.base / name) for name in sorted({path.partition("/")[0] for path in self.image})])
 
-    def _deed(self, node: str, files: Image, charges: Sequence[Charge], also: str = "") -> Deed:
-        return Deed(self._with({node: files}), charges, also=also)
+    def _experiment(self, node: str, files: Image, expected: Sequence[Expected], also: str = "") -> Experiment:
+        return Experiment(self._with({node: files}), expected, also=also)
 
     def _with(self, backups: dict[str, Image], replicas: Image | None = None) -> Image:
         below = {f"backup-{node}/{path}": data for node, files in backups.items() for path, data in files.items()}
@@ -96,35 +96,35 @@ class Backups(Bench):
         node, count = rng.choice(NODES), rng.randrange(COUNT // 2, len(self.messages) + 1)
         return node, count, backup_of(node, self.messages[:count])
 
-    def _sound(self, rng: random.Random, count: int, verdicts: frozenset[str], replicas: Image | None = None) -> Deed:
+    def _sound(self, rng: random.Random, count: int, verdicts: frozenset[str], replicas: Image | None = None) -> Experiment:
         ages = {node: backup_of(node, self.messages[: rng.randrange(3, len(self.messages) + 1)]) for node in rng.sample(NODES, count)}
-        return Deed(self._with(ages, replicas), verdicts=verdicts)
+        return Experiment(self._with(ages, replicas), verdicts=verdicts)
 
-    def _lagging(self, rng: random.Random, case: Case) -> Deed:
+    def _lagging(self, rng: random.Random, case: Case) -> Experiment:
         ends = {rng.choice(NODES): rng.randrange(1, COUNT)}
         return self._sound(rng, 1, SOUND, image_of(lambda base: self._write(base, ends)))
 
-    def _file(self, change: Callable[[random.Random, bytes], bytes | None], rules: str, klass: str) -> Act:
-        def act(rng: random.Random, case: Case) -> Deed:
+    def _file(self, change: Callable[[random.Random, bytes], bytes | None], rules: str, klass: str) -> MakeExperiment:
+        def act(rng: random.Random, case: Case) -> Experiment:
             node, _, files = self._some(rng)
             path = of_place(case.place, sorted(files.keys() - {MANIFEST}), rng)
             after = change(rng, files.pop(path))
             files |= {} if after is None else {path: after}
-            charge = Charge(f"{node}:backup", rules, frozenset({klass}), path)
-            return self._deed(node, files, [charge], also=rf"{node}:backup .*")
+            wanted = Expected(f"{node}:backup", rules, frozenset({klass}), path)
+            return self._experiment(node, files, [wanted], also=rf"{node}:backup .*")
 
         return act
 
-    def _manifest(self, rng: random.Random, case: Case) -> Deed:
+    def _manifest(self, rng: random.Random, case: Case) -> Experiment:
         node, _, files = self._some(rng)
         files[MANIFEST] = _flipped(rng, files[MANIFEST])
-        return self._deed(node, files, [Charge(f"{node}:backup", r"backup\.json", frozenset({ROT}), MANIFEST)])
+        return self._experiment(node, files, [Expected(f"{node}:backup", r"backup\.json", frozenset({ROT}), MANIFEST)])
 
     def _entry(self, case: Case, rng: random.Random, count: int) -> Placed:
         plain = [entry for entry in self.entries[: count - 2] if not entry.message.topic.startswith("rmq_sys_") and entry.message.body]
         return of_place(case.place, plain, rng)
 
-    def _history(self, rng: random.Random, case: Case) -> Deed:
+    def _history(self, rng: random.Random, case: Case) -> Experiment:
         """Taken of something else: right in itself, its manifest fits."""
         node, count, _ = self._some(rng)
         entry = self._entry(case, rng, count)
@@ -133,20 +133,20 @@ class Backups(Bench):
         other[entry.index] = replace(entry.message, body=body)
         where, start, stop = span(entry, FILE_BYTES)
         classes = frozenset({DIVERGENCE, MISSING, EXTRA, REORDERED})
-        charge = Charge(f"{node}:backup", HISTORIES, classes, where, entry.index, start, stop)
-        return self._deed(node, backup_of(node, other), [charge], also=rf"{node}:backup .*")
+        wanted = Expected(f"{node}:backup", HISTORIES, classes, where, entry.index, start, stop)
+        return self._experiment(node, backup_of(node, other), [wanted], also=rf"{node}:backup .*")
 
-    def _rot(self, rng: random.Random, case: Case) -> Deed:
+    def _rot(self, rng: random.Random, case: Case) -> Experiment:
         """The disk had gone wrong before the backup was made: the manifest says what was read."""
         node, count, files = self._some(rng)
         entry = self._entry(case, rng, count)
         where, start, _ = span(entry, FILE_BYTES)
         path, at = f"g1/dledger-{node}/{where}", start + 48 + rng.randrange(entry.size - 48)
         files[path] = files[path][:at] + bytes([files[path][at] ^ 8]) + files[path][at + 1 :]
-        charge = Charge(f"{node}:backup", r"entry\..*", frozenset({ROT}), where, entry.index, at, at + 1)
-        return self._deed(node, with_manifest(node, files), [charge])
+        wanted = Expected(f"{node}:backup", r"entry\..*", frozenset({ROT}), where, entry.index, at, at + 1)
+        return self._experiment(node, with_manifest(node, files), [wanted])
 
-    def _left_out(self, rng: random.Random, case: Case) -> Deed:
+    def _left_out(self, rng: random.Random, case: Case) -> Experiment:
         """A log file is in neither."""
         node, count, files = self._some(rng)
         bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in self.entries[:count]})
@@ -156,24 +156,23 @@ class Backups(Bench):
         gone = gone or [f"g1/dledger-{node}/data/{base:020d}"]
         for path in gone:
             del files[path]
-        charge = Charge(f"{node}:backup", r"file\.missing|mark\.end", frozenset({MISSING}))
-        return self._deed(node, with_manifest(node, files), [charge], also=rf"{node}:backup .*")
+        wanted = Expected(f"{node}:backup", r"file\.missing|mark\.end", frozenset({MISSING}))
+        return self._experiment(node, with_manifest(node, files), [wanted], also=rf"{node}:backup .*")
 
-    def _beside(self, rng: random.Random, case: Case) -> Deed:
+    def _beside(self, rng: random.Random, case: Case) -> Experiment:
         """The backup is right, and some replicas are not."""
         node, _, files = self._some(rng)
         entry = self._entry(case, rng, len(self.messages))
         where, start, _ = span(entry, FILE_BYTES)
         at = start + 48 + rng.randrange(entry.size - 48)
-        image, charges = dict(self.plain), []
+        image, expected = dict(self.plain), []
         for name in rng.sample(NODES, case.replicas):
             path = f"{name}/g1/dledger-{name}/{where}"
             image[path] = image[path][:at] + bytes([image[path][at] ^ 8]) + image[path][at + 1 :]
-            charges.append(Charge(name, r"entry\..*", frozenset({ROT}), where, entry.index, at, at + 1))
-        return Deed(self._with({node: files}, image), charges)
+            expected.append(Expected(name, r"entry\..*", frozenset({ROT}), where, entry.index, at, at + 1))
+        return Experiment(self._with({node: files}, image), expected)
 
 
 def _flipped(rng: random.Random, data: bytes) -> bytes:
     at = rng.randrange(len(data))
     return data[:at] + bytes([data[at] ^ rng.randrange(1, 256)]) + data[at + 1 :]
-

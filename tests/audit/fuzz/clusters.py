@@ -1,4 +1,4 @@
-"""Data directories for the jury, made by the product's own code: simulated clusters over disks in memory, stopped, killed or cut off.
+"""Data directories for the fuzzer, made by the product's own code: simulated clusters over disks in memory, stopped, killed or cut off.
 
 Here lives how a cluster comes to be and what it is like. An image is the bytes of every file, by path under one base directory; nothing in
 here damages anything. What the simulator leaves out (node identity, table of peers, key index) is written by the product's code as well.
@@ -206,4 +206,4 @@ HEALTHY: dict[str, Make] = {
     "lagging": lambda: cut_off(20, "n3", from_ms=600, at_ms=900),
     "failed over": lambda: cut_off(30, "leader", from_ms=700, at_ms=1600),
 }
-"""What the jury damages, and finds nothing in as long as it is whole."""
+"""What the fuzzer damages. An audit of the undamaged cluster reports nothing."""

@@ -1,4 +1,4 @@
-"""The court of what clients kept: receipts and deliveries that lie, of a log that is right; and true ones, of a log that lost something.
+"""The suite of what clients kept: receipts and deliveries that lie, of a log that is right; and true ones, of a log that lost something.
 
 Every row that lies must be named, with its number, and no other one. Rows that are true are shuffled, spread over files of both kinds,
 given twice, or lack what a client need not know: nobody may be accused of that. The replicas are compared once; a case is a join.
@@ -23,9 +23,9 @@ from ledgermq.audit.clients.outcome import ClientFiles, check_clients
 from ledgermq.audit.jobs import Audit, audit, judge
 from ledgermq.client.native import delivery_log, receipt_log
 from tests.audit.client_cases import FIFO, GROUP, Clients, write_clients
-from tests.audit.jury.bench import WHOLE, Act, Bench, Charge, Deed, of_place
-from tests.audit.jury.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED
-from tests.audit.jury.trial import Case
+from tests.audit.fuzz.case import Case
+from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED
+from tests.audit.fuzz.scenario import WHOLE, Expected, Experiment, MakeExperiment, Scenario, of_place
 from tests.audit.log_writer import sealed
 
 Row = dict[str, Any]
@@ -86,7 +86,7 @@ CHANGED = {"leave_out": "client.lost", "twice": "client.twice", "swap": "client.
 """Logs in which a frame that was acknowledged is gone, stands twice, or stands behind the next one."""
 
 
-class Claims(Bench):
+class Claims(Scenario):
     """A log, or one that is wrong, and the files of its clients."""
 
     def __init__(self, base: Path) -> None:
@@ -97,7 +97,7 @@ class Claims(Bench):
         self.groups = audit(self.true.directories).groups
         self.changed: dict[tuple[str, int], tuple[Clients, list[GroupResult]]] = {}
         self.now = self.groups
-        self.deeds = {
+        self.experiments = {
             **{name: (self._lies(*lie), (1, 2, 3)) for name, lie in LIES.items()},
             **{f"log: {how}": (self._log(how), (1,)) for how in CHANGED},
             "delivery: again after its acknowledgement": (self._again, (1, 2, 3)),
@@ -120,25 +120,25 @@ class Claims(Bench):
         files = [sorted(str(path) for path in self.base.glob(f"{name}*")) for name in (RECEIPTS, ACKS)]
         return judge(self.now, [], 0, check_clients(self.now, ClientFiles.find(*files), join_here))
 
-    def _lies(self, where: str, rule: str, change: Callable[[Row], None]) -> Act:
-        def act(rng: random.Random, case: Case) -> Deed:
+    def _lies(self, where: str, rule: str, change: Callable[[Row], None]) -> MakeExperiment:
+        def act(rng: random.Random, case: Case) -> Experiment:
             kept = {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: copy.deepcopy(self.true.deliveries)}
             rows = kept[where]
             first = rows.index(of_place(case.place, rows, rng))
             numbers = sorted({first, *rng.sample(range(len(rows)), case.replicas - 1)})
             for at in numbers:
                 change(rows[at])
-            return self._deed(rng, kept, [self._charge(rule, at) for at in numbers])
+            return self._experiment(rng, kept, [self._expect(rule, at) for at in numbers])
 
         return act
 
-    def _charge(self, rule: str, at: int) -> Charge:
-        return Charge("clients", rule.replace(".", r"\."), frozenset({CLASSES[rule]}), proof=f"row {at + 1}:")
+    def _expect(self, rule: str, at: int) -> Expected:
+        return Expected("clients", rule.replace(".", r"\."), frozenset({CLASSES[rule]}), proof=f"row {at + 1}:")
 
-    def _log(self, how: str) -> Act:
+    def _log(self, how: str) -> MakeExperiment:
         """The clients are right, and the log is wrong."""
 
-        def act(rng: random.Random, case: Case) -> Deed:
+        def act(rng: random.Random, case: Case) -> Experiment:
             number = of_place(case.place, range(4, 12), rng)
             if (how, number) not in self.changed:
                 made = write_clients(self.base / f"{how}-{number}", **{how: number})
@@ -146,24 +146,24 @@ class Claims(Bench):
             made, groups = self.changed[how, number]
             # Of two frames that changed places either may be told.
             rows = rf"row ({number + 1}|{number + 3}):" if how == "swap" else f"row {number + 1}:"
-            charge = Charge("clients", CHANGED[how].replace(".", r"\."), frozenset({CLASSES[CHANGED[how]]}), proof=rows)
-            deed = self._deed(rng, {RECEIPTS: copy.deepcopy(made.receipts), ACKS: copy.deepcopy(made.deliveries)}, [charge])
+            wanted = Expected("clients", CHANGED[how].replace(".", r"\."), frozenset({CLASSES[CHANGED[how]]}), proof=rows)
+            experiment = self._experiment(rng, {RECEIPTS: copy.deepcopy(made.receipts), ACKS: copy.deepcopy(made.deliveries)}, [wanted])
             self.now = groups
             # Everything behind the frame has another place than its receipt says; and what the log tells of itself.
-            return Deed(deed.image, deed.charges, also=r"clients client\.(receipt|order|phantom)|n\d .*")
+            return Experiment(experiment.image, experiment.expected, also=r"clients client\.(receipt|order|phantom)|n\d .*")
 
         return act
 
-    def _again(self, rng: random.Random, case: Case) -> Deed:
+    def _again(self, rng: random.Random, case: Case) -> Experiment:
         acks = copy.deepcopy(self.true.deliveries)
         count = len(acks)
         first = acks.index(of_place(case.place, acks, rng))
         for row in [acks[at] for at in sorted({first, *rng.sample(range(count), case.replicas - 1)})]:
             acks.append({**row, "delivered_ms": row["acknowledged_ms"] + rng.randrange(1, 5000), "attempt": 2})
-        charges = [self._charge("client.redelivered", at) for at in range(count, len(acks))]
-        return self._deed(rng, {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: acks}, charges, files=1)
+        expected = [self._expect("client.redelivered", at) for at in range(count, len(acks))]
+        return self._experiment(rng, {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: acks}, expected, files=1)
 
-    def _order(self, rng: random.Random, case: Case) -> Deed:
+    def _order(self, rng: random.Random, case: Case) -> Experiment:
         """A later message of a message group was handed out before an earlier one."""
         acks = copy.deepcopy(self.true.deliveries)
         customer = rng.choice(sorted({row["message_group"] for row in acks if row["topic"] == FIFO}))
@@ -173,33 +173,33 @@ class Claims(Bench):
         earlier["delivered_ms"], later["delivered_ms"] = later["delivered_ms"], earlier["delivered_ms"]
         earlier["acknowledged_ms"] = earlier["delivered_ms"] + 10
         later["acknowledged_ms"] = later["delivered_ms"] + 10
-        charge = Charge("clients", r"client\.order", frozenset({REORDERED}), proof="row ")
-        return self._deed(rng, {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: acks}, [charge], files=1)
+        wanted = Expected("clients", r"client\.order", frozenset({REORDERED}), proof="row ")
+        return self._experiment(rng, {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: acks}, [wanted], files=1)
 
-    def _sound(self, change: Callable[[random.Random, list[Row], list[Row]], object], rng: random.Random, case: Case) -> Deed:
+    def _sound(self, change: Callable[[random.Random, list[Row], list[Row]], object], rng: random.Random, case: Case) -> Experiment:
         receipts, acks = copy.deepcopy(self.true.receipts), copy.deepcopy(self.true.deliveries)
         change(rng, receipts, acks)
-        return self._deed(rng, {RECEIPTS: receipts, ACKS: acks}, (), verdicts=WHOLE)
+        return self._experiment(rng, {RECEIPTS: receipts, ACKS: acks}, (), verdicts=WHOLE)
 
-    def _deed(
+    def _experiment(
         self,
         rng: random.Random,
         kept: dict[str, list[Row]],
-        charges: Sequence[Charge],
+        expected: Sequence[Expected],
         *,
         files: int = 0,
         verdicts: frozenset[str] = frozenset({"FAIL"}),
-    ) -> Deed:
+    ) -> Experiment:
         """The files as the audit is given them: one of each kind where rows are counted, else any number; Parquet or JSON lines."""
         self.now = self.groups
         image = {}
         for name, rows in kept.items():
-            parts = 1 if charges or files else rng.choice((1, 1, 2, 3))
+            parts = 1 if expected or files else rng.choice((1, 1, 2, 3))
             for part in range(parts):
                 lines = rng.random() < 0.5
                 own = rows[part * len(rows) // parts : (part + 1) * len(rows) // parts]
                 image[f"{name}-{part}.{'jsonl' if lines else 'parquet'}"] = _as_file(name, own, lines=lines, group=rng.choice((3, 7, 100)))
-        return Deed(image, charges, verdicts=verdicts)
+        return Experiment(image, expected, verdicts=verdicts)
 
 
 def _as_file(name: str, rows: list[Row], *, lines: bool, group: int) -> bytes:

@@ -1,4 +1,4 @@
-"""All courts by name: each state of a cluster under damage of its bytes, and what is beside or between the logs."""
+"""All suites by name: damage to the bytes of a cluster in each state, and to what accompanies the logs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledgermq.sim.settings import Settings
-from tests.audit.jury.appointed import Appointed
-from tests.audit.jury.called import Running
-from tests.audit.jury.claimed import Claims
-from tests.audit.jury.clusters import HEALTHY, Cluster, interrupted
-from tests.audit.jury.court import Court, spread
-from tests.audit.jury.damage import SCRAMBLES
-from tests.audit.jury.sealed import Agreement, Seals
-from tests.audit.jury.trial import Case, Stage, matrix
-from tests.audit.jury.witnesses import Backups
+from tests.audit.fuzz.appointed import Appointed
+from tests.audit.fuzz.called import Running
+from tests.audit.fuzz.case import Case, DamagedCluster, matrix
+from tests.audit.fuzz.claimed import Claims
+from tests.audit.fuzz.clusters import HEALTHY, Cluster, interrupted
+from tests.audit.fuzz.damage import SCRAMBLES
+from tests.audit.fuzz.runner import Suite, spread
+from tests.audit.fuzz.sealed import Agreement, Seals
+from tests.audit.fuzz.witnesses import Backups
 
 SHARE = 6
 """Damage of the bytes of a spot is tried so much more often than that of whole files."""
@@ -23,7 +23,7 @@ ALL = ("bytes", "rewritten", "forged")
 
 
 @dataclass
-class Damaged(Stage):
+class Damaged(DamagedCluster):
     """One healthy cluster that is damaged in every way of some families."""
 
     families: tuple[str, ...] = ALL
@@ -34,13 +34,13 @@ class Damaged(Stage):
         return spread(strata, seed, dict.fromkeys(SCRAMBLES, SHARE))
 
 
-def _damaged(make: Callable[[], Cluster], *families: str) -> Callable[[Path], Court]:
+def _damaged(make: Callable[[], Cluster], *families: str) -> Callable[[Path], Suite]:
     return lambda base: Damaged(make(), base, families=families or ALL)
 
 
-STATES: dict[str, Callable[[Path], Court]] = {name: _damaged(make) for name, make in HEALTHY.items()}
-"""A court for each state of a cluster."""
-BENCHES: dict[str, Callable[[Path], Court]] = {
+STATES: dict[str, Callable[[Path], Suite]] = {name: _damaged(make) for name, make in HEALTHY.items()}
+"""A suite for each state of a cluster."""
+SCENARIOS: dict[str, Callable[[Path], Suite]] = {
     "in sync": _damaged(lambda: interrupted(18, 700, kinds=(), group=Settings.of_ha(3)), "bytes"),
     "appointed": Appointed,
     "seals": Seals,
@@ -50,4 +50,4 @@ BENCHES: dict[str, Callable[[Path], Court]] = {
     "running": Running,
 }
 """What is beside or between the logs, and groups of another rule."""
-COURTS = STATES | BENCHES
+SUITES = STATES | SCENARIOS

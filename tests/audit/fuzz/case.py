@@ -1,4 +1,4 @@
-"""One case before the jury: damage done to a cluster on disk, audited, judged, and undone.
+"""One case of the fuzzer: damage a cluster on disk, audit it, judge the report, and undo the damage.
 
 Here live the matrix of cases (damage × kind of spot × first, middle, last × one, two, three replicas), the drawing of a case from a seed,
 and the verdict over the auditor: was everything found, at its place, by its class, on the right replica, and nothing else.
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from ledgermq.audit.checks.rules import Finding
 from ledgermq.audit.jobs import Audit, audit
-from tests.audit.jury.anatomy import Anatomy, anatomies, everything
-from tests.audit.jury.clusters import Cluster
-from tests.audit.jury.damage import DIVERGENCE, KINDS, OPEN, Changes, Wound
-from tests.audit.jury.forging import FORGERIES, forge
-from tests.audit.jury.rewriting import EDITS, MIRRORED, rewrite
+from tests.audit.fuzz.anatomy import Anatomy, anatomies, everything
+from tests.audit.fuzz.clusters import Cluster
+from tests.audit.fuzz.damage import DIVERGENCE, KINDS, OPEN, Changes, Mutation
+from tests.audit.fuzz.forging import FORGERIES, forge
+from tests.audit.fuzz.rewriting import EDITS, MIRRORED, rewrite
 
 HEADER_BYTES = 48
 NEAR = 64
@@ -49,7 +49,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class CaseResult:
     """What came of a case. `complaints` are about the auditor; none for a case well handled."""
 
     case: Case
@@ -62,7 +62,7 @@ class Ruling:
 
 
 @dataclass
-class Stage:
+class DamagedCluster:
     """A cluster on disk that is damaged and mended again, case by case."""
 
     cluster: Cluster
@@ -76,21 +76,21 @@ class Stage:
     def audit(self, *, deep: bool = False) -> Audit:
         return audit([str(self.base / node) for node in self.cluster.nodes], deep=deep)
 
-    def try_case(self, case: Case) -> Ruling | None:
+    def try_case(self, case: Case) -> CaseResult | None:
         """None when nothing of this kind can be done here."""
         drawn = self.draw(case)
         if drawn is None:
             return None
-        changes, wounds = drawn
+        changes, mutations = drawn
         self._change(changes)
         began = time.perf_counter()
         try:
             result = self.audit(deep=bool(case.seed % 2))
         except Exception as error:  # whatever it was: an audit never ends with a stack trace
-            return Ruling(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
+            return CaseResult(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
         finally:
             self._change({path: self.cluster.image.get(path) for path in changes})
-        return judge(case, result, wounds, time.perf_counter() - began)
+        return judge(case, result, mutations, time.perf_counter() - began)
 
     def _change(self, changes: Changes) -> None:
         for path, data in changes.items():
@@ -103,24 +103,24 @@ class Stage:
 
     # Drawing
 
-    def draw(self, case: Case) -> tuple[Changes, list[Wound]] | None:
+    def draw(self, case: Case) -> tuple[Changes, list[Mutation]] | None:
         for turn in range(DRAWS):
             rng = random.Random(f"{case.seed} {turn} {zlib.crc32(repr(case).encode())}")
             chosen = rng.sample(self.replicas, min(case.replicas, len(self.replicas)))
             salt = rng.random()
             changes: Changes = {}
-            wounds: list[Wound] = []
+            mutations: list[Mutation] = []
             for number, one in enumerate(chosen):
                 found = self._damage(case, one, number, random.Random(f"{salt} {number if case.apart else 0}"))
                 if found is None:
                     break
                 changes |= found[0]
-                wounds += found[1]
+                mutations += found[1]
             else:
-                return changes, [self._expected(case, wound, chosen, wounds) for wound in wounds]
+                return changes, [self._expected(case, mutation, chosen, mutations) for mutation in mutations]
         return None
 
-    def _damage(self, case: Case, one: Anatomy, number: int, rng: random.Random) -> tuple[Changes, list[Wound]] | None:
+    def _damage(self, case: Case, one: Anatomy, number: int, rng: random.Random) -> tuple[Changes, list[Mutation]] | None:
         image = self.cluster.image
         if case.family == "forged":
             return forge(image, one, case.damage)
@@ -136,27 +136,34 @@ class Stage:
             if found is None or holders == len(self.replicas):
                 return found
             # One against one.
-            return found[0], [replace(wound, classes=wound.classes | {OPEN}) for wound in found[1]]
+            return found[0], [replace(mutation, classes=mutation.classes | {OPEN}) for mutation in found[1]]
         spots = one.spots.get(case.spot, [])
         return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
 
-    def _expected(self, case: Case, wound: Wound, chosen: list[Anatomy], wounds: list[Wound]) -> Wound:
+    def _expected(self, case: Case, mutation: Mutation, chosen: list[Anatomy], mutations: list[Mutation]) -> Mutation:
         """Damage is undecidable only where nobody is left who holds the place intact."""
-        if "/data/" not in wound.path or case.family != "bytes" or OPEN not in wound.classes:
-            return wound
-        place = int(wound.path[-20:]) + wound.start
+        if "/data/" not in mutation.path or case.family != "bytes" or OPEN not in mutation.classes:
+            return mutation
+        place = int(mutation.path[-20:]) + mutation.start
         # Of few places of a kind several replicas may have got the same one.
-        near = {w.node for w in wounds if w.path[-20:] == wound.path[-20:] and w.start < wound.stop + NEAR and w.stop > wound.start - NEAR}
+        near = {
+            w.node
+            for w in mutations
+            if w.path[-20:] == mutation.path[-20:] and w.start < mutation.stop + NEAR and w.stop > mutation.start - NEAR
+        }
         others = [one for one in self.replicas if (one.node not in near if case.apart else one not in chosen)]
         # Whoever kept a tail that nobody followed holds other entries there.
-        own = next(one for one in self.replicas if one.node == wound.node)
+        own = next(one for one in self.replicas if one.node == mutation.node)
         there = next((entry for entry in own.entries if int(entry.path[-20:]) + entry.at + entry.size > place), own.entries[-1])
         spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place and there.chain in _chains(one)]
         if spared:
-            return replace(wound, classes=wound.classes - {OPEN})
+            return replace(mutation, classes=mutation.classes - {OPEN})
         # The first entry of a log that nobody has otherwise may as well go on from another log.
-        first = wound.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, wound.node) and wound.start < HEADER_BYTES
-        return replace(wound, classes=wound.classes | {DIVERGENCE}) if first else wound
+        first = (
+            mutation.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, mutation.node)
+            and mutation.start < HEADER_BYTES
+        )
+        return replace(mutation, classes=mutation.classes | {DIVERGENCE}) if first else mutation
 
 
 def _chains(one: Anatomy) -> set[int]:
@@ -193,10 +200,10 @@ def matrix(replicas: Sequence[Anatomy]) -> Iterator[Case]:
 # --------------------------------------------------------------------------------------------------------------------- judging
 
 
-def judge(case: Case, result: Audit, wounds: list[Wound], seconds: float) -> Ruling:
+def judge(case: Case, result: Audit, mutations: list[Mutation], seconds: float) -> CaseResult:
     """Hold what an audit said against what was done."""
     failing = [finding for finding in result.findings if finding.fails]
-    serious = [wound for wound in wounds if not wound.mild]
+    serious = [mutation for mutation in mutations if not mutation.mild]
     complaints = []
     if serious and result.verdict != "FAIL":
         complaints.append(f"the verdict is {result.verdict}")
@@ -204,34 +211,36 @@ def judge(case: Case, result: Audit, wounds: list[Wound], seconds: float) -> Rul
     if case.family == "bytes" or case.replicas == 1:
         # Otherwise the same forgery may be in the majority, and accuse the one that is right.
         fair = [f for f in failing if case.family == "bytes" or f.klass != OPEN]
-        accused = sorted({f.replica for f in fair} - {wound.node for wound in wounds})
+        accused = sorted({f.replica for f in fair} - {mutation.node for mutation in mutations})
         complaints += [f"{name} is accused: {[f.text for f in failing if f.replica == name][:3]}" for name in accused]
     spreads, classes, rules = [], set(), set()
-    for wound in serious:
-        here = [f for f in failing if _touches(f, wound, anywhere=outvoted)]
-        allowed = wound.classes | ({MIRRORED.get(klass, klass) for klass in wound.classes} if outvoted else set())
-        right = [f for f in here if f.klass in allowed or (wound.rules and re.fullmatch(wound.rules, f.flaw.rule))]
+    for mutation in serious:
+        here = [f for f in failing if _touches(f, mutation, anywhere=outvoted)]
+        allowed = mutation.classes | ({MIRRORED.get(klass, klass) for klass in mutation.classes} if outvoted else set())
+        right = [f for f in here if f.klass in allowed or (mutation.rules and re.fullmatch(mutation.rules, f.flaw.rule))]
         classes |= {f.klass for f in here}
         rules |= {f.flaw.rule for f in here}
         if not right and not (outvoted and any(_touches(f, w, anywhere=True) for f in failing for w in serious)):
             told = [f.text for f in (here or failing)][:4]
             what = "has another class" if here else "is not found"
-            complaints.append(f"{wound.path} bytes {wound.start}-{wound.stop} ({'/'.join(sorted(wound.classes))}) {what}: {told}")
-        spreads += [min(max(0, f.flaw.byte_to - f.flaw.byte_from - (wound.stop - wound.start)) for f in right)] if right else []
-    return Ruling(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max(spreads, default=0))
+            complaints.append(
+                f"{mutation.path} bytes {mutation.start}-{mutation.stop} ({'/'.join(sorted(mutation.classes))}) {what}: {told}"
+            )
+        spreads += [min(max(0, f.flaw.byte_to - f.flaw.byte_from - (mutation.stop - mutation.start)) for f in right)] if right else []
+    return CaseResult(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max(spreads, default=0))
 
 
-def _touches(finding: Finding, wound: Wound, *, anywhere: bool) -> bool:
+def _touches(finding: Finding, mutation: Mutation, *, anywhere: bool) -> bool:
     """`anywhere`: on whatever replica."""
     flaw = finding.flaw
-    if wound.rules and re.fullmatch(wound.rules, flaw.rule) and finding.replica == wound.node:
+    if mutation.rules and re.fullmatch(mutation.rules, flaw.rule) and finding.replica == mutation.node:
         return True
-    path = wound.path.partition("/")[2]
+    path = mutation.path.partition("/")[2]
     if anywhere:
-        path, shown = path.replace(wound.node, "*"), flaw.file.replace(finding.replica, "*")
+        path, shown = path.replace(mutation.node, "*"), flaw.file.replace(finding.replica, "*")
     else:
         shown = flaw.file
-    if shown != path or (finding.replica != wound.node and not anywhere):
+    if shown != path or (finding.replica != mutation.node and not anywhere):
         return False
     whole = flaw.byte_from == flaw.byte_to
-    return whole or (flaw.byte_from < max(wound.stop, wound.start + 1) and flaw.byte_to > wound.start)
+    return whole or (flaw.byte_from < max(mutation.stop, mutation.start + 1) and flaw.byte_to > mutation.start)

@@ -1,7 +1,7 @@
-"""Two courts over logs whose files are sealed: one reads every byte (`--deep`), the other the edges alone (`--agreement`).
+"""Two suites over logs whose files are sealed: one reads every byte (`--deep`), the other the edges alone (`--agreement`).
 
 What is forged here has right checksums everywhere: seal records with another digest or other edges, sealed files of another history (on one
-replica, on the majority, on all of them), digests that nodes noted; and ends that are gone. The jury's own writer of docs/format.md.
+replica, on the majority, on all of them), digests that nodes noted; and ends that are gone. The fuzzer's own writer of docs/format.md.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
 from tests.audit.damage_cases import NODES, history
-from tests.audit.jury.bench import SOUND, WHOLE, Bench, Charge, Deed, image_of, of_place, span
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, ROT
-from tests.audit.jury.trial import Case
+from tests.audit.fuzz.case import Case
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, ROT
+from tests.audit.fuzz.scenario import SOUND, WHOLE, Expected, Experiment, Scenario, image_of, of_place, span
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, sealed
 
 FILE_BYTES = 8192
@@ -89,7 +89,7 @@ def altered(at: int, salt: bytes) -> Edit:
     return edit
 
 
-class _Seals(Bench):
+class _Seals(Scenario):
     """What both have in common: the truth, and ways of being whole."""
 
     def __init__(self, base: Path, seed: int = 5) -> None:
@@ -97,18 +97,18 @@ class _Seals(Bench):
         self.truth = Truth(seed)
         self.plain = cluster(self.truth, self.truth.records())
         self.sound = {
-            "whole": lambda rng, case: Deed(self.plain, verdicts=WHOLE),
+            "whole": lambda rng, case: Experiment(self.plain, verdicts=WHOLE),
             "lagging": self._lagging,
-            "some sealed": lambda rng, case: Deed(cluster(self.truth, self.truth.records()[: rng.randrange(3)]), verdicts=WHOLE),
+            "some sealed": lambda rng, case: Experiment(cluster(self.truth, self.truth.records()[: rng.randrange(3)]), verdicts=WHOLE),
         }
 
     def directories(self) -> list[str]:
         return [str(self.base / name) for name in NODES]
 
-    def _lagging(self, rng: random.Random, case: Case) -> Deed:
+    def _lagging(self, rng: random.Random, case: Case) -> Experiment:
         """One replica ends before the seals, or within a sealed file. (Were it two, what the third recorded as committed would be lost.)"""
         ends = {rng.choice(NODES): rng.randrange(1, COUNT)}
-        return Deed(cluster(self.truth, self.truth.records(), ends=ends), verdicts=SOUND)
+        return Experiment(cluster(self.truth, self.truth.records(), ends=ends), verdicts=SOUND)
 
     def _place(self, case: Case, rng: random.Random) -> tuple[int, Placed]:
         """A sealed file, and a message of it."""
@@ -128,7 +128,7 @@ class Seals(_Seals):
 
     def __init__(self, base: Path, seed: int = 5) -> None:
         super().__init__(base, seed)
-        self.deeds = {
+        self.experiments = {
             "seal: other digest": (self._digest, (3,)),
             "seal: other first entry": (lambda rng, case: self._edge(rng, case, "first"), (3,)),
             "seal: other last entry": (lambda rng, case: self._edge(rng, case, "last"), (3,)),
@@ -140,32 +140,32 @@ class Seals(_Seals):
     def audit(self) -> Audit:
         return audit(self.directories(), deep=True)
 
-    def _digest(self, rng: random.Random, case: Case) -> Deed:
+    def _digest(self, rng: random.Random, case: Case) -> Experiment:
         """The record in everybody's log is wrong."""
         file = of_place(case.place, self.truth.sealed, rng)
         return self._recorded(file, "seal.digest", frozenset({ROT, DIVERGENCE}), sha256=rng.randbytes(32).hex())
 
-    def _edge(self, rng: random.Random, case: Case, edge: str) -> Deed:
+    def _edge(self, rng: random.Random, case: Case, edge: str) -> Experiment:
         file = of_place(case.place, self.truth.sealed, rng)
         entries = self.truth.files[file]
         right = {"first": entries[0].index, "last": entries[-1].index, "end": entries[-1].pos + entries[-1].size}[edge]
         return self._recorded(file, "seal.record", frozenset({DERIVED}), **{edge: right + (rng.choice((-1, 1)) if right else 1)})
 
-    def _recorded(self, file: int, rule: str, classes: frozenset[str], **other: object) -> Deed:
+    def _recorded(self, file: int, rule: str, classes: frozenset[str], **other: object) -> Experiment:
         image = cluster(self.truth, self.truth.records(file, **other))
-        return Deed(image, [Charge(name, rule, classes, f"data/{file * FILE_BYTES:020d}") for name in NODES])
+        return Experiment(image, [Expected(name, rule, classes, f"data/{file * FILE_BYTES:020d}") for name in NODES])
 
-    def _replaced(self, rng: random.Random, case: Case) -> Deed:
+    def _replaced(self, rng: random.Random, case: Case) -> Experiment:
         """From a message in a sealed file on, some replicas hold another history. Of one the others tell; of more the record alone."""
         image, names, file, entry = self._other_history(case, rng)
         where, start, stop = span(entry, FILE_BYTES)
         if case.replicas == 1:
-            charges = [Charge(names[0], HISTORIES, APART, where, entry.index, start, stop)]
-            return Deed(image, charges, also=rf"{names[0]} .*")
-        charges = [Charge(name, r"seal\.digest", frozenset({DIVERGENCE}), f"data/{file * FILE_BYTES:020d}") for name in names]
-        return Deed(image, charges, also=r".* (seal\.digest|replica\..*)")
+            expected = [Expected(names[0], HISTORIES, APART, where, entry.index, start, stop)]
+            return Experiment(image, expected, also=rf"{names[0]} .*")
+        expected = [Expected(name, r"seal\.digest", frozenset({DIVERGENCE}), f"data/{file * FILE_BYTES:020d}") for name in names]
+        return Experiment(image, expected, also=r".* (seal\.digest|replica\..*)")
 
-    def _rot(self, rng: random.Random, case: Case) -> Deed:
+    def _rot(self, rng: random.Random, case: Case) -> Experiment:
         """The same byte of the same message on several replicas."""
         _, entry = self._place(case, rng)
         where, start, _ = span(entry, FILE_BYTES)
@@ -178,7 +178,7 @@ class Seals(_Seals):
         classes = frozenset({"undecidable"} if case.replicas == 3 else {ROT})
         # Where no replica has the sealed bytes, that the entry is all that differs is not known.
         also = r"n\d seal\.digest" if case.replicas == 3 else ""
-        return Deed(image, [Charge(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names], also=also)
+        return Experiment(image, [Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names], also=also)
 
 
 class Agreement(_Seals):
@@ -186,7 +186,7 @@ class Agreement(_Seals):
 
     def __init__(self, base: Path, seed: int = 5) -> None:
         super().__init__(base, seed)
-        self.deeds = {
+        self.experiments = {
             "agreement: another history": (self._history, (1,)),
             "agreement: file removed": (lambda rng, case: self._file(rng, case, lambda data: None, r"file\.missing|index\.unit"), (1, 2)),
             "agreement: file cut off": (lambda rng, case: self._file(rng, case, lambda data: data[:-512], r"file\.length"), (1, 2, 3)),
@@ -200,12 +200,12 @@ class Agreement(_Seals):
     def audit(self) -> Audit:
         return audit(self.directories(), agreement=True)
 
-    def _history(self, rng: random.Random, case: Case) -> Deed:
+    def _history(self, rng: random.Random, case: Case) -> Experiment:
         image, names, _, entry = self._other_history(case, rng)
         where, start, stop = span(entry, FILE_BYTES)
-        return Deed(image, [Charge(names[0], HISTORIES, APART, where, entry.index, start, stop)], also=rf"{names[0]} seal\..*")
+        return Experiment(image, [Expected(names[0], HISTORIES, APART, where, entry.index, start, stop)], also=rf"{names[0]} seal\..*")
 
-    def _file(self, rng: random.Random, case: Case, change: Callable[[bytes], bytes | None], rules: str) -> Deed:
+    def _file(self, rng: random.Random, case: Case, change: Callable[[bytes], bytes | None], rules: str) -> Experiment:
         file = of_place(case.place, self.truth.sealed, rng)
         image, where = dict(self.plain), f"data/{file * FILE_BYTES:020d}"
         names = sorted(rng.sample(NODES, case.replicas))
@@ -213,9 +213,11 @@ class Agreement(_Seals):
             path = f"{name}/g1/dledger-{name}/{where}"
             after = change(image.pop(path))
             image |= {} if after is None else {path: after}
-        return Deed(image, [Charge(name, rules, frozenset({ROT, MISSING, DERIVED})) for name in names], also=rf"({'|'.join(names)}) .*")
+        return Experiment(
+            image, [Expected(name, rules, frozenset({ROT, MISSING, DERIVED})) for name in names], also=rf"({'|'.join(names)}) .*"
+        )
 
-    def _noted(self, rng: random.Random, case: Case) -> Deed:
+    def _noted(self, rng: random.Random, case: Case) -> Experiment:
         file = of_place(case.place, self.truth.sealed, rng)
         image, names = dict(self.plain), sorted(rng.sample(NODES, case.replicas))
         for name in names:
@@ -226,16 +228,16 @@ class Agreement(_Seals):
             image[path] = sealed(value)
         where = f"data/{file * FILE_BYTES:020d}"
         # Which files are sealed, the snapshot says: the log is not read.
-        return Deed(_told(image, self.truth.records()), [Charge(n, r"seal\.noted", frozenset({DIVERGENCE}), where) for n in names])
+        return Experiment(_told(image, self.truth.records()), [Expected(n, r"seal\.noted", frozenset({DIVERGENCE}), where) for n in names])
 
-    def _recorded(self, rng: random.Random, case: Case) -> Deed:
+    def _recorded(self, rng: random.Random, case: Case) -> Experiment:
         file = of_place(case.place, self.truth.sealed, rng)
         records = self.truth.records(file, sha256=rng.randbytes(32).hex())
         where = f"data/{file * FILE_BYTES:020d}"
-        charges = [Charge(name, r"seal\.noted", frozenset({DIVERGENCE}), where) for name in NODES]
-        return Deed(_told(cluster(self.truth, records), records), charges)
+        expected = [Expected(name, r"seal\.noted", frozenset({DIVERGENCE}), where) for name in NODES]
+        return Experiment(_told(cluster(self.truth, records), records), expected)
 
-    def _word(self, rng: random.Random, case: Case) -> Deed:
+    def _word(self, rng: random.Random, case: Case) -> Experiment:
         file = of_place(case.place, self.truth.sealed, rng)
         where, start, _ = span(self.truth.files[file][-1], FILE_BYTES)
         name = rng.choice(NODES)
@@ -243,10 +245,9 @@ class Agreement(_Seals):
         path = f"{name}/g1/dledger-{name}/{where}"
         image[path] = image[path][:at] + bytes([image[path][at] ^ rng.randrange(1, 256)]) + image[path][at + 1 :]
         index = self.truth.files[file][-1].index
-        return Deed(image, [Charge(name, r"entry\.chain.*", frozenset({ROT}), where, index, at, at + 1)])
+        return Experiment(image, [Expected(name, r"entry\.chain.*", frozenset({ROT}), where, index, at, at + 1)])
 
-
-    def _end_lost(self, rng: random.Random, case: Case) -> Deed:
+    def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
         """Log and index read as zeros from an entry on, as if it had never been, and the synced mark knows better."""
         file = of_place(case.place, [*self.truth.sealed, len(self.truth.files) - 1], rng)
         entry = of_place(case.place, self.truth.files[file][1:], rng)
@@ -256,7 +257,7 @@ class Agreement(_Seals):
                 for path in [path for path in image if path.startswith(f"{name}/g1/dledger-{name}/{folder}/")]:
                     keep = min(max(start - int(path[-20:]), 0), size)
                     image[path] = image[path][:keep].ljust(size, b"\0")
-        return Deed(image, [Charge(name, r"mark\.end", frozenset({MISSING}), index=entry.index) for name in names])
+        return Experiment(image, [Expected(name, r"mark\.end", frozenset({MISSING}), index=entry.index) for name in names])
 
 
 def _told(image: Image, records: Sequence[Message]) -> Image:

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from numpy.typing import NDArray
+from scenario import audit_scan
+from scenario.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 
-from bench import audit_scan
-from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
@@ -248,9 +248,7 @@ def _mark(**more: int) -> Patch:
 def _hard_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A term is written one too low."""
     original = hard_state.HardStateFile.save
-    monkeypatch.setattr(
-        hard_state.HardStateFile, "save", lambda self, value: original(self, HardState(value.term - 1, value.vote))
-    )
+    monkeypatch.setattr(hard_state.HardStateFile, "save", lambda self, value: original(self, HardState(value.term - 1, value.vote)))
 
 
 def _seal_record(name: str, change: Callable[[Any], Any]) -> Patch:
@@ -328,9 +326,7 @@ WRITERS: dict[str, Broken] = {
     "record store time in seconds": Broken(_field("store_ms", lambda heads, index: heads["store_ms"] // 1000), "record.store-time"),
     "record reconsume times": Broken(_field("reconsume_times", lambda heads, index: 1), "record.constant"),
     "record origin ahead": Broken(_field("prepared_offset", lambda heads, index: index + 5), "record.origin", derives=False),
-    "record body length": Broken(
-        _field("body_length", lambda heads, index: heads["body_length"] + 1), "record.structure", derives=False
-    ),
+    "record body length": Broken(_field("body_length", lambda heads, index: heads["body_length"] + 1), "record.structure", derives=False),
     "blank too early": Broken(_blank_room(200), "blank.needless"),
     "blank too late": Broken(_blank_room(0), "entry.room"),
     "blank without magic": Broken(_blank(lambda blank: b"\0\0\0\0" + blank[4:]), "blank.magic"),

@@ -1,7 +1,7 @@
-"""The court of groups whose masters a controller appoints: confirmed entries that are damaged, given up, or told in two ways.
+"""The suite of groups whose masters a controller appoints: confirmed entries that are damaged, given up, or told in two ways.
 
 What is confirmed may stand on one replica alone, and a tail that nobody recorded as confirmed is nobody's loss: no majority tells. The
-jury's own writer of docs/format.md; what the product's own core leaves on disk is in `clusters.py`.
+fuzzer's own writer of docs/format.md; what the product's own core leaves on disk is in `clusters.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from ledgermq.audit.jobs import Audit, audit
 from tests.audit.damage_cases import NODES
-from tests.audit.jury.bench import SOUND, WHOLE, Bench, Charge, Deed, image_of, of_place, span
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
-from tests.audit.jury.trial import Case
+from tests.audit.fuzz.case import Case
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
+from tests.audit.fuzz.scenario import SOUND, WHOLE, Expected, Experiment, Scenario, image_of, of_place, span
 from tests.audit.log_writer import CREATED, RAFT, Message, Placed, Writer, election
 
 FILE_BYTES = 8192
@@ -72,14 +72,14 @@ def placed(node: Path, told: Sequence[Message]) -> Writer:
     return writer
 
 
-class Appointed(Bench):
+class Appointed(Scenario):
     """Three replicas of an HA group. The first master's entries are on all of them; `n1` alone may have confirmed more."""
 
     def __init__(self, base: Path, count: int = 70, more: int = 24) -> None:
         super().__init__(base)
         self.common = [members(), election(1, "n1"), *messages(1, count)]
         self.more = messages(1, more, "more")
-        self.deeds = {
+        self.experiments = {
             "ha: byte that peers hold": (self._rot, (1, 2, 3)),
             "ha: byte that the master alone holds": (self._lone_rot, (1,)),
             "ha: two masters of one epoch": (self._two_masters, (1,)),
@@ -90,9 +90,9 @@ class Appointed(Bench):
             "ha: end of what is confirmed lost": (self._end_lost, (1,)),
         }
         self.sound = {
-            "equal": lambda rng, case: Deed(image(self._all(self.common, len(self.common))), verdicts=WHOLE),
+            "equal": lambda rng, case: Experiment(image(self._all(self.common, len(self.common))), verdicts=WHOLE),
             "with an observer": self._observed,
-            "slaves outside the set lag": lambda rng, case: Deed(image(self._alone(rng)), verdicts=SOUND),
+            "slaves outside the set lag": lambda rng, case: Experiment(image(self._alone(rng)), verdicts=SOUND),
             "tail of a former master": lambda rng, case: self._tails(rng, ["n1"]),
             "same tail on two": lambda rng, case: self._tails(rng, ["n2", "n3"]),
             "unclean election": self._unclean,
@@ -115,32 +115,32 @@ class Appointed(Bench):
 
     # What is whole
 
-    def _observed(self, rng: random.Random, case: Case) -> Deed:
+    def _observed(self, rng: random.Random, case: Case) -> Experiment:
         told = [members(observer="n4"), *self.common[1:]]
         short = told[: rng.randrange(5, len(told) + 1)]
-        return Deed(image({**self._all(told, len(told)), "n4": Held(short, len(short))}), verdicts=SOUND)
+        return Experiment(image({**self._all(told, len(told)), "n4": Held(short, len(short))}), verdicts=SOUND)
 
-    def _tails(self, rng: random.Random, names: Sequence[str]) -> Deed:
+    def _tails(self, rng: random.Random, names: Sequence[str]) -> Experiment:
         """What was acknowledged by a master alone, and never confirmed."""
         later = [*self.common, election(2, "n2" if "n2" not in names else "n1"), *messages(2, rng.randrange(1, 20))]
         held = self._all(later, len(later))
         tail = [*self.common, *messages(1, rng.randrange(1, 9), "tail")]
         held |= {name: Held(tail, len(self.common), clean=rng.random() < 0.5) for name in names}
-        return Deed(image(held), verdicts=SOUND)
+        return Experiment(image(held), verdicts=SOUND)
 
-    def _unclean(self, rng: random.Random, case: Case) -> Deed:
+    def _unclean(self, rng: random.Random, case: Case) -> Experiment:
         """An operator forced another master: what was confirmed is given up, and the log says so."""
         kept = len(self.common) - 1
         later = [*self.common, election(2, "n2"), forced(2, "n2", kept), *messages(2, rng.randrange(1, 9))]
-        return Deed(image({**self._all(later, len(later)), "n1": self._alone(rng)["n1"]}), verdicts=SOUND)
+        return Experiment(image({**self._all(later, len(later)), "n1": self._alone(rng)["n1"]}), verdicts=SOUND)
 
-    def _changed_over(self, rng: random.Random, case: Case) -> Deed:
+    def _changed_over(self, rng: random.Random, case: Case) -> Experiment:
         count = rng.randrange(1, 30)
         first = [members("majority"), election(1, "n1"), *messages(1, count), members("all", term=1)]
         there = [*first, members(since=len(first) - 1, term=1), election(4, "n2"), *messages(4, count)]
         back = [*there, members("all", since=len(first) - 1, term=4), members("majority", term=4), election(5, "n3"), *messages(5, count)]
         told = {"first": first[:-1], "middle": there, "last": back}[case.place]
-        return Deed(image(self._all(told, len(told))), verdicts=WHOLE)
+        return Experiment(image(self._all(told, len(told))), verdicts=WHOLE)
 
     # What is not
 
@@ -152,7 +152,7 @@ class Appointed(Bench):
         path = f"{name}/g1/dledger-{name}/{span(entry, FILE_BYTES)[0]}"
         files[path] = files[path][:at] + bytes([files[path][at] ^ 8]) + files[path][at + 1 :]
 
-    def _rot(self, rng: random.Random, case: Case) -> Deed:
+    def _rot(self, rng: random.Random, case: Case) -> Experiment:
         """The same byte of a message on several replicas."""
         files, entry = image(self._alone(rng)), self._entry(case, rng, self.common, 2, len(self.common) - 2)
         where, start, _ = span(entry, FILE_BYTES)
@@ -161,44 +161,46 @@ class Appointed(Bench):
         for name in names:
             self._flip(files, name, entry, at)
         classes = frozenset({OPEN} if case.replicas == 3 else {ROT})
-        return Deed(files, [Charge(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
+        return Experiment(files, [Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
 
-    def _lone_rot(self, rng: random.Random, case: Case) -> Deed:
+    def _lone_rot(self, rng: random.Random, case: Case) -> Experiment:
         held = self._alone(rng)
         if len(held["n2"].told) == len(held["n1"].told):
-            return Deed(image(held), verdicts=SOUND)
+            return Experiment(image(held), verdicts=SOUND)
         entry = self._entry(case, rng, held["n1"].told, len(held["n2"].told), len(held["n1"].told))
         files = image(held)
         where, start, _ = span(entry, FILE_BYTES)
         at = start + 48 + rng.randrange(entry.size - 48)
         self._flip(files, "n1", entry, at)
-        return Deed(files, [Charge("n1", r"entry\..*", frozenset({OPEN, ROT}), where, entry.index, at, at + 1)], also=r"n1 commit\.lost")
+        return Experiment(
+            files, [Expected("n1", r"entry\..*", frozenset({OPEN, ROT}), where, entry.index, at, at + 1)], also=r"n1 commit\.lost"
+        )
 
-    def _two_masters(self, rng: random.Random, case: Case) -> Deed:
+    def _two_masters(self, rng: random.Random, case: Case) -> Experiment:
         odd = rng.choice(NODES)
         masters = {name: "n2" if name != odd else "n3" for name in NODES}
         held = {name: Held([*self.common, election(2, masters[name])], len(self.common)) for name in NODES}
-        charge = Charge(odd, r"term\.leader", frozenset({DIVERGENCE}), index=len(self.common))
-        return Deed(image(held), [charge], also=rf"{odd} .*")
+        wanted = Expected(odd, r"term\.leader", frozenset({DIVERGENCE}), index=len(self.common))
+        return Experiment(image(held), [wanted], also=rf"{odd} .*")
 
-    def _begins_twice(self, rng: random.Random, case: Case) -> Deed:
+    def _begins_twice(self, rng: random.Random, case: Case) -> Experiment:
         """The same master began its epoch at another place on one replica."""
         odd = rng.choice(NODES)
         tail = messages(1, rng.randrange(1, 5), "tail")
         held = self._all([*self.common, election(2, "n2")], len(self.common))
         held[odd] = Held([*self.common, *tail, election(2, "n2")], len(self.common))
-        charge = Charge(odd, r"term\.leader", frozenset({DIVERGENCE}), index=len(self.common) + len(tail))
-        return Deed(image(held), [charge], also=rf"{odd} .*")
+        wanted = Expected(odd, r"term\.leader", frozenset({DIVERGENCE}), index=len(self.common) + len(tail))
+        return Experiment(image(held), [wanted], also=rf"{odd} .*")
 
-    def _given_up(self, rng: random.Random, case: Case) -> Deed:
+    def _given_up(self, rng: random.Random, case: Case) -> Experiment:
         """As an unclean election leaves it, without the record of it."""
         later = [*self.common, election(2, "n2"), *messages(2, rng.randrange(2, 9))]
         held = {**self._all(later, len(later)), "n1": self._alone(rng)["n1"]}
         entry = placed(Path("/probe/n1"), held["n1"].told).entries[len(self.common)]
         where, start, stop = span(entry, FILE_BYTES)
-        return Deed(image(held), [Charge("n1", HISTORIES, APART, where, entry.index, start, stop)], also=r"n1 .*")
+        return Experiment(image(held), [Expected("n1", HISTORIES, APART, where, entry.index, start, stop)], also=r"n1 .*")
 
-    def _other_entry(self, rng: random.Random, case: Case) -> Deed:
+    def _other_entry(self, rng: random.Random, case: Case) -> Experiment:
         """One replica recorded another entry as confirmed than the two others."""
         odd, entry = rng.choice(NODES), self._entry(case, rng, self.common, 2, len(self.common))
         told = list(self.common)
@@ -206,9 +208,9 @@ class Appointed(Bench):
         told[entry.index] = Message("flights", body, entry.message.queue, key=entry.message.key, term=1, time=CREATED)
         held = self._all(self.common, len(self.common)) | {odd: Held(told, len(told))}
         where, start, stop = span(entry, FILE_BYTES)
-        return Deed(image(held), [Charge(odd, HISTORIES, APART, where, entry.index, start, stop)], also=rf"{odd} .*")
+        return Experiment(image(held), [Expected(odd, HISTORIES, APART, where, entry.index, start, stop)], also=rf"{odd} .*")
 
-    def _file(self, rng: random.Random, case: Case) -> Deed:
+    def _file(self, rng: random.Random, case: Case) -> Experiment:
         files = image(self._alone(rng))
         bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in placed(Path("/probe/n1"), self.common).entries})
         base = of_place(case.place, bases, rng)
@@ -218,19 +220,17 @@ class Appointed(Bench):
             gone = [p for p in files if p.startswith(f"{name}/g1/dledger-{name}/data/") and int(p[-20:]) >= base and base == bases[-1]]
             for path in gone or [f"{name}/g1/dledger-{name}/data/{base:020d}"]:
                 del files[path]
-        charges = [Charge(name, r"file\.missing|mark\.end", frozenset({MISSING})) for name in names]
-        return Deed(files, charges, also=rf"({'|'.join(names)}) .*")
+        expected = [Expected(name, r"file\.missing|mark\.end", frozenset({MISSING})) for name in names]
+        return Experiment(files, expected, also=rf"({'|'.join(names)}) .*")
 
-    def _end_lost(self, rng: random.Random, case: Case) -> Deed:
+    def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
         """The only holder of the newest confirmed entries reads zeros where they were."""
         held = self._alone(rng)
         files = image(held)
         entry = self._entry(case, rng, held["n1"].told, len(held["n2"].told), len(held["n1"].told))
         if len(held["n2"].told) == len(held["n1"].told):
-            return Deed(files, verdicts=SOUND)
+            return Experiment(files, verdicts=SOUND)
         for path in [path for path in files if path.startswith("n1/g1/dledger-n1/data/")]:
             keep = min(max(entry.pos - int(path[-20:]), 0), FILE_BYTES)
             files[path] = files[path][:keep].ljust(FILE_BYTES, b"\0")
-        return Deed(files, [Charge("n1", r"mark\.end", frozenset({MISSING}), index=entry.index)], also=r"n1 .*")
-
-
+        return Experiment(files, [Expected("n1", r"mark\.end", frozenset({MISSING}), index=entry.index)], also=r"n1 .*")

@@ -1,6 +1,6 @@
-"""The auditor before the jury: seeded damage of every kind to directories that the product wrote, and healthy ones in every state.
+"""The audit fuzzer: seeded damage of every kind to directories that the product wrote, and healthy directories in every state.
 
-A sample runs every time; `make soak` runs thousands (`python -m tests.audit.jury`).
+A sample runs every time; `make soak` runs thousands (`python -m tests.audit.fuzz`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from ledgermq.audit.jobs import audit
-from tests.audit.jury.clusters import HEALTHY, at_rest
-from tests.audit.jury.court import Session, sit, swear_in
-from tests.audit.jury.courts import BENCHES, STATES, Damaged
-from tests.audit.jury.damage import KINDS
-from tests.audit.jury.trial import matrix
+from tests.audit.fuzz.case import matrix
+from tests.audit.fuzz.clusters import HEALTHY, at_rest
+from tests.audit.fuzz.damage import KINDS
+from tests.audit.fuzz.runner import Tally, run_cases, run_healthy
+from tests.audit.fuzz.suites import SCENARIOS, STATES, Damaged
 
 SEED = 20261122
 SAMPLE, SLICE = 150, 30
@@ -27,20 +27,20 @@ SOAK_CASES, SOAK_HEALTHY = 10_000, 600
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     """One small cluster; every case undoes what it did."""
-    yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("jury"))
+    yield Damaged(at_rest(5, steps=150), tmp_path_factory.mktemp("fuzzer"))
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("part", range(SAMPLE // SLICE))
 def test_damage_is_found_at_its_place_by_its_class_and_on_its_replica(stage: Damaged, part: int) -> None:
     """A sample over the whole matrix of damages, kinds of files, places and numbers of replicas."""
-    session = Session()
+    tally = Tally()
     for case in islice(stage.cases(SEED), part * SLICE, (part + 1) * SLICE):
-        ruling = stage.try_case(case)
-        if ruling is not None:
-            session.add("sample", ruling)
-    assert not session.complaints, session.complaints
-    assert session.cases > SLICE // 2
+        case_result = stage.try_case(case)
+        if case_result is not None:
+            tally.add("sample", case_result)
+    assert not tally.complaints, tally.complaints
+    assert tally.cases > SLICE // 2
 
 
 def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
@@ -52,12 +52,12 @@ def test_the_sample_is_of_the_whole_matrix(stage: Damaged) -> None:
 
 
 @pytest.mark.parametrize("sample", [BENCH_SAMPLE, pytest.param(BENCH_MORE, marks=pytest.mark.verify)])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.verify if name == "running" else ()) for name in BENCHES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.verify if name == "running" else ()) for name in SCENARIOS])
 def test_what_is_beside_the_logs_is_found_and_nobody_else_accused(tmp_path: Path, name: str, sample: int) -> None:
     """Seals, quick comparisons, files of clients, backups, groups with appointed masters: a sample of damaged and of healthy ones."""
-    session = sit(tmp_path, {name: BENCHES[name]}, sample, SEED)
-    assert not session.complaints, session.complaints
-    assert session.cases
+    tally = run_cases(tmp_path, {name: SCENARIOS[name]}, sample, SEED)
+    assert not tally.complaints, tally.complaints
+    assert tally.cases
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -73,21 +73,21 @@ def test_healthy_clusters_have_no_findings(tmp_path: Path, name: str) -> None:
 @pytest.mark.soak
 def test_ten_thousand_damaged_directories(tmp_path: Path) -> None:
     """100 % found, at its place, by its class, on its replica."""
-    session = sit(tmp_path, STATES, SOAK_CASES, SEED, tell=print)
-    print(session.as_object())
-    assert not session.complaints, session.complaints[:20]
+    tally = run_cases(tmp_path, STATES, SOAK_CASES, SEED, tell=print)
+    print(tally.as_object())
+    assert not tally.complaints, tally.complaints[:20]
 
 
 @pytest.mark.soak
 def test_thousands_of_cases_beside_the_logs(tmp_path: Path) -> None:
     """The same of seals, quick comparisons, files of clients, backups and groups with appointed masters."""
-    session = sit(tmp_path, BENCHES, BENCH_SOAK, SEED, tell=print)
-    print(session.as_object())
-    assert not session.complaints, session.complaints[:20]
+    tally = run_cases(tmp_path, SCENARIOS, BENCH_SOAK, SEED, tell=print)
+    print(tally.as_object())
+    assert not tally.complaints, tally.complaints[:20]
 
 
 @pytest.mark.soak
 def test_hundreds_of_healthy_directories(tmp_path: Path) -> None:
     """No false alarm, whatever happened to the cluster that damages no medium."""
-    session = swear_in(tmp_path, SOAK_HEALTHY, SEED, tell=print)
-    assert not session.complaints, session.complaints[:20]
+    tally = run_healthy(tmp_path, SOAK_HEALTHY, SEED, tell=print)
+    assert not tally.complaints, tally.complaints[:20]

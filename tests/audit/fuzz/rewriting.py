@@ -2,7 +2,7 @@
 made to fit: positions, both CRCs, index units, consume queue units, the synced mark.
 
 Such a log is what a wrong writer or a forger leaves: no checksum tells it. Two degrees: `kept` leaves index and queue offset of every entry
-as they were, so that the log contradicts itself; `renumbered` counts them anew, so that only the other replicas can tell. The jury's own
+as they were, so that the log contradicts itself; `renumbered` counts them anew, so that only the other replicas can tell. The fuzzer's own
 writer of docs/format.md.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import crc32c
 
-from tests.audit.jury.anatomy import PAGE, QUEUE_UNIT, UNIT, Anatomy, Entry, numbered
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, Changes, Wound
+from tests.audit.fuzz.anatomy import PAGE, QUEUE_UNIT, UNIT, Anatomy, Entry, numbered
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, Changes, Mutation
 
 MIRRORED = {MISSING: EXTRA, EXTRA: MISSING}
 """What the majority lacks the minority has too much."""
@@ -91,7 +91,9 @@ def raws_of(image: Image, one: Anatomy) -> list[Raw]:
     return found
 
 
-def rewrite(rng: random.Random, image: Image, one: Anatomy, name: str, at: int, *, renumbered: bool) -> tuple[Changes, list[Wound]] | None:
+def rewrite(
+    rng: random.Random, image: Image, one: Anatomy, name: str, at: int, *, renumbered: bool
+) -> tuple[Changes, list[Mutation]] | None:
     """The replica with the edit at its entry `at`; None where it cannot be made there."""
     edit, klass = EDITS[name]
     if one.entries[0].index or len(one.entries) < 4 or one.entries[at].index > _committed(image, one):
@@ -103,7 +105,7 @@ def rewrite(rng: random.Random, image: Image, one: Anatomy, name: str, at: int, 
     changes, places = _lay(image, one, raws, renumbered=renumbered)
     path, start, stop = places[min(at + (edit is _repeat), len(places) - 1)]
     classes = frozenset({klass, DIVERGENCE}) if renumbered else frozenset({klass, MISSING, EXTRA, DERIVED})
-    return changes, [Wound(one.node, path, start, stop, classes)]
+    return changes, [Mutation(one.node, path, start, stop, classes)]
 
 
 def _lay(image: Image, one: Anatomy, raws: list[Raw], *, renumbered: bool) -> tuple[Changes, list[tuple[str, int, int]]]:

@@ -1,7 +1,8 @@
-"""Courts about more than the bytes of one directory: what was done is a deed, and what the auditor must say of it are charges.
+"""Suites about more than the bytes of one directory: an experiment changes files, and names the findings that the auditor must report.
 
-Here lives how a deed is done, audited, judged and undone. The deeds themselves, each with what is right, are in modules of their own
-(`sealed.py`, `claimed.py`, `witnesses.py`, `appointed.py`, `called.py`). One of the family `healthy` has no charge: nobody may be accused.
+This module runs an experiment: it changes the files, audits them, judges the report, and restores the files. The experiments are in
+modules of their own (`sealed.py`, `claimed.py`, `witnesses.py`, `appointed.py`, `called.py`). One of the family `healthy` expects no
+finding: the auditor may accuse no replica.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import TypeVar
 
 from ledgermq.audit.checks.rules import Finding
 from ledgermq.audit.jobs import FAIL, INCOMPLETE, PASS, Audit
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.court import SOUND as UNHURT
-from tests.audit.jury.court import spread
-from tests.audit.jury.trial import PLACES, Case, Ruling
+from tests.audit.fuzz.case import PLACES, Case, CaseResult
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.runner import SOUND as UNHURT
+from tests.audit.fuzz.runner import spread
 from tests.audit.log_writer import Placed
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ FAILS = frozenset({FAIL})
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class Expected:
     """One finding that there must be. `rules`: a pattern. `index`, `file` (how its path ends) and the bytes count where they are said."""
 
     replica: str
@@ -55,24 +56,24 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class Experiment:
     """What the files are after it, and what must be said. `also`: a pattern of further findings, `REPLICA RULE`, that may be said."""
 
     image: Image
-    charges: Sequence[Charge] = ()
+    expected: Sequence[Expected] = ()
     also: str = ""
     verdicts: frozenset[str] = FAILS
 
 
-Act = Callable[[random.Random, Case], Deed | None]
+MakeExperiment = Callable[[random.Random, Case], Experiment | None]
 
 
-class Bench(ABC):
-    """A court with a table of deeds, each for the first, a middle and the last place, and for as many replicas as make a difference."""
+class Scenario(ABC):
+    """A suite with a table of experiments: each at the first, a middle and the last place, on as many replicas as make a difference."""
 
-    deeds: Mapping[str, tuple[Act, tuple[int, ...]]]
+    experiments: Mapping[str, tuple[MakeExperiment, tuple[int, ...]]]
     """By name: what does it, and to how many replicas."""
-    sound: Mapping[str, Act]
+    sound: Mapping[str, MakeExperiment]
     """Ways in which nothing is wrong."""
 
     def __init__(self, base: Path) -> None:
@@ -80,26 +81,28 @@ class Bench(ABC):
         self.image: Image = {}
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Every deed at every place, and every way of being whole as often."""
+        """Every experiment at every place, and every healthy variant as often."""
         family = type(self).__name__.lower()
-        strata = [Case(family, name, "", place, count) for name, (_, counts) in self.deeds.items() for place in PLACES for count in counts]
+        strata = [
+            Case(family, name, "", place, count) for name, (_, counts) in self.experiments.items() for place in PLACES for count in counts
+        ]
         strata += [Case(UNHURT, name, "", place, 0) for name in self.sound for place in PLACES]
         return spread([case for case in strata if only in str(case)], seed, {})
 
-    def try_case(self, case: Case) -> Ruling | None:
+    def try_case(self, case: Case) -> CaseResult | None:
         """None when nothing of this kind can be done."""
         rng = random.Random(f"{case.seed} {case.damage} {case.place} {case.replicas}")
-        act = self.sound[case.damage] if case.family == UNHURT else self.deeds[case.damage][0]
-        deed = act(rng, case)
-        if deed is None:
+        act = self.sound[case.damage] if case.family == UNHURT else self.experiments[case.damage][0]
+        experiment = act(rng, case)
+        if experiment is None:
             return None
-        self.lay(deed.image)
+        self.lay(experiment.image)
         began = time.perf_counter()
         try:
             result = self.audit()
         except Exception as error:  # whatever it was: an audit never ends with a stack trace
-            return Ruling(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
-        return judge(case, deed, result, time.perf_counter() - began)
+            return CaseResult(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
+        return judge(case, experiment, result, time.perf_counter() - began)
 
     @abstractmethod
     def audit(self) -> Audit:
@@ -116,32 +119,32 @@ class Bench(ABC):
         self.image = dict(image)
 
 
-def judge(case: Case, deed: Deed, result: Audit, seconds: float) -> Ruling:
+def judge(case: Case, experiment: Experiment, result: Audit, seconds: float) -> CaseResult:
     """Hold what an audit said against what was done."""
     failing = [finding for finding in result.findings if finding.fails]
     complaints = []
-    if result.verdict not in deed.verdicts:
+    if result.verdict not in experiment.verdicts:
         told = [finding.text for finding in failing][:3] or result.reasons[:3]
-        complaints.append(f"the verdict is {result.verdict}, not {'/'.join(sorted(deed.verdicts))}: {told}")
+        complaints.append(f"the verdict is {result.verdict}, not {'/'.join(sorted(experiment.verdicts))}: {told}")
     found = []
-    for charge in deed.charges:
-        here = [finding for finding in failing if charge.meets(finding)]
+    for wanted in experiment.expected:
+        here = [finding for finding in failing if wanted.meets(finding)]
         found += here
         if not here:
             told = [f"{f.text}: {f.flaw.proof}" for f in failing][:4]
-            complaints.append(f"{charge} is not found: {told}")
+            complaints.append(f"{wanted} is not found: {told}")
     for finding in failing:
-        known = any(charge.meets(finding) for charge in deed.charges)
-        if not known and not re.fullmatch(deed.also or "-", f"{finding.replica} {finding.flaw.rule}"):
+        known = any(wanted.meets(finding) for wanted in experiment.expected)
+        if not known and not re.fullmatch(experiment.also or "-", f"{finding.replica} {finding.flaw.rule}"):
             complaints.append(f"{finding.replica} is accused: {finding.text}: {finding.flaw.proof}")
     classes, rules = {finding.klass for finding in found}, {finding.flaw.rule for finding in found}
-    wide = [f.flaw.byte_to - f.flaw.byte_from - (c.stop - c.start) for c in deed.charges if c.stop for f in found if c.meets(f)]
-    return Ruling(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max([0, *wide]))
+    wide = [f.flaw.byte_to - f.flaw.byte_from - (c.stop - c.start) for c in experiment.expected if c.stop for f in found if c.meets(f)]
+    return CaseResult(case, tuple(complaints), seconds, tuple(sorted(classes)), tuple(sorted(rules)), max([0, *wide]))
 
 
 def image_of(make: Callable[[Path], object]) -> Image:
     """The files that `make` writes below a directory."""
-    with tempfile.TemporaryDirectory(prefix="jury-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fuzzer-") as folder:
         make(Path(folder))
         return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*")) if path.is_file()}
 
@@ -158,4 +161,4 @@ def span(entry: Placed, file_bytes: int) -> tuple[str, int, int]:
     return f"data/{entry.pos - at:020d}", at, at + entry.size
 
 
-__all__ = ["FAILS", "SOUND", "WHOLE", "Act", "Bench", "Charge", "Deed", "image_of", "judge", "of_place", "span"]
+__all__ = ["FAILS", "SOUND", "WHOLE", "Expected", "Experiment", "MakeExperiment", "Scenario", "image_of", "judge", "of_place", "span"]

@@ -1,7 +1,7 @@
-"""Many cases in a row, and their figures: how many were found, of which class, how exactly, how fast; and healthy clusters without end.
+"""Runs many cases and healthy clusters, and counts: how many were found, of which class, how exactly, how fast.
 
-Here lives the order in which cases are taken (spread over the whole matrix, every stratum before any twice), what is counted, and the
-pieces in which a long session is held, so that it goes on where it was broken off. What a case is, and what is right, is not known here.
+Cases are taken evenly from the whole matrix: every stratum once before any twice. A long run is split into pieces, so that it continues
+where it was interrupted. What a case is, and what the audit must say of it, is defined in `case.py` and `scenario.py`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ledgermq.audit.jobs import audit
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.sim.faults import FAULTS
 from ledgermq.sim.settings import Settings
-from tests.audit.jury.clusters import Cluster, at_rest, cut_off, interrupted
-from tests.audit.jury.trial import Case, Ruling
+from tests.audit.fuzz.case import Case, CaseResult
+from tests.audit.fuzz.clusters import Cluster, at_rest, cut_off, interrupted
 
 PIECE = 250
 """Draws in a piece: cases, and those that can do nothing (a zero cannot be zeroed)."""
@@ -31,26 +31,26 @@ HEALTHY_PIECE = 20
 SOUND = "healthy"
 """The family of cases in which nothing is wrong."""
 EMPTY_MAX = 8
-"""Pieces without a case, one after the other, before no more are expected."""
+"""After this many pieces in a row without a case, none is expected any more."""
 Tell = Callable[[str], object]
 LIVELY = tuple(name for name in FAULTS if name != "failed-sync" and "power" not in name)
 GROUPS = ("trim", "kill", "isolate", "membership", "join", "left-behind", "transfer")
 
 
-class Court(Protocol):
+class Suite(Protocol):
     """A kind of cases and what they are done to."""
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
         """Without end, the same for one seed; `only` those whose description holds this text."""
         ...
 
-    def try_case(self, case: Case) -> Ruling | None:
+    def try_case(self, case: Case) -> CaseResult | None:
         """None when nothing of this kind can be done here."""
         ...
 
 
 @dataclass
-class Session:
+class Tally:
     """What came of everything so far."""
 
     cases: int = 0
@@ -58,33 +58,33 @@ class Session:
     classes: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
     damages: Counter[str] = field(default_factory=Counter)
-    courts: Counter[str] = field(default_factory=Counter)
+    suites: Counter[str] = field(default_factory=Counter)
     to_the_byte: int = 0
     seconds: list[float] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
 
-    def add(self, where: str, ruling: Ruling) -> None:
+    def add(self, where: str, case_result: CaseResult) -> None:
         """A case was tried."""
-        if ruling.case.family == SOUND:
+        if case_result.case.family == SOUND:
             self.healthy += 1
         else:
             self.cases += 1
-        self.courts[where] += 1
-        self.seconds.append(ruling.seconds)
-        self.damages[ruling.case.damage] += 1
-        self.classes.update(ruling.classes)
-        self.rules.update(ruling.rules)
-        self.to_the_byte += ruling.spread == 0
-        self.complaints += [f"{where}: {ruling.case}: {text}" for text in ruling.complaints]
+        self.suites[where] += 1
+        self.seconds.append(case_result.seconds)
+        self.damages[case_result.case.damage] += 1
+        self.classes.update(case_result.classes)
+        self.rules.update(case_result.rules)
+        self.to_the_byte += case_result.spread == 0
+        self.complaints += [f"{where}: {case_result.case}: {text}" for text in case_result.complaints]
 
-    def take(self, other: Session) -> None:
-        """What came of another session as well."""
+    def take(self, other: Tally) -> None:
+        """Add the counts of another tally."""
         self.cases += other.cases
         self.healthy += other.healthy
         self.to_the_byte += other.to_the_byte
         self.seconds += other.seconds
         self.complaints += other.complaints
-        for name in ("classes", "rules", "damages", "courts"):
+        for name in ("classes", "rules", "damages", "suites"):
             getattr(self, name).update(getattr(other, name))
 
     def as_object(self) -> dict[str, object]:
@@ -97,7 +97,7 @@ class Session:
             "to_the_byte": self.to_the_byte,
             "detect_p50_s": round(times[len(times) // 2], 4),
             "detect_p99_s": round(times[len(times) * 99 // 100], 4),
-            "courts": dict(sorted(self.courts.items())),
+            "suites": dict(sorted(self.suites.items())),
             "classes": dict(sorted(self.classes.items())),
             "damages": dict(sorted(self.damages.items())),
             "rules": dict(sorted(self.rules.items())),
@@ -105,62 +105,62 @@ class Session:
 
     def save(self, path: Path) -> None:
         """Everything, whole or not at all."""
-        names = ("cases", "healthy", "to_the_byte", "seconds", "complaints", "classes", "rules", "damages", "courts")
+        names = ("cases", "healthy", "to_the_byte", "seconds", "complaints", "classes", "rules", "damages", "suites")
         beside = path.with_suffix(".tmp")
         beside.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
         os.replace(beside, path)
 
     @classmethod
-    def load(cls, path: Path) -> Session:
+    def load(cls, path: Path) -> Tally:
         """What `save` wrote."""
         value = json.loads(path.read_text())
         return cls(**{name: Counter(part) if isinstance(part, dict) else part for name, part in value.items()})
 
 
-def sit(
+def run_cases(
     base: Path,
-    makers: Mapping[str, Callable[[Path], Court]],
+    makers: Mapping[str, Callable[[Path], Suite]],
     count: int,
     seed: int,
     *,
     only: str = "",
     pieces: Path | None = None,
     tell: Tell = lambda text: None,
-) -> Session:
-    """`count` cases at least, healthy ones among them, piece by piece, each piece of another court. `pieces`: a directory where each is
+) -> Tally:
+    """`count` cases at least, healthy ones among them, piece by piece, each piece of another suite. `pieces`: a directory where each is
     written when it is done; what is there already is not done again."""
-    session, courts = Session(), dict[str, Court]()
+    tally, suites = Tally(), dict[str, Suite]()
     empty = 0
     for number in numbers():
         for name, make in makers.items():
-            if session.cases + session.healthy >= count or empty >= EMPTY_MAX * len(makers):
-                return session
+            if tally.cases + tally.healthy >= count or empty >= EMPTY_MAX * len(makers):
+                return tally
             path = None if pieces is None else pieces / f"{name.replace(' ', '-')}-{seed}-{number}.json"
             if path is not None and path.exists():
-                own = Session.load(path)
+                own = Tally.load(path)
             else:
-                if name not in courts:
-                    courts[name] = make(base / name.replace(" ", "-"))
-                draws = PIECE if path is not None else min(PIECE, count - session.cases - session.healthy)
-                own = _piece(name, courts[name], seed, number, draws, only)
+                if name not in suites:
+                    suites[name] = make(base / name.replace(" ", "-"))
+                draws = PIECE if path is not None else min(PIECE, count - tally.cases - tally.healthy)
+                own = _piece(name, suites[name], seed, number, draws, only)
                 if path is not None:
                     own.save(path)
                 for text in own.complaints:
                     tell(text)
             empty = 0 if own.cases + own.healthy else empty + 1
-            session.take(own)
+            tally.take(own)
             done = f"{own.cases} damaged, {own.healthy} healthy, {len(own.complaints)} complaints"
-            tell(f"{name}, piece {number}: {done}; {session.cases + session.healthy} cases in all")
-    return session
+            tell(f"{name}, piece {number}: {done}; {tally.cases + tally.healthy} cases in all")
+    return tally
 
 
-def _piece(name: str, court: Court, seed: int, number: int, draws: int, only: str) -> Session:
-    session = Session()
-    for case in islice(court.cases(seed, only), number * PIECE, number * PIECE + draws):
-        ruling = court.try_case(case)
-        if ruling is not None:
-            session.add(name, ruling)
-    return session
+def _piece(name: str, suite: Suite, seed: int, number: int, draws: int, only: str) -> Tally:
+    tally = Tally()
+    for case in islice(suite.cases(seed, only), number * PIECE, number * PIECE + draws):
+        case_result = suite.try_case(case)
+        if case_result is not None:
+            tally.add(name, case_result)
+    return tally
 
 
 def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iterator[Case]:
@@ -182,30 +182,30 @@ def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iter
             number += 1
 
 
-def swear_in(base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None) -> Session:
-    """Healthy clusters in every state that a cluster without damage can be left in: not one of them may FAIL. `pieces` as in `sit`."""
-    session = Session()
+def run_healthy(base: Path, count: int, seed: int, *, pieces: Path | None = None, tell: Tell = lambda text: None) -> Tally:
+    """Audit healthy clusters in every state that a cluster without damage can be left in: none may FAIL. `pieces`: see `run_cases`."""
+    tally = Tally()
     for first in range(0, count, HEALTHY_PIECE):
         last = min(count, first + HEALTHY_PIECE)
         path = None if pieces is None else pieces / f"healthy-{seed}-{first}-{last}.json"
         if path is not None and path.exists():
-            own = Session.load(path)
+            own = Tally.load(path)
         else:
-            own = Session()
+            own = Tally()
             for number in range(first, last):
                 own.healthy += 1
-                complaint = _hear(base, healthy(seed * 1_000_000 + number), deep=bool(number % 2))
+                complaint = _audit_healthy(base, healthy(seed * 1_000_000 + number), deep=bool(number % 2))
                 if complaint:
                     own.complaints.append(complaint)
                     tell(complaint)
             if path is not None:
                 own.save(path)
-        session.take(own)
-        tell(f"{session.healthy} healthy clusters, {len(session.complaints)} complaints")
-    return session
+        tally.take(own)
+        tell(f"{tally.healthy} healthy clusters, {len(tally.complaints)} complaints")
+    return tally
 
 
-def _hear(base: Path, cluster: Cluster, *, deep: bool) -> str:
+def _audit_healthy(base: Path, cluster: Cluster, *, deep: bool) -> str:
     """What is wrong with the audit of a healthy cluster; empty for nothing."""
     result = audit(cluster.write(base), deep=deep)
     shutil.rmtree(base)

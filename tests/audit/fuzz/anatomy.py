@@ -1,6 +1,6 @@
 """Where what lies in an undamaged data directory: every field of every entry, every unit, every slot, every small file, as spots.
 
-The jury's own reading of docs/format.md, which may take for granted that what it reads is whole. Nothing is changed here, and nothing of
+The fuzzer's own reading of docs/format.md, which may take for granted that what it reads is whole. Nothing is changed here, and nothing of
 the product or of the auditor is used: a place that both got wrong would else be right.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.clusters import Image
 
 HEADER = (
     ("magic", 4),

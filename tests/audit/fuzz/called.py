@@ -1,4 +1,4 @@
-"""The court of running nodes: replicas that are asked over the clients' port, up to a marker, and what their files or answers have wrong.
+"""The suite of running nodes: replicas that are asked over the clients' port, up to a marker, and what their files or answers have wrong.
 
 The nodes are in this process and answer real gRPC (`running_nodes.py`). Behind the marker anything may stand; a node that lags or does not
 answer is no finding.
@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ledgermq.audit.jobs import Audit
 from tests.audit.damage_cases import NODES, history
-from tests.audit.jury.bench import FAILS, SOUND, WHOLE, Bench, Charge, Deed, image_of, of_place, span
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
-from tests.audit.jury.trial import Case
+from tests.audit.fuzz.case import Case
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DIVERGENCE, EXTRA, MISSING, OPEN, REORDERED, ROT
+from tests.audit.fuzz.scenario import FAILS, SOUND, WHOLE, Expected, Experiment, Scenario, image_of, of_place, span
 from tests.audit.log_writer import Message, Placed, Writer
 from tests.audit.running_nodes import FakeCluster
 
@@ -24,7 +24,7 @@ COUNT, LATER, FILE_BYTES = 50, 12, 8192
 HISTORIES = r"replica\.(divergence|missing|extra|reordered|bytes)"
 
 
-class Running(Bench):
+class Running(Scenario):
     """Three nodes in the middle of their work."""
 
     def __init__(self, base: Path, seed: int = 3) -> None:
@@ -35,16 +35,16 @@ class Running(Bench):
         self.change: Callable[[FakeCluster], None] = lambda cluster: None
         probe = Writer(Path("/probe/n1"))
         self.entries = [probe.append(message) for message in self.messages]
-        self.deeds = {
+        self.experiments = {
             "running: byte of an entry": (self._rot, (1, 2, 3)),
             "running: file removed": (self._file, (1, 2)),
             "running: another history": (self._history, (1,)),
             "running: end before the marker lost": (self._end_lost, (1,)),
         }
         self.sound = {
-            "whole": lambda rng, case: self._deed(rng, WHOLE),
-            "one lags": lambda rng, case: self._deed(rng, SOUND, change=self._lag),
-            "one does not answer": lambda rng, case: self._deed(rng, SOUND, change=self._away),
+            "whole": lambda rng, case: self._experiment(rng, WHOLE),
+            "one lags": lambda rng, case: self._experiment(rng, SOUND, change=self._lag),
+            "one does not answer": lambda rng, case: self._experiment(rng, SOUND, change=self._away),
         }
 
     def audit(self) -> Audit:
@@ -76,11 +76,11 @@ class Running(Bench):
             files[path] = files[path][:at] + torn + files[path][at + len(torn) :]
         return files
 
-    def _deed(
+    def _experiment(
         self, rng: random.Random, verdicts: frozenset[str] = FAILS, *, change: Callable[[FakeCluster], None] = lambda cluster: None
-    ) -> Deed:
+    ) -> Experiment:
         self.held, self.change = {}, change
-        return Deed(self._image(rng), verdicts=verdicts)
+        return Experiment(self._image(rng), verdicts=verdicts)
 
     def _lag(self, cluster: FakeCluster) -> None:
         cluster.nodes["n3"].applied = self.marker - 5
@@ -92,8 +92,8 @@ class Running(Bench):
         inside = [entry for entry in self.entries[: self.marker - 1] if len(entry.message.body) > 8 and entry.index > 1]
         return of_place(case.place, [entry for entry in inside if not entry.message.topic.startswith("rmq_sys_")], rng)
 
-    def _rot(self, rng: random.Random, case: Case) -> Deed:
-        files, entry = self._deed(rng).image, self._entry(case, rng)
+    def _rot(self, rng: random.Random, case: Case) -> Experiment:
+        files, entry = self._experiment(rng).image, self._entry(case, rng)
         where, start, _ = span(entry, FILE_BYTES)
         at = start + 48 + rng.randrange(entry.size - 48)
         names = sorted(rng.sample(NODES, case.replicas))
@@ -101,19 +101,19 @@ class Running(Bench):
             path = f"{name}/g1/dledger-{name}/{where}"
             files[path] = files[path][:at] + bytes([files[path][at] ^ 8]) + files[path][at + 1 :]
         classes = frozenset({OPEN} if case.replicas == 3 else {ROT})
-        return Deed(files, [Charge(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
+        return Experiment(files, [Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names])
 
-    def _file(self, rng: random.Random, case: Case) -> Deed:
-        files = self._deed(rng).image
+    def _file(self, rng: random.Random, case: Case) -> Experiment:
+        files = self._experiment(rng).image
         bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in self.entries[: self.marker]})
         base = of_place(case.place, bases, rng)
         names = sorted(rng.sample(NODES, case.replicas))
         for name in names:
             del files[f"{name}/g1/dledger-{name}/data/{base:020d}"]
-        charges = [Charge(name, r"file\.missing|marker\.held|mark\.end", frozenset({MISSING})) for name in names]
-        return Deed(files, charges, also=rf"({'|'.join(names)}) .*")
+        expected = [Expected(name, r"file\.missing|marker\.held|mark\.end", frozenset({MISSING})) for name in names]
+        return Experiment(files, expected, also=rf"({'|'.join(names)}) .*")
 
-    def _history(self, rng: random.Random, case: Case) -> Deed:
+    def _history(self, rng: random.Random, case: Case) -> Experiment:
         entry, odd = self._entry(case, rng), rng.choice(NODES)
         other = list(self.messages)
         body = bytes([entry.message.body[0] ^ 1]) + entry.message.body[1:]
@@ -121,13 +121,13 @@ class Running(Bench):
         self.held, self.change = {odd: other}, lambda cluster: None
         where, start, stop = span(entry, FILE_BYTES)
         classes = frozenset({DIVERGENCE, MISSING, EXTRA, REORDERED})
-        return Deed(self._image(rng), [Charge(odd, HISTORIES, classes, where, entry.index, start, stop)], also=rf"{odd} .*")
+        return Experiment(self._image(rng), [Expected(odd, HISTORIES, classes, where, entry.index, start, stop)], also=rf"{odd} .*")
 
-    def _end_lost(self, rng: random.Random, case: Case) -> Deed:
+    def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
         """A node says that it applied the marker, and its log reads as zeros from some entry before it on."""
-        files, entry, name = self._deed(rng).image, self._entry(case, rng), rng.choice(NODES)
+        files, entry, name = self._experiment(rng).image, self._entry(case, rng), rng.choice(NODES)
         for path in [path for path in files if path.startswith(f"{name}/g1/dledger-{name}/data/")]:
             keep = min(max(entry.pos - int(path[-20:]), 0), FILE_BYTES)
             files[path] = files[path][:keep].ljust(FILE_BYTES, b"\0")
-        charge = Charge(name, r"marker\.held|mark\.end|file\.missing|entry\..*|blank\.missing", frozenset({MISSING, ROT}))
-        return Deed(files, [charge], also=rf"{name} .*")
+        wanted = Expected(name, r"marker\.held|mark\.end|file\.missing|entry\..*|blank\.missing", frozenset({MISSING, ROT}))
+        return Experiment(files, [wanted], also=rf"{name} .*")

@@ -11,10 +11,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from tests.audit.jury.anatomy import MARK_BYTES, Anatomy
-from tests.audit.jury.clusters import Image
-from tests.audit.jury.damage import DERIVED, DIVERGENCE, MISSING, OPEN, ROT, Changes, Wound
-from tests.audit.jury.rewriting import sealed, slot
+from tests.audit.fuzz.anatomy import MARK_BYTES, Anatomy
+from tests.audit.fuzz.clusters import Image
+from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, MISSING, OPEN, ROT, Changes, Mutation
+from tests.audit.fuzz.rewriting import sealed, slot
 
 Forge = Callable[[Image, Anatomy], tuple[str, bytes] | None]
 OTHER = "00000000-0000-4000-8000-00000000dead"
@@ -173,7 +173,7 @@ TOLD_ELSEWHERE: dict[str, str] = {
 """Rules by which something else in the same directory tells of a forgery: two files contradict each other, and either may be at fault."""
 
 
-def forge(image: Image, one: Anatomy, name: str) -> tuple[Changes, list[Wound]] | None:
+def forge(image: Image, one: Anatomy, name: str) -> tuple[Changes, list[Mutation]] | None:
     """None where the replica has no such file."""
     make, classes = FORGERIES[name]
     found = make(image, one)
@@ -181,4 +181,4 @@ def forge(image: Image, one: Anatomy, name: str) -> tuple[Changes, list[Wound]] 
         return None
     path, data = found
     rules = TOLD_ELSEWHERE.get(name.partition(":")[0], "")
-    return {path: data}, [Wound(one.node, path, 0, len(data), frozenset(classes), rules=rules)]
+    return {path: data}, [Mutation(one.node, path, 0, len(data), frozenset(classes), rules=rules)]

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tests.audit.jury.anatomy import Anatomy, Spot
-from tests.audit.jury.clusters import Image
+from tests.audit.fuzz.anatomy import Anatomy, Spot
+from tests.audit.fuzz.clusters import Image
 
 Changes = dict[str, bytes | None]
 ROT, DERIVED, MISSING, EXTRA, OPEN = "bit-rot", "wrong-derived", "missing", "extra", "undecidable"
@@ -22,7 +22,7 @@ Scramble = Callable[[random.Random, bytes, int, int], bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wound:
+class Mutation:
     """What was done to one file of one replica: some finding must name the replica and the file, touch these bytes, and have one of these
     classes. `mild`: nobody can or need tell (docs/format.md calls it a hint, or says that it means nothing)."""
 
@@ -42,7 +42,7 @@ class Kind:
 
     name: str
     fits: Callable[[str], bool]
-    act: Callable[[random.Random, Image, Anatomy, Spot], tuple[Changes, list[Wound]] | None]
+    act: Callable[[random.Random, Image, Anatomy, Spot], tuple[Changes, list[Mutation]] | None]
 
 
 # ----------------------------------------------------------------------------------------------------------- bytes of a spot
@@ -105,7 +105,7 @@ SCRAMBLES: dict[str, Scramble] = {
 def _scrambles(name: str) -> Kind:
     scramble = SCRAMBLES[name]
 
-    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
         before = image[spot.path]
         after = scramble(rng, before, spot.start, spot.stop)
         if after is None or after == before:
@@ -116,10 +116,10 @@ def _scrambles(name: str) -> Kind:
     return Kind(name, lambda kind: not kind.endswith(" file"), act)
 
 
-def _wound(one: Anatomy, spot: Spot, places: list[int], before: bytes, after: bytes) -> Wound:
+def _wound(one: Anatomy, spot: Spot, places: list[int], before: bytes, after: bytes) -> Mutation:
     start, stop = places[0], places[-1] + 1
     mild = all(means_nothing(one, spot.path, at, before, after) for at in places)
-    return Wound(one.node, spot.path, start, stop, classes_of(one, spot.path, places, after), mild)
+    return Mutation(one.node, spot.path, start, stop, classes_of(one, spot.path, places, after), mild)
 
 
 def classes_of(one: Anatomy, path: str, places: list[int], after: bytes) -> frozenset[str]:
@@ -161,7 +161,7 @@ FILES = rf".* file|{SMALL}"
 
 
 def _of_file(name: str, change: Callable[[random.Random, bytes], bytes | None], fits: str = FILES) -> Kind:
-    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+    def act(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
         before = image[spot.path]
         after = change(rng, before)
         if after == before:
@@ -170,7 +170,7 @@ def _of_file(name: str, change: Callable[[random.Random, bytes], bytes | None], 
         start = 0 if after is None or plain else min(len(before), len(after))
         stop = max(len(before), 0 if after is None else len(after))
         classes = _file_classes(spot.kind, gone=after is None)
-        return {spot.path: after}, [Wound(one.node, spot.path, start, stop, classes, _spare(one, spot))]
+        return {spot.path: after}, [Mutation(one.node, spot.path, start, stop, classes, _spare(one, spot))]
 
     return Kind(name, lambda kind: re.fullmatch(fits, kind) is not None, act)
 
@@ -199,15 +199,15 @@ def _next_name(path: str, size: int) -> str:
     return f"{head}/{int(number) + size:020d}"
 
 
-def _misnamed(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+def _misnamed(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
     """A file under a name that no file can have."""
     path = _next_name(spot.path, 1)
-    gone = Wound(one.node, spot.path, 0, len(image[spot.path]), _file_classes(spot.kind, gone=True), _spare(one, spot))
-    alien = Wound(one.node, path, 0, 1, frozenset({EXTRA}))
+    gone = Mutation(one.node, spot.path, 0, len(image[spot.path]), _file_classes(spot.kind, gone=True), _spare(one, spot))
+    alien = Mutation(one.node, path, 0, 1, frozenset({EXTRA}))
     return {path: image[spot.path], spot.path: None}, [gone, alien]
 
 
-def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
     """A file of another place of the space holds this one's bytes."""
     size = len(image[spot.path])
     others = [s.path for s in one.spots[spot.kind] if s.path != spot.path and s.path.rpartition("/")[0] == spot.path.rpartition("/")[0]]
@@ -221,7 +221,7 @@ def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple
     return {target: after}, [_wound(one, aim, places, before, after)]
 
 
-def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
     """Two files of one space have each other's names."""
     found = _copied(rng, image, one, spot)
     if found is None:
@@ -229,17 +229,17 @@ def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tupl
     (target,) = found[0]
     back, size = image[target], len(image[target])
     places = [at for at in range(size) if back[at] != image[spot.path][at]]
-    wounds = [*found[1], _wound(one, Spot(spot.kind, spot.path, 0, size), places, image[spot.path], back)]
-    return {target: image[spot.path], spot.path: back}, wounds
+    mutations = [*found[1], _wound(one, Spot(spot.kind, spot.path, 0, size), places, image[spot.path], back)]
+    return {target: image[spot.path], spot.path: back}, mutations
 
 
-def _foreign(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Wound]] | None:
+def _foreign(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
     """Another replica's file lies here."""
     others = sorted({path.partition("/")[0] for path in image} - {one.node})
     for other in rng.sample(others, len(others)):
         path = spot.path.replace(one.node, other)
         if path in image and image[path] != image[spot.path]:
-            return {spot.path: image[path]}, [Wound(one.node, spot.path, 0, len(image[path]), frozenset({DIVERGENCE, EXTRA, ROT}))]
+            return {spot.path: image[path]}, [Mutation(one.node, spot.path, 0, len(image[path]), frozenset({DIVERGENCE, EXTRA, ROT}))]
     return None
 
 
