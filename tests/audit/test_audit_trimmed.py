@@ -70,7 +70,7 @@ def test_snapshots_of_nodes_that_were_upgraded_at_different_entries(tmp_path: Pa
     newest = tmp_path / "n3/g1/state/snapshot"
     value = json.loads(newest.read_bytes())
     del value["crc32c"]
-    newest.write_bytes(sealed({**value, "lapsed": {"since": 7}}))
+    newest.write_bytes(sealed({**value, "producers": {"forgotten": 7}}))
     assert ("n3", "wrong-derived", "snapshot.same") in rules(run(tmp_path))
     newest.with_name("snapshot.previous").write_bytes(sealed({**value, "v": 2}))
     found = run(tmp_path)

@@ -13,6 +13,7 @@ from typing import Any
 
 from ledgermq.node.process.local import LocalCluster
 from tests import forked
+from tests.cluster import wait_for
 
 LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 
@@ -90,3 +91,13 @@ class CommandLine:
     def consume_all(self, topic: str, group: str, *more: str) -> list[str]:
         """The bodies that `consume --until-empty` printed."""
         return self.ok("consume", "--topic", topic, "--group", group, "--until-empty", "1s", *more).out.splitlines()
+
+
+def counted(cli: CommandLine, topic: str, least: int) -> int:
+    """The messages of a topic, as `topic describe` says once the node that is asked has applied at least so many."""
+
+    def described() -> int:
+        return int(cli.ok("topic", "describe", topic, "--json").json["messages"])
+
+    wait_for(lambda: described() >= least, 60, f"{least} messages of topic {topic}")
+    return described()

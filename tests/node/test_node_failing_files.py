@@ -56,6 +56,8 @@ def test_what_cannot_be_read_or_written_at_a_start_is_73(tmp_path: Path) -> None
     cluster = prepare(tmp_path, nodes=1)
     cluster.start_all()
     cluster.wait_ready()
+    # A node is ready before the controller has agreed on everything that it keeps in these files.
+    wait_for(lambda: all((cluster.data("n1") / "controller" / name).exists() for name in ("groups.json", "nodes.json")), 60, "both files")
     assert set(cluster.stop().values()) == {0}
     for method, part in (
         ("read_file", "controller/journal"),

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 from numpy.typing import NDArray
-from scenario import audit_scan
-from scenario.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 
+from bench import audit_scan
+from bench.audit_scan import CREATED_MS, NODES, StoredReplica, batch_of, term_start
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
