@@ -47,8 +47,16 @@ def replica(cluster: LocalCluster, asked: str, node: str) -> Any:
     return next(found for found in status(cluster, asked).groups[0].replicas if found.node == node)
 
 
+def places_of_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
+    """Where the files of a node's log begin, in order."""
+    return sorted(int(path.name) for path in (cluster.data(node) / group / f"dledger-{node}" / "data").iterdir() if path.name.isdigit())
+
+
 def settled_end(cluster: LocalCluster, node: str) -> int | None:
-    """The last entry of a leader that has committed everything."""
+    """The last entry of a leader that has committed everything, the seals of its full log files included: it writes them some time later."""
+    sealed = [event for event in log_events(cluster, node) if event.get("event") == "log file sealed"]
+    if len(sealed) != len(places_of_files(cluster, node, "g1")) - 1:
+        return None
     found = replica(cluster, node, node)
     return int(found.end_index) if found.commit_index == found.end_index else None
 
@@ -140,11 +148,6 @@ def test_an_observer_that_kept_up_loses_nothing_of_what_it_heard(tmp_path: Path)
         assert {message["body"] for message in [*taken, *rest]} == set(sent)
         for node in ("n1", "n2", "n3"):
             del cluster.nodes[node]
-
-
-def places_of_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
-    """Where the files of a node's log begin, in order."""
-    return sorted(int(path.name) for path in (cluster.data(node) / group / f"dledger-{node}" / "data").iterdir() if path.name.isdigit())
 
 
 def states(cluster: LocalCluster, node: str, group: str) -> list[str]:
