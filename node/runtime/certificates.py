@@ -1,8 +1,8 @@
-"""Certificates as files: read at the start, looked at again while the node runs, and turned into what gRPC wants.
+"""TLS certificates of the two ports: read from files at the start, reloaded while the node runs, and turned into gRPC credentials.
 
-What nodes use between them is made of them in `peer_wire.py`. Whoever renews a certificate replaces the files; from the next connection on
-the new ones count, without a restart. Files that do not fit together, because one of them was not replaced yet or never will be, leave the
-old ones in force, and the log says so. Connections that stand are not touched.
+To renew a certificate, the operator replaces the files; new connections use them, without a restart. If the files do not match each other
+(for instance because only one of them has been replaced), the old ones stay in force and the log says so. Open connections are not
+affected. `peer_wire.py` builds the credentials between nodes from the same files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pems:
-    """What the files held when they fitted together."""
+    """The contents of the files, taken when they matched each other. PEM bytes; `authority` is None without a CA file."""
 
     certificate: bytes
     key: bytes
@@ -41,10 +41,10 @@ class Pems:
 
 
 class CertificateFiles:
-    """The files of one side of a connection. `current` may be called from any thread; gRPC does from its own."""
+    """The certificate, key and CA files of one port. `current` may be called from any thread; gRPC calls it from its own."""
 
     def __init__(self, certificate: Path, key: Path, authority: Path | None) -> None:
-        """Raises ConfigError, or FatalError for a key that others can read."""
+        """Raises ConfigError for files that cannot be used, and FatalError for a key file that other users can read."""
         self._paths = tuple(path for path in (certificate, key, authority) if path is not None)
         self._certificate, self._key, self._authority = certificate, key, authority
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class CertificateFiles:
         self._objected = ""
 
     def current(self) -> Pems:
-        """The newest files that fit together."""
+        """The newest files that match each other; looks for changes at most once in `LOOK_EVERY_S` seconds."""
         with self._lock:
             now = time.monotonic()
             if now >= self._look_at:
@@ -115,7 +115,8 @@ def _plain(public: Any) -> bytes:
 
 
 def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
-    """For a port whose callers must show a certificate of the authority, if there is one; every handshake sees the newest files."""
+    """Credentials of a listening port. Callers must show a certificate signed by the CA if one is configured. Every handshake uses the
+    newest files."""
     served = files.current()
 
     def newest() -> Any:
@@ -134,7 +135,7 @@ def _configuration(pems: Pems) -> Any:
 
 
 def of_clients(tls: Tls) -> CertificateFiles | None:
-    """The files of the clients' port; None without TLS."""
+    """The certificate files of the clients' port; None without TLS."""
     if tls.mode == "off":
         return None
     assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"

@@ -1,6 +1,7 @@
-"""Everything a node may be told, in one frozen and validated value: the rules between its sections, and what follows from them.
+"""The whole configuration of a node as one frozen, validated value: the rules between its sections, and what follows from them.
 
-Nothing here opens anything but secret files. Where the values come from, and how it is said what is wrong with them: `config_loading.py`.
+Nothing here opens files other than secret files. `config_loading.py` reads the sources and words the errors; the sections themselves are
+in `config_sections.py`, `config_cluster.py` and `security_sections.py`.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
 PORT_KINDS = ("client_port", "peer_port", "controller_port", "http_port")
 SHARED_PORTS = frozenset({"client_port", "http_port"})
-"""A node has these once, however many workers it has."""
+"""A node has one of each, however many workers it has."""
 
 
 class NodeConfig(Section):
     """The whole configuration of one node."""
 
     node: Member
-    """This node; a worker's own name in the processes that a node starts for its workers."""
+    """The name of this node; in the process of a worker, the name of that worker."""
     data: Path
     listen_host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cluster: Cluster
     nodes: Annotated[dict[Name, NodeAddress], Field(min_length=1)]
-    """Seeds: where the nodes are reached. What the cluster was told since (`ledgermq member`) is remembered beside the data, and wins."""
+    """Seed addresses of the nodes. Addresses that the cluster learns later (`ledgermq member`) are stored in the data directory and win."""
     join: bool | Literal["spare"] | tuple[Name, ...] = False
-    """This node was not there when its broker groups were created (all of them, or those named): it begins no log and no quorum, but waits
-    until it is added. `spare`: it keeps no replica until one is moved here or a group is added. It may stay set for ever."""
+    """Set on a node that did not exist when its broker groups were created (all of them, or those named). The node then creates no log and
+    no controller quorum, but waits until the cluster adds it. `spare`: it keeps no replica until one is moved here or a group is added. The
+    setting may stay in place afterwards."""
     raft: Raft = Raft()
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
@@ -89,7 +91,7 @@ class NodeConfig(Section):
 
     @staticmethod
     def _check_ports(members: Mapping[str, NodeAddress]) -> None:
-        """No two listen at one place. The workers of a node share its clients' port and its HTTP port."""
+        """Every (host, port) is used once, except that the workers of a node share its client port and its HTTP port."""
         taken: dict[tuple[str, int], tuple[str, str]] = {}
         for name, address in members.items():
             for kind in PORT_KINDS:
@@ -101,7 +103,7 @@ class NodeConfig(Section):
 
     @property
     def members(self) -> dict[str, NodeAddress]:
-        """Every member of the cluster by name, as far as it is configured: the nodes, and the further workers of those that have any."""
+        """Every configured member of the cluster by name: the nodes, and the further workers of nodes that have more than one."""
         return {
             worker_name(node, number): address.of_worker(number)
             for node, address in self.nodes.items()
@@ -110,23 +112,23 @@ class NodeConfig(Section):
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The workers of this node by name, whichever of them this process is; the node itself, when it runs as one process."""
+        """Names of all workers of this node, whichever of them this process is; the node's own name if it runs as one process."""
         node = node_of(self.node)
         return tuple(worker_name(node, number) for number in range(1, self.nodes[node].workers + 1))
 
     @property
     def address(self) -> NodeAddress:
-        """Where this node itself is reached."""
+        """The address of this member."""
         return self.members[self.node]
 
     @property
     def hosted_groups(self) -> tuple[BrokerGroup, ...]:
-        """The broker groups of which this node keeps a replica, or is meant to."""
+        """The broker groups of which this member keeps a replica, or is meant to keep one."""
         return self.hosted_by(self.node)
 
     def hosted_by(self, member: str) -> tuple[BrokerGroup, ...]:
-        """The broker groups of one of this node's workers. A joining node has those that it joins on the workers they name, and what names
-        none of them spread over all by position: never two replicas of one group."""
+        """The broker groups of one of this node's workers. On a joining node a group belongs to the worker that it names; groups that name
+        none of this node's workers are spread over them by position. No worker ever has two replicas of one group."""
         workers = self.workers
         found = []
         for place, group in enumerate(self.cluster.groups):
@@ -138,18 +140,19 @@ class NodeConfig(Section):
         return tuple(found)
 
     def begun_ms(self, group: BrokerGroup) -> int:
-        """When a broker group was begun: part of its first entry."""
+        """When a broker group was created, in milliseconds since the epoch; part of its first entry."""
         return self.cluster.created_ms if group.created_ms is None else group.created_ms
 
     def keeping(self, group: BrokerGroup, *, joins: bool) -> NodeConfig:
-        """The same, for a node that keeps a replica of this broker group, whatever the file says: one that was added, or moved here."""
+        """This configuration extended by a broker group of which the node keeps a replica although the file does not say so: a group that
+        was added at run time, or a replica that was moved here. `joins`: the group's log exists elsewhere."""
         others = tuple(known for known in self.cluster.groups if known.name != group.name)
         cluster = self.cluster.model_copy(update={"groups": (*others, group)})
         named = {known.name for known in others if self.joins(known.name)} | ({group.name} if joins else set())
         return self.model_copy(update={"cluster": cluster, "join": tuple(sorted(named))})
 
     def joins(self, group: str) -> bool:
-        """Whether a directory of this broker group that is made here must not begin the group's log: others have begun it."""
+        """Whether this node must not begin the group's log when it creates the group's directory, because other nodes have begun it."""
         return self.join is True or (isinstance(self.join, tuple) and group in self.join)
 
     @property
@@ -157,7 +160,7 @@ class NodeConfig(Section):
         return str(self.cluster.id)
 
     def secret(self) -> bytes:
-        """The cluster secret; stops the node (exit 77) when there is none, or too short a one for the address."""
+        """The cluster secret. Raises FatalError (exit 77) if there is none, or if it is too short for the listen address."""
         secret = self._read_secret()
         if len(secret) < LEAST_SECRET_BYTES:
             raise FatalError(ExitCode.UNSAFE, f"the cluster secret has {len(secret)} bytes", "make a longer one: openssl rand -hex 32")
@@ -167,7 +170,7 @@ class NodeConfig(Section):
         return secret
 
     def former_secrets(self) -> tuple[bytes, ...]:
-        """Secrets under which users' secrets may still be sealed."""
+        """Earlier cluster secrets, which may still seal the secrets of some users."""
         path = self.cluster.former_secret_file
         return () if path is None else (_read_secret_file(path, "cluster.former_secret_file"),)
 
@@ -180,7 +183,7 @@ class NodeConfig(Section):
         return _read_secret_file(self.cluster.secret_file, "cluster.secret_file")
 
     def check_exposure(self) -> None:
-        """Stops the node (exit 77) when other machines could reach the clients' port and nobody is asked who they are."""
+        """Raises FatalError (exit 77) if other machines can reach the client port and clients are not authenticated."""
         closed = self.access.authentication == "required" or self.tls.proves_clients
         if is_loopback(self.listen_host) or closed or self.access.allow_unauthenticated:
             return
@@ -190,7 +193,8 @@ class NodeConfig(Section):
 
     @property
     def http_host(self) -> str:
-        """Health and metrics ask nobody who they are: outside this machine only where the configuration says so."""
+        """Where health and metrics are served. They need no authentication, so other machines reach them only if the configuration allows
+        it."""
         said = self.access.allow_unauthenticated or self.access.allow_open_http
         return self.listen_host if said or is_loopback(self.listen_host) else "127.0.0.1"
 

@@ -1,6 +1,6 @@
-"""What makes nodes one cluster, in its configuration: where nodes are reached, broker groups as they are created, the secret of all peers.
+"""The configuration shared by all nodes of a cluster: node addresses, broker groups as they are created, and the cluster secret.
 
-Here stand the rules that hold within one of them; what holds between them is `config.py`.
+The rules within one section are here; the rules between sections are in `config.py`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DEFAULT_MIN_IN_SYNC = 2
 
 
 class NodeAddress(Section):
-    """Where one node is reached by the others and by its clients."""
+    """Where peers and clients reach one node."""
 
     host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     client_port: Port = 8081
@@ -27,11 +27,11 @@ class NodeAddress(Section):
     controller_port: Port = 10081
     http_port: Port = 11081
     workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
-    """How many processes the node's broker groups are spread over (docs/workers.md). The clients' port and the HTTP port are the node's;
-    each further worker has the next peer port and controller port, ten higher."""
+    """The number of processes that share the node's broker groups (docs/workers.md). All workers use the node's client port and HTTP port;
+    each further worker has its own peer port and controller port, ten above those of the worker before it."""
 
     def of_worker(self, number: int) -> NodeAddress:
-        """Where one worker is reached. Raises ValueError when there are no such ports."""
+        """The address of one worker, counted from 1. Raises ValueError if its ports would exceed 65535."""
         above = WORKER_PORT_STEP * (number - 1)
         ports = {"peer_port": self.peer_port + above, "controller_port": self.controller_port + above}
         if max(ports.values()) > 65535:
@@ -40,41 +40,41 @@ class NodeAddress(Section):
 
 
 class BrokerGroup(Section):
-    """One broker group as it is created: the file sizes are fixed then, because positions depend on them."""
+    """One broker group as it is created. Its file sizes are fixed from then on, because positions depend on them."""
 
     name: Name
     replicas: Annotated[tuple[Member, ...], Field(min_length=1)]
-    """Nodes, or workers of nodes such as `n1.2`: at most one of each node."""
+    """Nodes, or workers of nodes such as `n1.2`; at most one worker of each node."""
     data_file_bytes: Annotated[Bytes, Field(ge=64 << 10)] = 1 << 30
     index_file_bytes: Annotated[Bytes, Field(ge=32)] = 5 * 1024 * 1024 * 32
     consume_queue_file_bytes: Annotated[Bytes, Field(ge=20)] = 6_000_000
     key_index_slots: Annotated[int, Field(ge=1, le=1 << 27)] = 5_000_000
-    """Of key index files that are made from now on; those that exist keep their size."""
+    """Applies to key index files that are created from now on; existing files keep their size."""
     preferred_leader: Member | None = None
-    """Gets leadership whenever it has kept up for a while; it may change at any restart."""
+    """This replica gets leadership whenever it has kept up for a while. The setting may change at any restart."""
     key_index_units: Annotated[int, Field(ge=2, le=(1 << 31) // 20)] = 20_000_000
     created_ms: Annotated[int, Field(gt=0)] | None = None
-    """When the group was begun, if later than its cluster; on all replicas the same. A group that was added at run time has it."""
+    """When the group was created, if later than its cluster; the same on all replicas. Set for groups that were added at run time."""
     replication: Literal["raft", "ha"] = "raft"
-    """How the group is made: by elections and majorities, or under a master that the controller quorum appoints (docs/ha.md). Afterwards
-    the group's log knows better: `ledgermq replication`."""
+    """How the group starts: with elections and majorities (`raft`), or with a master that the controller quorum appoints (`ha`,
+    docs/ha.md). Later changes (`ledgermq replication`) are recorded in the group's log, which then overrides this setting."""
     ack: Literal["async", "in-sync"] | None = None
-    """What a send to an HA group waits for: the master alone, or every member of the in-sync set (the default)."""
+    """What a send to an HA group waits for: the master alone (`async`), or every member of the in-sync set (`in-sync`, the default)."""
     min_in_sync: Annotated[int, Field(ge=1)] | None = None
-    """With `ack: in-sync`: so many members, the master among them, or sends are refused. Two by default."""
+    """With `ack: in-sync`: the group refuses sends while fewer members than this, master included, are in sync. Two by default."""
     in_sync_lag_ms: Annotated[Milliseconds, Field(ge=100)] | None = None
-    """A slave that has lacked something for so long leaves the in-sync set. 10 s by default."""
+    """A slave that has lacked entries for this long leaves the in-sync set. 10 s by default."""
     in_sync_lag_bytes: Annotated[Bytes, Field(ge=64 << 10)] | None = None
-    """A slave that lacks more than this leaves the in-sync set. 64 MiB by default."""
+    """A slave that lacks more bytes than this leaves the in-sync set. 64 MiB by default."""
     transfer: Literal["push", "pull"] | None = None
-    """Whether the master of an HA group sends what is new unasked (the default), or a slave asks for it, as RocketMQ's slaves do."""
+    """`push` (the default): the master of an HA group sends new entries by itself. `pull`: slaves ask for them, as RocketMQ's slaves do."""
 
     follower_reads: bool = False
-    """Replicas that do not lead may serve readers that allow it (docs/observers.md); it may change at any restart, as may the next two."""
+    """Replicas that do not lead may serve readers that allow it (docs/observers.md). This and the next two may change at any restart."""
     follower_read_age_ms: Annotated[Milliseconds, Field(ge=100)] = 2_000
-    """Not when what they know is older than this."""
+    """Such a replica refuses a read if its knowledge of the leader's commit index is older than this."""
     follower_pull_bytes: Annotated[Bytes, Field(ge=0)] = 64 << 20
-    """They also answer a pull of the official contract that begins so far behind the end of the log."""
+    """Such a replica also answers a pull of the official contract that begins at least this many bytes before the end of the log."""
 
     @model_validator(mode="after")
     def _check(self) -> BrokerGroup:
@@ -87,7 +87,7 @@ class BrokerGroup(Section):
             what = f"replicas names {pair[0]} and {pair[1]}, which are workers of one node: one failure would take both"
             raise ValueError(f"{what}; name workers of different nodes")
         if self.preferred_leader is not None and self.preferred_leader not in self.replicas:
-            raise ValueError(f"preferred_leader {self.preferred_leader!r} is none of the replicas {', '.join(self.replicas)}")
+            raise ValueError(f"preferred_leader {self.preferred_leader!r} is not one of the replicas {', '.join(self.replicas)}")
         if self.index_file_bytes % 32 or self.consume_queue_file_bytes % 20:
             raise ValueError("index_file_bytes must be a multiple of 32 and consume_queue_file_bytes a multiple of 20")
         return self
@@ -109,19 +109,19 @@ class BrokerGroup(Section):
 
     @property
     def ack_async(self) -> bool:
-        """Whether sends are acknowledged by the master alone."""
+        """Whether the master alone acknowledges sends."""
         return self.ack == "async"
 
     @property
     def least_in_sync(self) -> int:
-        """The in-sync set must have so many members, or sends are refused."""
+        """The group refuses sends while the in-sync set has fewer members than this."""
         if self.ack_async:
             return 1
         return self.min_in_sync if self.min_in_sync is not None else min(DEFAULT_MIN_IN_SYNC, len(self.replicas))
 
 
 class Cluster(Section):
-    """What makes nodes one cluster: its id, its broker groups at bootstrap, and the secret every peer must know."""
+    """What makes nodes one cluster: its id, its broker groups at bootstrap, and the secret that every peer must know."""
 
     id: UUID
     created_ms: Annotated[int, Field(gt=0)]
@@ -129,7 +129,7 @@ class Cluster(Section):
     secret: SecretStr | None = None
     secret_file: Path | None = None
     former_secret_file: Path | None = None
-    """The secret before the last change of it: users' secrets that were sealed under it stay readable."""
+    """The previous cluster secret: users' secrets that were sealed under it stay readable."""
 
     @model_validator(mode="after")
     def _check(self) -> Cluster:

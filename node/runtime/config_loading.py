@@ -1,6 +1,6 @@
-"""The configuration from its three sources (YAML file, environment, `--set`; the later wins), and the wording of what is wrong with it.
+"""Loads a node's configuration from YAML file, environment and `--set` (the later wins), and explains what is wrong with it.
 
-Nothing here opens anything but the configuration file, and no other module reads the environment.
+This module opens no file but the configuration file, and no other module reads the environment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "
 
 
 def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> NodeConfig:
-    """The configuration from file, environment and `--set`; raises ConfigError with every fault found."""
+    """The configuration from file, environment and `--set`. Raises ConfigError, which lists every fault found."""
     tree = _read_file(path) if path is not None else {}
     variables = os.environ if environment is None else environment
     for name, value in sorted(variables.items()):
@@ -39,7 +39,7 @@ def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[s
 
 
 def validate(tree: Mapping[str, Any]) -> NodeConfig:
-    """The configuration from a plain mapping; raises ConfigError with every fault found."""
+    """The configuration from a plain mapping. Raises ConfigError, which lists every fault found."""
     try:
         return NodeConfig.model_validate(tree)
     except ValidationError as error:
@@ -47,7 +47,7 @@ def validate(tree: Mapping[str, Any]) -> NodeConfig:
 
 
 def masked(config: NodeConfig) -> dict[str, Any]:
-    """Plain values for showing; a secret is replaced by stars."""
+    """The configuration as plain JSON values for display; asterisks replace the secret."""
     shown: dict[str, Any] = config.model_dump(mode="json")
     if config.cluster.secret is not None:
         shown["cluster"]["secret"] = "********"
@@ -90,7 +90,7 @@ def _assign(tree: dict[str, Any], path: Sequence[str], value: Any, origin: str) 
 
 
 def _explain(tree: Mapping[str, Any], item: Any) -> str:
-    """One fault in words: the key, the value it has, what would be accepted."""
+    """Describes one fault: the key, its value, and what would be accepted."""
     location = tuple(part for part in item["loc"] if part != "[key]")
     key = ".".join(str(part) for part in location) or "configuration"
     kind, context = item["type"], item.get("ctx", {})
@@ -132,7 +132,7 @@ def _accepted(kind: str, context: Mapping[str, Any], message: str) -> str:
 
 
 def _known_keys(location: Iterable[Any]) -> list[str]:
-    """The keys accepted at a place, found by walking the model along the location."""
+    """The keys accepted at this location of the configuration tree."""
     model: Any = NodeConfig
     for part in location:
         if isinstance(part, int):
@@ -142,7 +142,7 @@ def _known_keys(location: Iterable[Any]) -> list[str]:
 
 
 def _below(annotation: Any) -> Any:
-    """The section a field leads to, through lists, maps and unions."""
+    """The section that a field's annotation contains, searched through lists, maps and unions; the annotation itself if there is none."""
     if _is_section(annotation):
         return annotation
     if get_origin(annotation) is not None:

@@ -1,6 +1,6 @@
-"""How a node behaves, in its configuration: a frozen section for each part of it, with the rules that hold within the section.
+"""The behaviour of a node, in its configuration: one frozen section for each area, with the rules that hold within the section.
 
-Units are part of the names: `…_ms` takes milliseconds or `500ms`, `10s`, `2m`; `…_bytes` takes bytes or `64KiB`, `64MiB`.
+Names carry their units: `…_ms` takes milliseconds or `500ms`, `10s`, `2m`; `…_bytes` takes bytes or `64KiB`, `64MiB`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT, S
 
 
 class Raft(Section):
-    """Timing and windows of replication. An election timeout is drawn from election_min_ms … election_max_ms. Late signs of life lengthen
-    it, by four times election_max_ms at most."""
+    """Timing and windows of replication. Each election timeout is random between election_min_ms and election_max_ms. If the leader's
+    heartbeats arrive late, a replica lengthens its timeout, by at most four times election_max_ms."""
 
     heartbeat_ms: Annotated[Milliseconds, Field(ge=5)] = 100
     election_min_ms: Annotated[Milliseconds, Field(ge=20)] = 400
@@ -24,9 +24,9 @@ class Raft(Section):
     push_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 1 << 20
     window_bytes: Annotated[Bytes, Field(ge=4 << 10)] = 8 << 20
     observer_bytes_per_s: Bytes = 0
-    """At most so much is pushed to each observer of a broker group led here; 0: as much as its link carries."""
+    """Limit for each observer of a broker group led here; 0: no limit."""
     open_batches: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many batches of calls may wait for their commit at once; more than one where the majority is tens of milliseconds away."""
+    """How many batches of calls may wait for their commit at once. Use more than one if the majority is tens of milliseconds away."""
 
     @model_validator(mode="after")
     def _check(self) -> Raft:
@@ -36,7 +36,7 @@ class Raft(Section):
 
 
 class Delivery(Section):
-    """Periods of leases and of client liveness (contract §5)."""
+    """Durations of leases, client liveness and transaction checks (contract §5)."""
 
     min_invisible_ms: Milliseconds = 1_000
     max_invisible_ms: Milliseconds = 12 * 3_600_000
@@ -44,17 +44,17 @@ class Delivery(Section):
     liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 65_000
     gone_grace_ms: Milliseconds = 1_000
     member_liveness_ms: Annotated[Milliseconds, Field(ge=100)] = 10_000
-    """After how long a silent member of a native consumer group loses its queues."""
+    """A member of a native consumer group loses its queues when it has been silent for this long."""
     long_poll_max_ms: Annotated[Milliseconds, Field(ge=100)] = 20_000
     max_attempts: Annotated[int, Field(ge=1, le=1000)] = 17
     transaction_check_ms: Annotated[Milliseconds, Field(ge=100)] = 6_000
-    """How long an undecided transaction is left alone before a producer of its topic is asked about it."""
+    """A transaction stays undecided for this long before the node asks a producer of its topic about it."""
     transaction_interval_ms: Annotated[Milliseconds, Field(ge=100)] = 30_000
     transaction_checks: Annotated[int, Field(ge=1, le=1000)] = 15
     transaction_keep_ms: Annotated[Milliseconds, Field(ge=1_000)] = 72 * 3_600_000
-    """A transaction that no producer could be asked about is dropped after so long: it keeps the log from being trimmed."""
+    """A transaction is dropped at this age if no producer could be asked about it, because it keeps the log from being trimmed."""
     transactions_max: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
-    """Undecided transactions of a broker group."""
+    """Limit of undecided transactions of a broker group."""
 
     @model_validator(mode="after")
     def _check(self) -> Delivery:
@@ -64,16 +64,16 @@ class Delivery(Section):
 
 
 class Limits(Section):
-    """Upper bounds on what one caller or one peer may make a node hold."""
+    """Limits on what one caller or one peer may make a node hold."""
 
     max_body_bytes: Annotated[Bytes, Field(ge=1, le=4 << 20)] = 4 << 20
     max_frame_bytes: Annotated[Bytes, Field(ge=64 << 10, le=16 << 20)] = 1 << 20
-    """Bytes of entries in a native frame; never more than a quarter of a log file."""
+    """Limit of the entries in a native frame, in bytes; never more than a quarter of a log file."""
     max_properties_bytes: Annotated[Bytes, Field(ge=256, le=16 << 10)] = 16 << 10
     max_user_properties: Annotated[int, Field(ge=0, le=128)] = 128
     max_receive_batch: Annotated[int, Field(ge=1, le=32)] = 32
     max_delay_ms: Annotated[Milliseconds, Field(ge=1_000, le=3650 * 86_400_000)] = 24 * 3_600_000
-    """How far ahead the delivery time of a message may lie. A message that waits keeps the log from being trimmed, for up to three days."""
+    """How far ahead the delivery time of a message may lie. A delayed message keeps the log from being trimmed, for up to three days."""
     max_lite_topics: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     max_lite_subscriptions: Annotated[int, Field(ge=1, le=100_000)] = 2_000
     max_calls: Annotated[int, Field(ge=16)] = 20_000
@@ -85,10 +85,10 @@ FlushPolicyName = Literal["durable", "memory", "hybrid"]
 
 
 class Storage(Section):
-    """How appended bytes reach the log files, and what of them is kept in memory.
+    """How appended bytes reach the log files, and which of them are locked in memory.
 
-    `pwrite` copies into the kernel's cache, `map` stores through the mapped file, `pool` goes through buffers that a commit thread empties:
-    only where the flush policy is `memory`. `lock_memory` locks the file being written, the one ahead of it and the pool.
+    `pwrite` copies into the kernel's page cache. `map` writes through the mapped file. `pool` writes to buffers that a commit thread
+    empties; it needs the flush policy `memory`. `lock_memory` locks the current log file, the next one and the pool.
     """
 
     append: Literal["pwrite", "map", "pool"] = "pwrite"
@@ -98,10 +98,10 @@ class Storage(Section):
 
 
 class Flush(Section):
-    """What the acknowledgement of a send waits for, and how long bytes may stay unsynced that no caller waits for.
+    """What the acknowledgement of a send waits for, and how long bytes that no caller waits for may stay unsynced.
     See docs/architecture.md, Durability.
 
-    Not part of a group's identity: it may change at any restart. A topic's own `durability` stands above it.
+    The settings are not part of a group's identity and may change at any restart. A topic's own `durability` overrides them.
     """
 
     policy: FlushPolicyName = "durable"
@@ -117,12 +117,12 @@ class Flush(Section):
         return self
 
     def of(self, group: str) -> FlushPolicyName:
-        """The policy of one broker group."""
+        """The flush policy of one broker group."""
         return self.groups.get(group, self.policy)
 
 
 class GroupRetention(Section):
-    """What one broker group keeps differently; what is not set is as for all."""
+    """Retention settings of one broker group that override the common ones; None: the common setting applies."""
 
     hours: Annotated[float, Field(ge=0, le=1e6)] | None = None
     max_bytes: Bytes | None = None
@@ -130,11 +130,12 @@ class GroupRetention(Section):
 
 
 class Retention(Section):
-    """When log files go (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
+    """When log files are removed (whole files, oldest first), and what happens as the disk fills up. 0 hours or bytes: no such limit.
 
-    A watermark is crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep what they have not read,
-    however old, unless `ignore_groups`. A follower that lacks entries keeps them until it was silent for `follower_hours` (0: for ever), or
-    until the disk needs the room. An observer keeps no more than `observer_bytes` of what it lacks: beyond that it is brought files.
+    A watermark counts as crossed only while less than `ample_bytes` are free as well. Configured consumer groups keep the messages that
+    they have not read, however old, unless `ignore_groups` is set. A follower keeps the entries that it lacks until it has been silent for
+    `follower_hours` (0: for ever), or until the disk needs the space. An observer keeps at most `observer_bytes` of the entries that it
+    lacks; beyond that it is installed from files.
     """
 
     hours: Annotated[float, Field(ge=0, le=1e6)] = 72
@@ -149,7 +150,7 @@ class Retention(Section):
     reserve_bytes: Bytes = 8 << 20
     check_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
     digest_bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 512 << 20
-    """At most: the digest of a file that was just sealed gives way to everything else."""
+    """Limit for computing the digests of newly sealed files, which gives way to all other work."""
     groups: dict[Name, GroupRetention] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -159,7 +160,7 @@ class Retention(Section):
         return self
 
     def of(self, group: str) -> GroupRetention:
-        """The limits of one broker group, all set."""
+        """The limits of one broker group, with the common settings filled in."""
         own = self.groups.get(group, GroupRetention())
         return GroupRetention(
             hours=self.hours if own.hours is None else own.hours,
@@ -169,33 +170,33 @@ class Retention(Section):
 
 
 class Audit(Section):
-    """What audits of this running node may cost it (`ledgermq audit --endpoints`)."""
+    """Limits for audits of this running node (`ledgermq audit --endpoints`)."""
 
     bytes_per_s: Annotated[Bytes, Field(ge=1 << 20)] = 128 << 20
-    """All audits together may read so much; less while the node is busy."""
+    """Read rate of all audits together; they read more slowly while the node is busy."""
 
 
 class Agreement(Section):
-    """How often replicas compare the digests of log files that were sealed meanwhile (`node/replica/maintenance/digest_exchange.py`)."""
+    """How often replicas compare the digests of newly sealed log files (`node/replica/maintenance/digest_exchange.py`)."""
 
     check_ms: Annotated[Milliseconds, Field(ge=50, le=86_400_000)] = 500
 
 
 class Scrub(Section):
-    """How fast this node reads its logs again to find rot (`node/replica/background/scrubbing.py`). Broker groups share the budget evenly.
+    """How fast this node rereads its logs to find rot (`node/replica/background/scrubbing.py`). Broker groups share the rate evenly.
 
-    At the default a pass over 9 TiB takes a week; it is a twentieth of a disk that reads 320 MiB a second.
+    At the default rate a pass over 9 TiB takes a week and uses a twentieth of a disk that reads 320 MiB/s.
     """
 
     bytes_per_s: Annotated[Bytes, Field(ge=64 << 10)] = SCRUB_BYTES_PER_S
     again_hours: Annotated[float, Field(gt=0, le=24 * 365)] = 24
-    """A file that was read as a whole rests for so long; the one that waits longest is next."""
+    """Pause after a file was completely verified. The file that was verified longest ago is next."""
 
 
 class Tracing(Section):
-    """Where OpenTelemetry spans of clients' calls go (`node/process/tracing.py`). Nothing is exported without an endpoint."""
+    """Where OpenTelemetry spans of client calls go (`node/process/tracing.py`). Nothing is exported without an endpoint."""
 
     otlp_endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
-    """Of a collector that speaks OTLP over gRPC, as `http://host:4317`."""
+    """A collector that speaks OTLP over gRPC, as `http://host:4317`."""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Of the calls whose caller has not decided already."""
+    """The sampled share of the calls whose caller has not decided about sampling."""

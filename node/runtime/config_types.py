@@ -1,4 +1,4 @@
-"""The words that a node's configuration is written in: durations, sizes, ports, names, and the base of all its sections. Nothing else."""
+"""The value types of a node's configuration (durations, sizes, ports, names) and the base class of its sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = f"^{NODE_NAME}$"
 
 
 def parse_duration_ms(value: object) -> object:
-    """Milliseconds from `500ms`, `10s`, `2m`, `1h`; a plain number is taken as it is."""
+    """Milliseconds from `500ms`, `10s`, `2m`, `1h`, or a plain number. Raises ValueError; leaves other types to pydantic."""
     if isinstance(value, str):
         if value.strip().isdigit():
             return int(value)
@@ -24,7 +24,7 @@ def parse_duration_ms(value: object) -> object:
 
 
 def parse_size_bytes(value: object) -> object:
-    """Bytes from `64KiB`, `64MiB`, `1GiB`; a plain number is taken as it is."""
+    """Bytes from `64KiB`, `64MiB`, `1GiB`, or a plain number. Raises ValueError; leaves other types to pydantic."""
     if isinstance(value, str):
         if value.strip().isdigit():
             return int(value)
@@ -39,10 +39,10 @@ Bytes = Annotated[int, BeforeValidator(parse_size_bytes), Field(ge=0, le=1 << 46
 Port = Annotated[int, Field(ge=1, le=65535)]
 Name = Annotated[str, Field(pattern=NAME)]
 Member = Annotated[str, Field(pattern=f"^{MEMBER_NAME}$")]
-"""A node, or a worker of it."""
+"""The name of a node, or of one of its workers."""
 
 
 class Section(BaseModel):
-    """What all sections share: immutable, and no key that nobody reads."""
+    """Base of all sections: immutable, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

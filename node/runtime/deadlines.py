@@ -1,7 +1,7 @@
-"""How long whoever asked will wait, known to all that is done for his answer, so that he is told the reason and not only that time ran out.
+"""Propagates a gRPC caller's deadline to the waits nested in its call, so that the answer gives the reason before the caller gives up.
 
-A caller's deadline is his own: a node that waits as long for the quorum or for a leader answers in the moment in which nobody listens any
-more. Here lives how a service's methods are bounded (`bounded`), and how whoever waits asks for how long (`within`); nothing else.
+Without it, a node that waits for a quorum or a leader for its own full time-out answers when the caller has already gone. `bounded`
+decorates a servicer class; `within` limits one wait to the time that the caller has left.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 
 MARGIN_PART = 0.2
 MARGIN_S_MAX = 0.5
-"""So much of a caller's time is kept for the way of the answer."""
+"""The share of the caller's time, and the most seconds, reserved for sending the answer."""
 
 S = TypeVar("S", bound=type[Any])
 
 
 @dataclass(slots=True)
 class _Deadline:
-    """Of one call. Tasks that were begun for it and live on are bounded no more once it is answered."""
+    """The deadline of one call, in seconds of the event loop's clock. Once the call is answered, tasks that it started and that live on are
+    no longer bounded."""
 
     until: float = math.inf
 
@@ -32,7 +33,7 @@ _CALL: ContextVar[_Deadline] = ContextVar("deadline")
 
 
 def within(seconds: float) -> float:
-    """So long at most, and not longer than whoever asked will wait."""
+    """`seconds`, or the time that the current caller will still wait, whichever is shorter."""
     deadline = _CALL.get(None)
     if deadline is None or deadline.until == math.inf:
         return seconds
@@ -40,7 +41,8 @@ def within(seconds: float) -> float:
 
 
 def bounded(service: S) -> S:
-    """A servicer class all of whose calls know their callers' deadlines: the methods with capital names, as gRPC has them."""
+    """Makes the methods of a servicer class observe their callers' deadlines. They are recognised by their capital names, as gRPC has
+    them."""
     for name, method in list(vars(service).items()):
         if name[0].isupper() and asyncio.iscoroutinefunction(method):
             setattr(service, name, _bounded(method))

@@ -1,8 +1,8 @@
-"""Structured logs: one JSON object a line on stderr, nothing else.
+"""Structured logs: one JSON object per line on stderr, nothing else.
 
-Every line has `ts` (UTC), `level`, `event` and named fields; an exception becomes the field `exception`, never lines of its own. Under
-`ledgermq up` the supervisor sends the stream to `node.log`, which may lie on the very disk that is full: a line that cannot be written is
-lost, and nothing else happens.
+Every line has `ts` (UTC), `level`, `event` and named fields; an exception becomes the field `exception`, never extra lines. Under
+`ledgermq up` the supervisor writes the stream to `node.log`, which may be on the disk that is full: a line that cannot be written is lost,
+without any other effect.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 STDERR = 2
 GRPC, CALL_IS_OVER = "grpc._cython.cygrpc", 'Failed "execute_batch"'
-"""The logger of the gRPC server, and how its error begins when a call ended before all of its answer was written: the client is gone. An
-error in the use of the library begins otherwise, and is logged."""
+"""The logger of the gRPC server, and the beginning of its error for a call that ended before the answer was written completely because the
+client had gone. Errors in the use of the library begin differently and are logged."""
 SNAPSHOTS = "pysyncobj.serializer"
-"""The logger of what carries snapshots of the controller quorum to other nodes."""
+"""The logger of the PySyncObj module that transfers snapshots of the controller quorum to other nodes."""
 
 
 def say(text: str) -> None:
-    """Write to stderr without a buffer, which would remember a failed write and fail again at the end of the process."""
+    """Writes to stderr without a buffer. A buffer would keep the text of a failed write and fail again at the end of the process."""
     with contextlib.suppress(OSError):
         os.write(STDERR, text.encode(errors="backslashreplace"))
 
 
 class _Stderr:
-    """What the logger takes for a file."""
+    """The file object that structlog writes to."""
 
     def write(self, text: str) -> None:
         say(text)
@@ -51,21 +51,21 @@ class _ThroughStructlog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, BadHttpMessage):
-            # Garbage on the HTTP port is the sender's fault, is answered, and would fill the log with its own bytes.
+            # The sender is at fault and gets an answer; logging the error would fill the log with the sender's garbage.
             return
         if record.name == GRPC and str(error).startswith(CALL_IS_OVER):
             metrics.CALLS_LEFT.inc()
             return
         logger = structlog.get_logger().bind(logger=record.name)
         if isinstance(error, OSError) and record.name == SNAPSHOTS:
-            # The library goes on, and tries again: which file could not be used, and why, is all there is to tell.
+            # The library continues and retries; only the file and the reason are worth a line.
             logger.log(record.levelno, record.getMessage(), reason=str(error))
             return
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 
 def configure(level: str, node: str) -> None:
-    """Set up logging for this process."""
+    """Sets up logging for this process: the least level, and the node's name as a field of every line."""
 
     def named(_: Any, __: str, fields: EventDict) -> EventDict:
         fields["node"] = node

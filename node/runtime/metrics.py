@@ -1,6 +1,6 @@
 """The Prometheus metrics of a node, declared in one place with their meaning.
 
-Histograms and counters are moved by whoever does the work; gauges that mirror the state of groups are collected when `/metrics` is read
+The code that does the work updates histograms and counters. Gauges that mirror the state of groups are collected when `/metrics` is read
 (`http.py`). Names end in their unit.
 """
 

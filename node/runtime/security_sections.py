@@ -1,7 +1,7 @@
-"""The sections of a node's configuration about who may reach it, over which wire, and how much they may do. Values only.
+"""The configuration sections for access, TLS and quotas: who may reach a node, how, and how much they may do. Values only.
 
-What is open to everybody is never open by default on an address that other machines reach: it takes a sentence, word for word, that says
-what it means. Files are named here and read where they are used, again whenever they change.
+On an address that other machines can reach, nothing is open to all by default: the operator has to write a fixed sentence, word for word,
+that states the consequence. Files are only named here; the modules that use them read them, and reload them when they change.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ OPEN_TO_ALL = "anyone who reaches the port may read and write"
 
 
 def _off(value: object) -> object:
-    """YAML reads a bare `off` as false."""
+    """YAML reads an unquoted `off` as false."""
     return "off" if value is False else value
 
 
 class Access(Section):
-    """Whether calls are signed, and what holds if they are not."""
+    """Whether calls must be signed, and what is allowed if they need not be."""
 
     authentication: Literal["none", "required"] = "none"
     allow_unauthenticated: Literal["anyone who reaches the port may read and write"] | None = None
     allow_open_http: Literal["anyone who reaches the port may read health and metrics"] | None = None
     ignore_namespaces: bool = False
-    """Topics and groups are known by their plain names, whatever namespace a client names. The same on all nodes."""
+    """Topics and groups are known by their plain names, whatever namespace a client names. The setting must be the same on all nodes."""
 
 
 class Tls(Section):
-    """The clients' port. `both`: the first bytes of a connection say whether it is TLS or plaintext."""
+    """TLS on the client port. `both`: the node recognises TLS or plaintext by the first bytes of a connection."""
 
     mode: Annotated[Literal["off", "both", "required"], BeforeValidator(_off)] = "off"
     certificate_file: Path | None = None
     key_file: Path | None = None
     client_ca_file: Path | None = None
-    """Set: whoever comes over TLS shows a certificate that this authority signed."""
+    """If set, a client that uses TLS must show a certificate signed by this authority."""
     users: dict[str, str] = Field(default_factory=dict)
-    """Common name of a client's certificate → user, for calls that carry no signature."""
+    """Maps the common name of a client's certificate to a user, for calls that carry no signature."""
 
     @model_validator(mode="after")
     def _check(self) -> Tls:
         if self.mode != "off" and (self.certificate_file is None or self.key_file is None):
             raise ValueError(f"tls.mode {self.mode} needs certificate_file and key_file")
         if self.users and self.client_ca_file is None:
-            raise ValueError("tls.users needs client_ca_file: nobody shows a certificate without it")
+            raise ValueError("tls.users needs client_ca_file: without it, clients show no certificate")
         return self
 
     @property
     def proves_clients(self) -> bool:
-        """Nobody gets in without a certificate."""
+        """Whether every client must show a certificate."""
         return self.mode == "required" and self.client_ca_file is not None
 
 
 class PeerTls(Section):
-    """The peers' port. `required`: mutual TLS with certificates of one authority, each for the name of its node, besides the secret."""
+    """TLS on the peer port. `required`: mutual TLS, with certificates of one authority that name their nodes, in addition to the secret."""
 
     mode: Annotated[Literal["off", "required"], BeforeValidator(_off)] = "off"
     certificate_file: Path | None = None
@@ -72,14 +72,14 @@ class PeerTls(Section):
 
 
 class Quota(Section):
-    """How much one client, user, topic or group may do on one node; 0: no limit."""
+    """How much one client, user, topic or consumer group may do on one node; 0: no limit."""
 
     messages_per_s: Annotated[float, Field(ge=0, le=1e9)] = 0
     bytes_per_s: Bytes = 0
     calls: Annotated[int, Field(ge=0)] = 0
-    """At once."""
+    """Calls under way at once."""
     receives: Annotated[int, Field(ge=0)] = 0
-    """Open at once."""
+    """Receives open at once."""
 
     @property
     def limits_nothing(self) -> bool:
@@ -87,7 +87,8 @@ class Quota(Section):
 
 
 class Quotas(Section):
-    """Of each of a kind, and of some by name or pattern (the longest that fits counts). Connections are those of this node."""
+    """Default quotas of each client, user, topic and group, and overrides by name or pattern (the longest match wins). The connection
+    settings apply to the whole node."""
 
     client: Quota = Quota()
     user: Quota = Quota()
@@ -99,7 +100,7 @@ class Quotas(Section):
     connections: Annotated[int, Field(ge=0)] = 0
     connections_per_address: Annotated[int, Field(ge=0)] = 0
     new_connections_per_s: Annotated[float, Field(ge=0, le=1e6)] = 0
-    """More than these wait for their turn, so that a crowd that comes back at once is not felt by those who are there."""
+    """Further new connections wait for their turn, so that clients that all reconnect at once do not disturb the connected ones."""
 
     @property
     def limit_connections(self) -> bool:
@@ -107,6 +108,6 @@ class Quotas(Section):
 
     @property
     def limit_calls(self) -> bool:
-        """Whether any call has to be counted."""
+        """Whether any quota on calls is set, so that calls have to be counted."""
         named = (*self.users.values(), *self.topics.values(), *self.groups.values())
         return not all(quota.limits_nothing for quota in (self.client, self.user, self.topic, self.group, *named))

@@ -277,7 +277,7 @@ def test_a_preferred_leader_must_be_a_replica() -> None:
     tree["cluster"]["groups"][0]["preferred_leader"] = "n2"
     assert validate(tree).cluster.groups[0].preferred_leader == "n2"
     tree["cluster"]["groups"][0]["preferred_leader"] = "n9"
-    with pytest.raises(ConfigError, match="preferred_leader 'n9' is none of the replicas n1, n2, n3"):
+    with pytest.raises(ConfigError, match="preferred_leader 'n9' is not one of the replicas n1, n2, n3"):
         validate(tree)
 
 
