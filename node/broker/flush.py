@@ -1,11 +1,10 @@
-"""Flush policies: how soon a message must be durable, and when bytes are synced that no caller waits for.
+"""Flush policies: how soon a message must be durable, and when bytes that no caller waits for are synced. See docs/architecture.md,
+Durability.
 
-See docs/architecture.md, Durability.
-
-Pure values and arithmetic. Commit means durable on a majority (in an HA group: on every member of the in-sync set) under every policy; a
-class only decides what an acknowledgement waits for, and so how long a sync may wait. Three classes exist: `durable` (commit), `memory` (in
-memory on a majority, the replicated index), and in HA groups with `ack: async` `master`: what stands above in those groups for every topic
-that does not ask for `high` itself.
+Pure values and arithmetic. Under every policy, commit means durable on a majority (in an HA group: on every member of the in-sync set). A
+durability class only decides what an acknowledgement waits for, and so how long a sync may wait. Three classes exist: `durable` (commit),
+`memory` (held in memory by a majority, up to the replicated index), and `master`, which in HA groups with `ack: async` replaces the others
+for every topic that does not ask for `high` itself.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ class Durability(str, Enum):
     DURABLE = "durable"
     """Committed: on stable storage on a majority, or, in an HA group, on every member of the in-sync set."""
     MASTER = "master"
-    """On stable storage on the master alone. It is lost if another master follows before a slave had it; until then it waits for its commit
-    like everything else."""
+    """On stable storage on the master alone. The message is lost if another master takes over before a slave has it. It is committed later,
+    like every other message."""
     MEMORY = "memory"
-    """Held by a majority of processes. It may still be lost, until it is committed like everything else."""
+    """Held in memory by a majority of processes. The message may be lost until it is committed, as every message is later."""
 
     @property
     def early(self) -> bool:
-        """Acknowledged before the commit."""
+        """Whether the acknowledgement comes before the commit."""
         return self is not Durability.DURABLE
 
 
 class FlushPolicy(str, Enum):
-    """What a broker group does with messages of topics that say nothing themselves."""
+    """What a broker group does with messages of topics that do not set a durability themselves."""
 
     DURABLE = "durable"
     MEMORY = "memory"
@@ -56,13 +55,13 @@ _BY_TOPIC = {
 
 
 def policy_of(group_policy: FlushPolicy, topic: TopicDurability) -> FlushPolicy:
-    """A topic's own attribute stands above its broker group's policy."""
+    """The flush policy of a topic: its own attribute, if set, overrides the policy of its broker group."""
     return _BY_TOPIC.get(topic, group_policy)
 
 
 def durability_of(group_policy: FlushPolicy, topic: TopicDurability, priority: int, *, alone: bool = False) -> Durability:
-    """The class of one message; `priority` is −1 without one. `alone`: the master of an HA group acknowledges alone. It syncs at once, so
-    nothing there is weaker than that, and only who asks for more waits for the commit."""
+    """The durability class of one message; `priority` is −1 without one. `alone`: the master of an HA group acknowledges alone. It syncs at
+    once, so no class there is weaker than `MASTER`, and only messages that ask for more wait for the commit."""
     policy = policy_of(group_policy, topic)
     weaker = Durability.MASTER if alone else Durability.MEMORY
     if policy is FlushPolicy.HYBRID:
@@ -76,21 +75,21 @@ _BY_STRENGTH = (Durability.MEMORY, Durability.MASTER, Durability.DURABLE)
 
 
 def strongest(classes: Iterable[Durability]) -> Durability:
-    """The class of a call with several messages."""
+    """The class of a call with several messages: all of them get the strongest class that one of them needs."""
     return max(classes, key=_BY_STRENGTH.index)
 
 
 def weakest(classes: Iterable[Durability]) -> Durability:
-    """The class that all of several acknowledgements have at least."""
+    """The class that each of several acknowledgements reaches at least."""
     return min(classes, key=_BY_STRENGTH.index)
 
 
 @dataclass(frozen=True, slots=True)
 class LazySync:
-    """How long bytes may lie unsynced that only `memory` messages brought.
+    """How long bytes that only `memory` messages brought may stay unsynced.
 
-    After `interval_ns` they are synced if there are `least_bytes` of them, after `thorough_ns` in any case. RocketMQ's asynchronous flush
-    has the same three settings.
+    They are synced after `interval_ns` if there are at least `least_bytes`, and after `thorough_ns` in any case. RocketMQ's asynchronous
+    flush has the same three settings.
     """
 
     interval_ns: int = 500 * MS
@@ -99,7 +98,7 @@ class LazySync:
 
 
 class Unsynced:
-    """What was written since the last sync began: how much, and since when. Knows nothing of files."""
+    """How much was written since the last sync began, and since when. Knows nothing of files."""
 
     def __init__(self, lazy: LazySync) -> None:
         self._lazy = lazy
@@ -114,14 +113,14 @@ class Unsynced:
         self.size += size
 
     def due_ns(self) -> int:
-        """When these bytes must be synced although nobody waits for them."""
+        """When these bytes must be synced even if no caller waits for them."""
         if self._since_ns is None:
             return NEVER_NS
         enough = self.size >= self._lazy.least_bytes
         return self._since_ns + (self._lazy.interval_ns if enough else self._lazy.thorough_ns)
 
     def sync_begins(self) -> tuple[int, int]:
-        """(entries, bytes) that the sync covers."""
+        """Starts a new count; returns the (entries, bytes) that the sync covers."""
         taken = self.entries, self.size
         self._since_ns, self.entries, self.size = None, 0, 0
         return taken

@@ -1,7 +1,7 @@
-"""The replication port: how a broker group's machine reaches whatever keeps its log equal on several nodes.
+"""The ports of a broker group: its replicator, and the storage, queues and filters that its state and decisions use.
 
-Raft (`replica.py`) is the first implementation; HA push will be the second. Here live only the protocol and its values. Everything is a
-plain synchronous call; time comes in as monotonic nanoseconds.
+`Replicator` keeps the group's log equal on several nodes; `raft_replica.py` implements it for Raft groups and HA groups. This module has
+only protocols and their values. Every call is plain and synchronous; time is passed in as monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ledgermq.storage.errors import Damaged, is_exhausted
 class PeerPacket:
     """One replication message to or from a peer: a serialised `ledgermq.v1` header and the raw entry bytes that belong to it.
 
-    `payload` is empty or exactly the bytes of one Range. The transport carries both unchanged, may lose, repeat or reorder packets.
+    `payload` is empty or exactly the bytes of one Range. The transport leaves both unchanged; it may lose, repeat or reorder packets.
     """
 
     header: bytes
@@ -37,8 +37,8 @@ class PeerPacket:
 @dataclass(frozen=True, slots=True)
 class SyncTicket:
     """One group commit. `run` blocks (fdatasync of every file dirtied so far and of new directories) and raises OSError; it is called once,
-    on any thread. Its outcome comes back through `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size`
-    (bytes) say what it is the first to cover; both are 0 for a sync of the mark alone."""
+    on any thread. The caller reports its outcome to `Replicator.synced`. At most one ticket of a group is under way. `entries` and `size`
+    (bytes) count what this ticket is the first to cover; both are 0 if it only syncs the durable mark."""
 
     number: int
     run: Callable[[], None]
@@ -48,10 +48,11 @@ class SyncTicket:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaOutput:
-    """What a turn of the replicator leaves for its caller.
+    """The work that a turn of the replicator leaves for its caller.
 
-    Everything that must be durable first already is. Duties in this order: start `sync` (if any), send `packets`, then read the committed
-    entries up to `commit_index` through `read_committed` and apply them. `role`/`term`/`leader` changed when `role_changed` is set.
+    Everything that must be durable before the packets are sent already is. The caller must, in this order: start `sync` (if any), send
+    `packets`, then read the committed entries up to `commit_index` and apply them. `role_changed` says that `role`, `term` or `leader`
+    changed.
     """
 
     packets: tuple[tuple[str, PeerPacket], ...]
@@ -60,15 +61,15 @@ class ReplicaOutput:
     role_changed: bool
     wake_at_ns: int
     reads: tuple[tuple[int, int | None], ...] = ()
-    """(token, index) of `read_index` calls that are decided: the entry to apply before answering, None when leadership was lost."""
+    """(token, index) of decided `read_index` calls: the entry to apply before answering, or None if leadership was lost."""
     left_behind: tuple[str, int] | None = None
-    """(leader, begin index): the leader says that its log, which begins there, cannot help this replica any more."""
+    """(leader, begin index): the leader reports that its log begins there, so it can no longer bring this replica up to date."""
     ha_requests: tuple[HaRequest, ...] = ()
-    """What the controller is to be asked for (HA groups). Nobody waits for it; what came of it is told to `Replicator.appointed`."""
+    """Requests to the controller (HA groups). No caller waits for them; the controller's answers arrive in `Replicator.appointed`."""
 
 
 class NotLeader(Exception):
-    """A proposal reached a replica that does not lead; `leader` names who does, if known. Nothing was appended."""
+    """A proposal reached a replica that does not lead. `leader` is the current leader, if known. Nothing was appended."""
 
     def __init__(self, leader: str | None) -> None:
         super().__init__(f"not the leader (leader: {leader or 'unknown'})")
@@ -76,7 +77,7 @@ class NotLeader(Exception):
 
 
 class LogFull(Exception):
-    """No space for another log file. Nothing was appended; reads, elections and control records go on; writing resumes by itself."""
+    """No space for another log file. Nothing was appended. Reads, elections and control records continue; writes resume without help."""
 
 
 class Fenced(Exception):
@@ -88,13 +89,13 @@ class Fenced(Exception):
 
 
 class Diverged(Fenced):
-    """The second of the two: entries here and those of the replica that leads exclude each other. The disk did nothing wrong, and the files
-    are evidence; so the group ends, and what else the process carries goes on."""
+    """The replica stopped because of a proven divergence: its entries and the leader's exclude each other. The disk is not at fault and the
+    files are evidence. Only this group stops; the other groups of the process continue."""
 
 
 class Unreadable(Exception):
-    """A committed range of the log could not be read, or is not what it was; `failure` is what the store said. Nothing was decided on it,
-    nothing was written: peers can mend it."""
+    """A committed range of the log cannot be read, or its content is damaged; `failure` is the storage error. No decision was based on it
+    and nothing was written, so peers can repair the range."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
@@ -103,7 +104,8 @@ class Unreadable(Exception):
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Around a read of the log: what a repair may help is `Unreadable`. A limit of the operating system is no damage."""
+    """Wraps a read of the log: failures that a repair can fix become `Unreadable`. Limits of the operating system are passed on as
+    OSError."""
     try:
         yield
     except Damaged as failure:
@@ -134,26 +136,27 @@ class Replicator(Protocol):
 
     @property
     def replicated_index(self) -> int:
-        """On a leader the last entry of its term that an earlier acknowledgement may rest on, ≥ `commit_index`: a majority holds it in
-        memory, or, in an HA group that acknowledges alone, the master on stable storage. Elsewhere `commit_index`."""
+        """On a leader, the last entry of its term that an early acknowledgement may rely on, ≥ `commit_index`: a majority holds it in
+        memory, or, in an HA group that acknowledges alone, the master has it on stable storage. Elsewhere `commit_index`."""
         ...
 
     @property
     def appointment(self) -> Appointment | None:
-        """What is agreed for this HA group as far as this replica knows; None in other groups, and before the first election."""
+        """The newest appointment of this HA group that this replica knows; None in other groups, and before the first election."""
         ...
 
     def missing_isr(self, now_ns: int) -> int:
-        """Leader of an HA group only: how many members of the in-sync set it would need to hear of to commit anything; 0: none."""
+        """Leader of an HA group only: how many members of the in-sync set it has not heard from and would need in order to commit; 0:
+        none."""
         ...
 
     def appointed(self, now_ns: int, appointment: Appointment) -> None:
-        """What the controller agreed on, whenever it is news here; late or repeated words mean nothing."""
+        """Takes in the controller's appointment for this group. Late or repeated appointments have no effect."""
         ...
 
     @property
     def accepting(self) -> bool:
-        """Whether `propose` may succeed: on a leader, but for the last moments of a handover."""
+        """Whether `propose` may succeed: on a leader, except in the last moments of a handover."""
         ...
 
     @property
@@ -163,80 +166,84 @@ class Replicator(Protocol):
 
     @property
     def handover_failure(self) -> str:
-        """Why the last handover of this leader came to nothing, for people."""
+        """Why the last handover of this leader failed, for people."""
         ...
 
     @property
     def last_contact(self) -> LeaderContact | None:
-        """What the leader said last, on a replica that follows one; None elsewhere."""
+        """The last message from the leader, on a replica that follows one; None elsewhere."""
         ...
 
     def durable_indexes(self) -> Mapping[str, int]:
-        """Voter → how far its log is known to be on stable storage; this replica among them. Only a leader knows of the others."""
+        """Maps each voter, this replica included, to the last entry known to be on its stable storage. Only a leader knows those of
+        others."""
         ...
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
-        """Leader only: whether this peer was heard lately and lacks nothing that is not under way to it."""
+        """Leader only: whether this peer was heard recently, and every entry that it lacks is on its way."""
         ...
 
     def lag_of(self, node: str) -> int:
-        """Leader only: how many entries this peer has not stored durably, as far as is known."""
+        """Leader only: how many entries this peer has not yet stored durably, as far as the leader knows."""
         ...
 
     def transfer(self, now_ns: int, to: str | None, cause: Cause, patience_ns: int) -> str | None:
-        """Leader only: hand over to this voter, or to the most advanced one. None: it is under way; else why not, for people."""
+        """Leader only: start handing over to this voter, or to the most advanced one for None. Returns None, or why it is refused, for
+        people."""
         ...
 
     def leave(self) -> None:
-        """This node is about to stop: it takes no leadership over any more. Everything else goes on."""
+        """This node is about to stop: from now on the replica does not take leadership. Everything else continues."""
         ...
 
     @property
     def members(self) -> Members:
-        """In effect as of the log's end; nobody's on a replica that joins and has heard nothing yet."""
+        """The members in effect as of the log's end; empty on a joining replica that has heard nothing yet."""
         ...
 
     @property
     def members_index(self) -> int:
-        """The entry that made them; they are certain once it is committed. −1 for what was true before the log."""
+        """The index of the entry that defines `members`; they are certain once it is committed. −1 for the members before the log."""
         ...
 
     def propose_members(
         self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int
     ) -> Sequence[Range] | str:
-        """Leader only: append the membership record after `change`, alone (int64 (1,): its offset in the queue of its system topic), and
-        replicate it; or why the members cannot be changed so now, for people, with nothing appended. Raises NotLeader, LogFull, Fenced."""
+        """Leader only: append the membership record of `change` as a batch of one entry and replicate it. `queue_offsets` (int64, shape
+        (1,)) is its offset in the queue of its system topic. Returns the ranges, or why the change is impossible now, for people, with
+        nothing appended. Raises NotLeader, LogFull or Fenced."""
         ...
 
     def due_change(self, now_ns: int) -> MemberChange | None:
-        """Leader only: the change it owes a returning learner that has caught up; for `propose_members` in the same turn."""
+        """Leader only: the change due for a returning learner that has caught up, to pass to `propose_members` in the same turn."""
         ...
 
     def lease_index(self, now_ns: int) -> int | None:
-        """The entry that must be applied before a read is answered now from this leader alone; None: it has no lease. To be asked again
-        after the data was read."""
+        """The entry to apply before this leader answers a read on its own; None: it has no lease. The caller must ask again after it has
+        read the data."""
         ...
 
     def read_index(self, token: int, now_ns: int) -> None:
-        """Ask a majority whether this replica leads; the answer comes in `ReplicaOutput.reads` under this token, on whatever role."""
+        """Ask a majority whether this replica leads. The answer comes in `ReplicaOutput.reads` under this token, whatever the role is
+        then."""
         ...
 
     def take_changes(self) -> Sequence[LeaderChange]:
-        """Leaders that came and went since the last call."""
+        """Changes of leadership since the last call."""
         ...
 
     def tick(self, now_ns: int) -> None: ...
 
     def admit(self) -> None:
-        """Every other voter knows this directory by now: take part from the next `tick` on. May be repeated."""
+        """Every other voter now knows this directory: take part from the next `tick` on. May be repeated."""
         ...
 
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
-        """Take in one packet. Malformed or stale packets are dropped and counted."""
+        """Take in one packet. Malformed and stale packets are dropped and counted."""
         ...
 
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
-        """The outcome of a ticket. Any error raises Fenced."""
+        """Report the outcome of a ticket. Any error raises Fenced."""
         ...
 
     def propose(
@@ -252,30 +259,31 @@ class Replicator(Protocol):
     ) -> Sequence[Range]:
         """Leader only: seal `batch` (server fields, CRCs, chain), append it, and replicate it. One Range per log file touched.
 
-        `queue_offsets` (int64, n) come from the caller, who alone decides against the state at the log's end. `control` may use the
-        reserve of a full disk. Without `urgent` the syncs of the batch may wait for company; with `early` somebody waits for the moment
-        when a majority holds it. Raises NotLeader, LogFull or Fenced, with nothing appended.
+        `queue_offsets` (int64, n) come from the caller, who alone decides them against the state at the log's end. `control` may use the
+        reserve of a full disk. Without `urgent` the syncs of the batch may wait for more entries; with `early` a caller waits until a
+        majority holds the batch in memory. Raises NotLeader, LogFull or Fenced, with nothing appended.
         """
         ...
 
     def request_flush(self) -> None:
-        """Leader only: somebody waits for the commit of what was not urgent. The next `take` begins its sync, here and on the peers."""
+        """Leader only: a caller waits for the commit of entries that were not urgent. The next `take` starts their sync, here and on the
+        peers."""
         ...
 
     def take(self, now_ns: int) -> ReplicaOutput:
-        """Carry out what the core decided since the last call (truncate, append, persist term and vote) and return what is left to do."""
+        """Carry out what the core decided since the last call (truncate, append, persist term and vote) and return the work left to do."""
         ...
 
     def read(self, first_index: int, max_bytes: int) -> Range:
         """Entries from `first_index` on (at least one), to the end of their term run, their file, or `max_bytes`, whichever comes first.
-        Raises Unreadable, and so does every call that has to read the log."""
+        Raises Unreadable, as does every call that has to read the log."""
         ...
 
     def status(self) -> ReplicaStatus: ...
 
 
 class Messages(Protocol):
-    """Committed messages of a broker group, by their place in consume queues and in the log."""
+    """The committed messages of a broker group, addressed by consume queue or by physical offset in the log."""
 
     def begin(self, topic: str, queue: int) -> int:
         """The first queue offset that can be read."""
@@ -286,7 +294,7 @@ class Messages(Protocol):
         ...
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Physical offsets, sizes and tags codes of consecutive messages."""
+        """Physical offsets (int64), sizes (int32) and tags codes (int64) of consecutive messages."""
         ...
 
     def record(self, physical_offset: int, size: int) -> bytes:
@@ -298,33 +306,33 @@ class Messages(Protocol):
         ...
 
     def tags_code(self, tag: str) -> int:
-        """The hash of a tag as consume queues hold it."""
+        """The hash of a tag as stored in consume queues."""
         ...
 
     def message_group(self, physical_offset: int, size: int) -> str:
-        """The message group of one message record, empty without one."""
+        """The message group of one message record; empty if it has none."""
         ...
 
     def index_at(self, physical_offset: int) -> int:
-        """The index of the entry that begins there."""
+        """The index of the entry that begins at this physical offset."""
         ...
 
 
 class Filter(Protocol):
-    """What the picker asks of a filter."""
+    """What the picker needs of a filter."""
 
     @property
     def tags(self) -> frozenset[str]:
-        """A message without one of these exact tags does not match; empty: the tag alone rules nobody out."""
+        """A message without one of these exact tags does not match. Empty: the tag excludes no message."""
         ...
 
     @property
     def cost(self) -> int:
-        """What `matches` costs, as a multiple of reading a short record; 0: every message matches, and none needs to be looked at."""
+        """The cost of `matches`, as a multiple of reading a short record; 0: every message matches, and none has to be read."""
         ...
 
     def matches(self, properties: bytes) -> bool:
-        """Does a message with this property string match?"""
+        """Whether a message with this property string matches."""
         ...
 
 
@@ -336,7 +344,7 @@ class Queues(Protocol):
         ...
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
-        """Of every queue that ever had a message."""
+        """The next offset of every queue that ever had a message, by topic and queue."""
         ...
 
     def min_offset(self, topic: str, queue: int) -> int:
@@ -344,25 +352,25 @@ class Queues(Protocol):
         ...
 
     def minimums(self) -> dict[str, dict[int, Minimum]]:
-        """Of every queue of which something was trimmed."""
+        """The minimum of every queue that was trimmed, by topic and queue."""
         ...
 
     def raise_minimums(self, begin_pos: int) -> object:
-        """The log begins at `begin_pos` from now on. Raises NoSpace, after which the same call may be repeated."""
+        """The log begins at position `begin_pos` from now on. Raises NoSpace; the caller may then repeat the call."""
         ...
 
     def forget(self, topic: str, queue: int) -> None:
-        """A queue of which nothing is kept is there no more."""
+        """Remove a queue of which no unit is kept."""
         ...
 
     def begin_at(self, topic: str, queue: int, offset: int) -> None:
-        """A queue that is not there begins at this offset."""
+        """Create a queue that begins at this offset."""
         ...
 
     def append(self, columns: Columns) -> None:
-        """Add units; those that are there already are skipped. Raises NoSpace, after which the same call may be repeated."""
+        """Add units; existing ones are skipped. Raises NoSpace; the caller may then repeat the call."""
         ...
 
     def read(self, topic: str, queue: int, first: int, count: int) -> QueueUnits:
-        """Consecutive units; fewer at the end of the queue. `first` of the answer is another one where units were trimmed."""
+        """Consecutive units; fewer at the end of the queue. The `first` of the answer is higher than asked if units were trimmed."""
         ...

@@ -44,7 +44,7 @@ def test_the_winner_knows_best() -> None:
     )
     assert found.reason == "election-timeout"
     assert found.evidence == (
-        "1970-01-01T00:00:00.900Z term 1: nobody -> n1, started: no leader was known (told by n1)",
+        "1970-01-01T00:00:00.900Z term 1: no leader -> n1, started: no leader was known (told by n1)",
         "1970-01-01T00:00:05.100Z term 3: n1 -> n2, election timeout: not heard from n1 for 655 ms (told by n2); "
         "n1 stepped down: check-quorum: heard from too few others for 812 ms",
         "n4 did not answer: what only it recorded is missing",

@@ -1,8 +1,9 @@
-"""How old what a replica knows may be, on a replica that does not lead: for readers who are served here instead of by the leader.
+"""The age of a follower's state, for readers that a follower serves instead of the leader.
 
-A leader says with every message how far it has committed. Once everything up to there is applied here, whoever reads here misses nothing
-that was acknowledged before that message was sent; its age is counted from when it was heard, for clocks of two nodes cannot be compared.
-Words of a leader count only when an entry of its own term is applied: before that it may know less than its predecessor did.
+Every message of a leader carries its commit index. Once everything up to that index is applied here, a reader here sees everything that was
+acknowledged before the leader sent that message. The age counts from the arrival of the message, because the clocks of two nodes cannot be
+compared. A leader's commit index counts only when an entry of its own term is applied here: before, the leader may know less than its
+predecessor did.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from collections import deque
 from ledgermq.raft.messages import LeaderContact
 
 NOTES_MAX = 256
-"""Words of the leader that wait for what they speak of to be applied. Further ones are not noted: then the state here only seems older."""
+"""How many contacts may wait for their commit index to be applied. Further ones are ignored; the state here then only seems older."""
 NOTE_EVERY_NS = 10_000_000
 
 
 class Freshness:
-    """Of one replica. The owner of the group calls `note`; `age_ns` may be asked from any thread."""
+    """The freshness of one replica. The owner of the group calls `note`; `age_ns` may be called from any thread."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, int, int]] = deque()
-        """(heard at, commit index, term), ascending in all three."""
+        """(arrival time, commit index, term), ascending in all three."""
         self._known_ns: int | None = None
 
     def note(self, heard: LeaderContact | None, applied_index: int, applied_term: int) -> None:
-        """After a turn. `heard`: what the leader said last; None on a leader, and while nobody is followed."""
+        """Called after each turn. `heard`: the last contact of the leader; None on a leader, and while the replica follows none."""
         if heard is not None and self._is_newer(heard):
             self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
         while self._waiting and self._waiting[0][1] <= applied_index and self._waiting[0][2] <= applied_term:
@@ -35,13 +36,13 @@ class Freshness:
         if self._waiting:
             last_ns, _, term = self._waiting[-1]
             if heard.term > term:
-                # What the former leader said last and is not applied yet is said again by its successor, if it is true.
+                # The successor repeats what is still true of its predecessor's unapplied contacts.
                 self._waiting.clear()
                 return True
             return heard.at_ns >= last_ns + NOTE_EVERY_NS and len(self._waiting) < NOTES_MAX
         return self._known_ns is None or heard.at_ns > self._known_ns
 
     def age_ns(self, now_ns: int) -> int | None:
-        """So long ago, at most, the state here was everything that had been acknowledged; None: that is not known."""
+        """The state here contains everything that was acknowledged this long ago, or longer; None: unknown."""
         known_ns = self._known_ns
         return None if known_ns is None else max(0, now_ns - known_ns)

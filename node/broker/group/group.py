@@ -1,9 +1,8 @@
 """One broker group on one node: the turn that drives its replicator, its derived state and its leader's decisions.
 
-Plain synchronous code: everything that happens in a turn is a function of its arguments and of what the ports return. Order of a
-turn: inputs of the replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed
-entries applied; answers. It repeats until nothing moves any more, so that a message committed in this turn reaches a waiting Receive
-in this turn.
+Plain synchronous code: everything in a turn is a function of its arguments and of what the ports return. The order of a turn: inputs of the
+replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed entries applied; answers. The
+turn repeats this until nothing changes, so that a message committed in this turn reaches a waiting Receive in the same turn.
 """
 
 from __future__ import annotations
@@ -49,18 +48,18 @@ _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
 _SETTLING_NS = 1_000_000_000
 UNCONFIRMED_MAX = 1 << 20
-"""Entries that a master may acknowledge alone before the in-sync set confirms them: what is not applied yet is kept in memory."""
+"""How many entries a master may acknowledge alone before the in-sync set confirms them. Entries not yet applied are kept in memory."""
 _RESERVE_FOR_DELIVERY = 256 << 10
-"""How much of a full disk's reserve leases and acknowledgements may take: the rest is for elections and trims."""
+"""How many bytes of a full disk's reserve leases and acknowledgements may use. Elections and trims need the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnOutput:
-    """What a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and turn again at `wake_at_ns` at the latest.
+    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and run the next turn by `wake_at_ns`.
 
-    `view` is None when nothing an outsider can see has changed. `hold_calls`: calls that come while a sync is under way can wait for its
-    end, because none of them could be answered before the next one. `open_batches`: how many of the batches that this replica appended as
-    the leader are not committed.
+    `view` is None if nothing visible from outside has changed. `hold_calls`: calls that arrive during a sync can wait for its end, because
+    none of them could be answered before the next sync. `open_batches`: how many batches that this replica appended as leader are not
+    committed.
     """
 
     done: list[Done]
@@ -71,14 +70,14 @@ class TurnOutput:
     hold_calls: bool = True
     open_batches: int = 0
     ha_requests: tuple[HaRequest, ...] = ()
-    """What the controller is to be asked for; what comes of it is told with `Appointed`."""
+    """Requests to the controller; its answers arrive as `Appointed` calls."""
     hides_view: bool = False
-    """Nobody shall count on the last view any more: this replica does not run."""
+    """The last view is no longer valid, because this replica does not run."""
 
 
 @dataclass(slots=True)
 class _Turn:
-    """What one turn collects."""
+    """Collects the results of one turn."""
 
     now_ns: int
     now_ms: int
@@ -91,9 +90,9 @@ class _Turn:
     changed: bool = False
     ha_requests: list[HaRequest] = field(default_factory=list)
     full: bool = False
-    """Not even control records find room: nothing more is appended in this turn."""
+    """Not even control records fit: this turn appends nothing more."""
     stalled: bool = False
-    """The consume queues find no room: nothing more is applied in this turn, and nothing is accepted."""
+    """The consume queues are out of space: this turn applies and accepts nothing more."""
 
     def wake(self, at_ns: int | None) -> None:
         if at_ns is not None:
@@ -119,28 +118,28 @@ class Group:
         self._ha = settings.ha
         self._led_since_ns = 0
         self._missing_isr = 0
-        """How many replicas would have to come into sync before a master could commit anything, as of this turn."""
+        """How many more replicas must be in sync before the master can commit anything, as of this turn."""
         self._hold_calls: tuple[object, bool, bool] = (None, False, True)
-        """The topics that `hold_calls` was worked out for, whether the master acknowledged alone, and its value."""
+        """The topics for which `hold_calls` was computed, whether the master acknowledged alone, and the result."""
         self._batches: deque[int] = deque()
-        """The last entry of each batch this leader appended, until its sends are answered."""
+        """The last entry of each batch that this leader appended, until its sends are answered."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
         self._seen: tuple[object, ...] = ()
-        """What outsiders were told last, besides what applying entries changes."""
+        """The view last published to outsiders, except what applied entries change."""
         self.freshness = Freshness()
-        """How old what is known here is, where another replica leads."""
+        """How old this replica's state is while another replica leads."""
         self._log_full = 0
         self._reserve_left = _RESERVE_FOR_DELIVERY
         self.dispatch_stalled = 0
-        """How often the consume queues found no room."""
+        """How often the consume queues were out of space."""
         self.left_behind: tuple[str, int] | None = None
-        """As the leader said in the last turn; see `ReplicaOutput`."""
+        """As reported by the leader in the last turn; see `ReplicaOutput`."""
         self.recent: Recent | None = None
-        """What was applied last, while somebody follows the end of the log."""
+        """The entries applied last, kept while a reader follows the end of the log."""
         self._followers = 0
         self.writes_refused = False
-        """A disk is too full for clients' messages: retention says so. Everything else goes on."""
+        """Set by retention when a disk is too full for clients' messages. Everything else continues."""
 
     def turn(
         self,
@@ -150,7 +149,8 @@ class Group:
         packets: Sequence[tuple[str, PeerPacket]] = (),
         synced: Sequence[tuple[SyncTicket, OSError | None]] = (),
     ) -> TurnOutput:
-        """Take in what happened, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord: the node must stop."""
+        """Run one turn: take in the inputs, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord, on which the
+        node must stop."""
         turn = _Turn(now_ns, now_ms)
         self.left_behind = None
         for ticket, error in synced:
@@ -161,9 +161,9 @@ class Group:
         self._follow_role(turn)
         self._look_at_shortness(now_ns)
         if self.leader.term is not None:
-            # A leader has everything committed in its log already: apply first and decide against the newest state.
+            # A leader already has every committed entry in its log: apply first, and decide against the newest state.
             self._apply(turn)
-        # What ended stays ended, whatever sign of life comes in with this turn.
+        # Leases that have ended stay ended, even if signs of life arrive with this turn.
         self.leader.expire(now_ns)
         self._take_calls(turn, calls)
         self.leader.begin_turn()
@@ -214,7 +214,8 @@ class Group:
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
 
     def _is_cold(self, call: Pull, now_ns: int) -> bool:
-        """Whether this replica, which does not lead, answers a pull as the leader would."""
+        """Whether this follower can answer a pull as the leader would: its state is fresh enough and the offset is far from the log's
+        end."""
         age_ns, machine, cold = self.freshness.age_ns(now_ns), self.machine, call.cold
         if cold is None or age_ns is None or age_ns > cold.max_age_ns:
             return False
@@ -237,14 +238,14 @@ class Group:
         self.left_behind = output.left_behind or self.left_behind
 
     def keep_recent(self) -> Recent:
-        """Keep what is applied from now on at hand for one more reader beside the turns, until it is released."""
+        """From now on, keep applied entries in memory for one more reader outside the turns, until that reader releases them."""
         if self.recent is None:
             self.recent = Recent(self.machine.applied_index + 1)
         self._followers += 1
         return self.recent
 
     def release_recent(self, recent: Recent) -> None:
-        """One reader less; without any nothing is kept."""
+        """One reader less; without readers nothing is kept."""
         if recent is self.recent:
             self._followers -= 1
             if not self._followers:
@@ -253,7 +254,7 @@ class Group:
     # Leadership
 
     def _follow_role(self, turn: _Turn) -> None:
-        """Notice won and lost leadership; a new leader opens its term with a term-start record, and says if that was forced."""
+        """Notice won and lost leadership. A new leader opens its term with a term-start record, and records if its election was forced."""
         leads = self.replicator.term if self.replicator.role is Role.LEADER else None
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
@@ -275,7 +276,7 @@ class Group:
                 self._term_start = index
 
     def _rebuild_sequencer(self) -> None:
-        """What the log holds beyond the applied state decides the next offsets, whoever appended it."""
+        """Entries in the log beyond the applied state determine the next queue offsets, whichever leader appended them."""
         self._sequencer.reset(self.machine.store_ms)
         index = self.machine.applied_index + 1
         while index <= self.replicator.end_index:
@@ -293,16 +294,17 @@ class Group:
 
     @property
     def _is_far_ahead(self) -> bool:
-        """Whether so much is unconfirmed, because nobody may take a silent slave out of the set, that sends have to wait for it."""
+        """Whether too many entries are unconfirmed, because a silent slave cannot leave the in-sync set now. Sends then wait for the
+        commit."""
         return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
 
     def _look_at_shortness(self, now_ns: int) -> None:
-        """A new master was heard by nobody yet: it is given a moment before anybody is refused for that."""
+        """Slaves need a moment to report to a new master; until then no call is refused because of them."""
         settled = self.leader.term is not None and now_ns - self._led_since_ns >= _SETTLING_NS
         self._missing_isr = self.replicator.missing_isr(now_ns) if settled else 0
 
     def _why_short(self) -> str:
-        """Why nothing could be committed under the in-sync set as it is, and what to do; empty: it could."""
+        """Why nothing can be committed with the current in-sync set, and what to do; empty if commits are possible."""
         if self._missing_isr == 0:
             return ""
         needs = self._ha.minimum
@@ -324,7 +326,7 @@ class Group:
         return {"in_sync": len(view.in_sync), "in_sync_short": self._missing_isr}
 
     def _refuse_when_short(self, turn: _Turn) -> None:
-        """Nobody waits for what cannot come true before somebody else is in sync. Receives go on waiting."""
+        """Refuse calls that cannot commit until more replicas are in sync. Receives keep waiting."""
         if why := self._why_short():
             turn.done += self.leader.refuse_all("in-sync-short", why)
 
@@ -333,9 +335,9 @@ class Group:
     def _append(
         self, turn: _Turn, drafts: list[Draft], *, control_only: bool, urgent: bool = True, early: bool = False
     ) -> tuple[list[int], int] | None:
-        """Append drafts as one batch: their queue offsets and store time, or None if the log has no room or another leads.
+        """Append drafts as one batch. Returns their queue offsets and store time, or None if the log is full or another replica leads.
 
-        With `control_only`, which may use the reserve, there is no client message among them.
+        `control_only`: the batch has no client message and may use the reserve.
         """
         found = self._append_batch(turn, encode_entries(drafts), control_only=control_only, urgent=urgent, early=early)
         return None if found is None else (found[0].queue_offsets.tolist(), found[0].store_ms)
@@ -343,7 +345,7 @@ class Group:
     def _append_batch(
         self, turn: _Turn, batch: UnsealedBatch, *, control_only: bool = False, urgent: bool = True, early: bool = False
     ) -> tuple[Assignment, Sequence[Range]] | None:
-        """Its places, and the ranges it became; None as for `_append`. The bytes of the batch are the log's from now on."""
+        """Returns the batch's places and the ranges it became, or None as `_append` does. The log owns the batch's bytes from now on."""
         place = self._sequencer.assign(batch, turn.now_ms)
         try:
             where = (place.queue_offsets, place.store_ms)
@@ -361,24 +363,24 @@ class Group:
         return place, ranges
 
     def _propose(self, turn: _Turn) -> bool:
-        """Plan everything that waits and append it; True if something was appended."""
+        """Plan all waiting work and append it; True if something was appended."""
         if not self.leader.has_work():
             return False
         if turn.full or turn.stalled or not self.replicator.accepting:
-            # Delayed messages that are due must not make one turn follow the other meanwhile.
+            # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
         if turn.full or not self.replicator.accepting:
-            # In the last moments of a handover calls wait: for the next leader, or for this one if it stays.
+            # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
             return False
         if turn.stalled:
-            # What is appended now could not be applied, and its caller would wait for nothing.
+            # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
         at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1), self._acks_alone
         plan = self.leader.plan(*at, full=self.writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
-            # The disk is full: clients' messages are refused, everything else may use the reserve.
+            # The disk is full: refuse clients' messages; everything else may use the reserve.
             self.leader.withdraw()
             plan = self.leader.plan(*at, full=True, alone=alone)
             self._reserve_left -= sum(_entry_bytes(draft) for draft in plan.drafts if draft is not None)
@@ -392,7 +394,7 @@ class Group:
         return self._append_frames(turn, plan.frames) or bool(plan.drafts)
 
     def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
-        """Judge frames one after the other, and append those that come next in their producer's sequence; True if there was one."""
+        """Judge frames in order, and append those that come next in their producer's sequence; True if one was appended."""
         appended = False
         for at, call in enumerate(calls):
             verdict = self.leader.producer_sequencing.judge(call.frame)
@@ -418,12 +420,12 @@ class Group:
         return appended
 
     def _durability_of(self, call: ProduceFrame) -> Durability:
-        """Memory is enough only where the producer asks for it; what a master acknowledges alone is the group's to say."""
+        """`MEMORY` only if the producer asks for it as well. A master's lone acknowledgement is the group's setting, not the producer's."""
         found = durability_of(self._policy, self.machine.topics[call.topic].durability, -1, alone=self._acks_alone)
         return Durability.DURABLE if found is Durability.MEMORY and not call.memory else found
 
     def _no_room_for(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> None:
-        """The log took no frame: it is full, or this replica is about to lead no more, and then the next leader may take them."""
+        """The log took no frame. If it is full, refuse the frames; if leadership is being handed over, keep them for the next leader."""
         if self.replicator.accepting:
             turn.done += [Done(call.token, Refused("disk-full")) for call in calls]
         else:
@@ -438,7 +440,7 @@ class Group:
         return certified(done, self.replicator.durable_indexes)
 
     def _propose_trims(self, turn: _Turn) -> bool:
-        """Refuse everything but trims: only they make room again, so what deliveries leave of the reserve is for them too."""
+        """Refuse everything but trims: only they free space, so they may also use what deliveries left of the reserve."""
         turn.full = True
         plan = self.leader.plan_trims(turn.now_ns, turn.now_ms, self.replicator.end_index + 1)
         columns = self._append_plan(turn, plan, control_only=True)
@@ -457,7 +459,7 @@ class Group:
         return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
 
     def _change_members(self, turn: _Turn) -> bool:
-        """Append the membership records that are due, one entry each; True if there was one."""
+        """Append the due membership records, one entry each; True if one was appended."""
         appended = False
         while self.leader.serving and not (turn.full or turn.stalled):
             request = self.memberships.due(turn.now_ns)
@@ -474,8 +476,8 @@ class Group:
         return appended
 
     def _append_members(self, turn: _Turn, change: MemberChange) -> str | None:
-        """Append the record of a change. None: it is in the log; else why not."""
-        # Of the record only its queue matters here; what it says is the replicator's to decide.
+        """Append the record of a change. Returns None, or why it is refused."""
+        # Only the record's queue matters here; the replicator decides its content.
         place = self._sequencer.assign(encode_entries([control.draft(control.Membership(()), turn.now_ms)]), turn.now_ms)
         try:
             outcome = self.replicator.propose_members(turn.now_ns, change, place.queue_offsets, place.store_ms)
@@ -493,7 +495,7 @@ class Group:
     # Applying
 
     def _apply(self, turn: _Turn) -> bool:
-        """Apply what is committed; True if there was something."""
+        """Apply committed entries; True if there were any."""
         applied = False
         while self.machine.applied_index < self.replicator.commit_index and not turn.stalled:
             if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
@@ -556,8 +558,8 @@ class Group:
         return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests))
 
     def _may_hold_calls(self) -> bool:
-        """Only where every send waits for a sync does a batch lose nothing by beginning after the last one. While too few are in sync calls
-        are refused, for which they must get here."""
+        """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, calls must reach
+        the group to be refused."""
         if self._missing_isr:
             return False
         if self._ha.ack_async and self._is_far_ahead:

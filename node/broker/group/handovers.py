@@ -1,8 +1,8 @@
-"""Handing the leadership of one broker group over: who asked for it, what becomes of it, and the preferred leader.
+"""Leadership handovers of one broker group: the callers that wait for them, and the rule for the preferred leader.
 
-The replicator does it; here are the callers that wait, and the rule for the preferred leader. It gets leadership once it has kept up
-without a gap for `SETTLED_NS`, so that a node that has just come back is left alone until it is really there. It cannot flap: every time
-leadership comes back from it soon after it was handed over, it must keep up twice as long before the next time.
+The replicator carries out a handover. The preferred leader gets leadership once it has kept up without a gap for `SETTLED_NS`, so that a
+node that has just come back has time to settle. It cannot flap: each time it loses leadership soon after a handover, it must keep up
+twice as long before the next one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ SECOND = 1_000_000_000
 SETTLED_NS = 5 * SECOND
 SETTLED_MAX_NS = 600 * SECOND
 CALM_NS = 600 * SECOND
-"""Leadership that comes back later than this was not lost because it had been handed over."""
+"""A later loss of leadership is not attributed to the handover."""
 PATIENCE_NS = 2 * SECOND
 
 
 class Preference:
-    """When the preferred leader is to lead. Asked on every turn of a serving leader; time is monotonic."""
+    """When the preferred leader should lead. Asked on every turn of a serving leader; time is monotonic."""
 
     def __init__(self, preferred: str) -> None:
         self.preferred = preferred
@@ -31,7 +31,7 @@ class Preference:
         self._tried_ns: int | None = None
 
     def due(self, now_ns: int, *, keeps_up: bool) -> bool:
-        """True once for each time that it has kept up for long enough."""
+        """True once per period in which the preferred leader has kept up for long enough."""
         if not keeps_up:
             self._since_ns = None
             return False
@@ -43,7 +43,7 @@ class Preference:
         return True
 
     def interrupted(self) -> None:
-        """Somebody else leads, leadership is being handed over already, or the preferred one is no voter: what was seen does not count."""
+        """Restart the observation: another replica leads, a handover is under way, or the preferred leader is not a voter."""
         self._since_ns = None
 
     def _settle(self, now_ns: int) -> None:
@@ -53,7 +53,7 @@ class Preference:
 
 
 class Handovers:
-    """See the module. Belongs to the group's turns."""
+    """Handovers of one replica. Used only by the group's turns."""
 
     def __init__(self, node: str, replicator: Replicator, preferred: str | None) -> None:
         self._node = node
@@ -63,13 +63,13 @@ class Handovers:
         self._waiting: list[HandOver] = []
 
     def preferred(self, node: str | None) -> None:
-        """Somebody else is meant to lead from now on."""
+        """Set the preferred leader from now on; None: no preference."""
         wanted = None if node == self._node else node
         if wanted != (None if self._preference is None else self._preference.preferred):
             self._preference = None if wanted is None else Preference(wanted)
 
     def take(self, call: HandOver, now_ns: int, *, serving: bool) -> list[Done]:
-        """Begin, or join what is under way. The answers are those that need no waiting."""
+        """Start a handover, or join the one under way. Returns the answers that need no waiting."""
         replicator = self._replicator
         if call.cause is Cause.PLANNED_STOP:
             replicator.leave()
@@ -84,7 +84,7 @@ class Handovers:
         return []
 
     def look(self, now_ns: int) -> list[Done]:
-        """Answer those whose handover came to an end, or whose time is over."""
+        """Answer the callers whose handover has ended, or whose time is up."""
         done, waiting = [], []
         for call in self._waiting:
             outcome = self._outcome(call, now_ns)
@@ -113,7 +113,7 @@ class Handovers:
         return min((call.until_ns for call in self._waiting), default=None)
 
     def prefer(self, now_ns: int) -> None:
-        """On a serving leader: hand over to the preferred one when it is due."""
+        """On a serving leader: hand over to the preferred leader when that is due."""
         replicator, preference = self._replicator, self._preference
         if preference is None:
             return

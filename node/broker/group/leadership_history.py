@@ -1,6 +1,6 @@
-"""The recorded reasons of changes of leadership: what one node knows, as a bounded ring, and what all of them together say.
+"""The recorded reasons of leadership changes: a bounded ring on each node, and the merged history of all nodes.
 
-Pure values and words. Times are those of the wall clock of whoever recorded them: for people, never for decisions.
+Pure values and words. Each time is the wall clock of the node that recorded it: for people, never for decisions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LeadershipEvent:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One sentence, the name of the reason, and one line for each change."""
+    """One sentence, the name of the reason, and one line per change."""
 
     answer: str
     reason: str
@@ -59,7 +59,7 @@ class Ring:
 
 
 def restored(value: Mapping[str, Any], log_id: str) -> Ring:
-    """The ring that was exported. Of another log or another form: an empty one, since only people miss it."""
+    """The exported ring. An export of another log or version gives an empty ring, since the history serves only people."""
     if value.get("v") != VERSION or value.get("log_id") != log_id:
         return Ring()
     try:
@@ -80,13 +80,13 @@ def words(reason: Reason) -> str:
         Cause.NO_MAJORITY: f"check-quorum: heard from too few others for {reason.silent_ms} ms",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
         Cause.REMOVED: "the leader was removed from the voters",
-        Cause.FORCED: "an operator made it master, whoever was in sync: entries may be lost",
+        Cause.FORCED: "an operator made it master, regardless of the in-sync set: entries may be lost",
         Cause.FOLLOWED: f"{reason.peer} was followed as leader; its own reason is not known",
     }[reason.cause]
 
 
 def merged(group: str, told: Mapping[str, Sequence[LeadershipEvent]], silent: Sequence[str], last: int) -> History:
-    """What the nodes that answered know together, newest change last. `silent` did not answer."""
+    """The combined history of the nodes that answered, newest change last. The nodes in `silent` did not answer."""
     missing = tuple(f"{node} did not answer: what only it recorded is missing" for node in silent)
     came: dict[int, tuple[str, LeadershipEvent]] = {}
     went: dict[int, LeadershipEvent] = {}
@@ -108,7 +108,7 @@ def merged(group: str, told: Mapping[str, Sequence[LeadershipEvent]], silent: Se
 
 
 def _knows_better(node: str, event: LeadershipEvent, other: str, known: LeadershipEvent) -> bool:
-    """The one that won knows why; of the others, whoever noticed first."""
+    """The winner knows the cause; among the others, the node that noticed first is preferred."""
     return (node != event.leader, event.at_ms) < (other != known.leader, known.at_ms)
 
 
@@ -118,7 +118,7 @@ def _former(came: Mapping[int, tuple[str, LeadershipEvent]], terms: list[int], a
 
 
 def _reason(came: Mapping[int, tuple[str, LeadershipEvent]], went: Mapping[int, LeadershipEvent], terms: list[int], at: int) -> Reason:
-    """Where only followers of the new leader answer, the old one may still know that it handed over."""
+    """If only followers of the new leader answered, the old leader's record may still show a handover."""
     own = came[terms[at]][1].reason
     left = went.get(terms[at - 1]) if at > 0 else None
     if own.cause is Cause.FOLLOWED and left is not None and left.cause in HANDOVERS:
@@ -128,7 +128,7 @@ def _reason(came: Mapping[int, tuple[str, LeadershipEvent]], went: Mapping[int, 
 
 def _line(came: Mapping[int, tuple[str, LeadershipEvent]], went: Mapping[int, LeadershipEvent], terms: list[int], at: int) -> str:
     node, event = came[terms[at]]
-    before = _former(came, terms, at) or "nobody"
+    before = _former(came, terms, at) or "no leader"
     line = f"{_time(event.at_ms)} term {event.term}: {before} -> {event.leader}, {words(_reason(came, went, terms, at))} (told by {node})"
     left = went.get(terms[at - 1]) if at > 0 else None
     return line if left is None or left.cause in HANDOVERS else f"{line}; {left.former} stepped down: {words(left.reason)}"

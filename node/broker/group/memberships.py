@@ -1,8 +1,9 @@
-"""Changing who replicates the group: what operators ask for, and what a leader does by itself for a node that lost its directory.
+"""Changes of the members of a broker group: those that operators request, and those that a leader makes for a node that lost its directory.
 
-The core decides what may happen, and appends it (`raft/membership.py`); here is what it is asked, and who is told. A node that comes back
-with another, empty directory becomes a learner of that directory, and a voter again once it has caught up. That is tried again and again:
-the answers of the core until then are what an operator wants to read. One record at a time; its answer comes when it is committed.
+The Raft core decides what is allowed and appends it (`raft/membership.py`); this module keeps the requests and answers the callers. A node
+that comes back with another, empty directory becomes a learner with that directory, and a voter again once it has caught up. The leader
+retries this until it succeeds, and keeps the core's objections for operators to read. Changes are made one record at a time, and answered
+when the record is committed.
 """
 
 from __future__ import annotations
@@ -18,39 +19,39 @@ from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 
 AGAIN_NS = 100_000_000
-"""How often a change that the leader owes somebody is tried."""
+"""Interval between attempts of a change that the leader has to make by itself."""
 _LOST = "came back with another, empty directory"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberRequest:
-    """A change that is due; with a token somebody waits for its outcome."""
+    """A change that is due. With a token, a caller waits for its outcome."""
 
     change: MemberChange
     token: Token | None = None
 
 
 class Memberships:
-    """See the module. Belongs to the group's turns."""
+    """Pending member changes of one replica. Used only by the group's turns."""
 
     def __init__(self, replicator: Replicator) -> None:
         self._replicator = replicator
         self._asked: list[MemberRequest] = []
         self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
-        """Node → the directory it came back with; as many as there are nodes."""
+        """Node → the directory with which it came back; bounded by the number of nodes."""
         self._again_ns = 0
         self.objections: dict[str, str] = {}
-        """Node that came back → why it is not what it was, for people."""
+        """Node that came back → why it has not regained its former place, for people."""
 
     def take(self, call: ChangeMembers, *, serving: bool, members: GroupMembers | None) -> list[Done]:
-        """Accept a change; `members` as of the applied index. The answers are those that need no record."""
+        """Accept a change; `members` are as of the applied index. Returns the answers that need no record."""
         if not serving or members is None:
             return [Done(call.token, Refused("not-leader", self._replicator.leader))]
         if self._is_so(call, members):
             return [Done(call.token, MembersChanged(members))]
         if call.kind == "add" and not call.incarnation:
-            why = f"nobody has told yet which directory {call.node} has; start it first, then ask again"
+            why = f"the directory of {call.node} is not known yet; start the node first, then try again"
             return [Done(call.token, Refused("members-refused", detail=why))]
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
         change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
@@ -58,7 +59,8 @@ class Memberships:
         return []
 
     def _is_so(self, call: ChangeMembers, members: GroupMembers) -> bool:
-        """Whether the call wants what is in force and committed: whoever asks again after a lost answer gets it."""
+        """Whether the requested state is already in force and committed, so that a caller who repeats a request after a lost answer gets
+        OK."""
         if self._replicator.members_index > members.index:
             return False
         if call.kind == "rule":
@@ -72,12 +74,12 @@ class Memberships:
         return call.kind == "demote" and call.node in members.learners - members.returning and same
 
     def on_returned(self, call: Returned) -> None:
-        """Remember who came back, whoever leads: the next leader needs it too."""
+        """Remember a node that came back, on every replica: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 
     def due(self, now_ns: int) -> MemberRequest | None:
-        """The next change to try, on a serving leader; None when there is none now. What is asked for is tried once, what is owed again and
-        again."""
+        """The next change to try, on a serving leader; None if there is none now. Requested changes are tried once, the leader's own ones
+        repeatedly."""
         if self._asked:
             return self._asked.pop(0)
         if not self._owed and now_ns >= self._again_ns:
@@ -86,7 +88,8 @@ class Memberships:
         return self._owed.pop(0) if self._owed else None
 
     def _look(self, now_ns: int) -> None:
-        """What is owed now. A node is forgotten once the group knows its new directory for good: an uncommitted record may still vanish."""
+        """Collects the changes that the leader has to make. A node is forgotten once the group has committed its new directory, because an
+        uncommitted record may still be lost."""
         members = self._replicator.members
         if self._replicator.members_index > self._replicator.commit_index:
             return
@@ -100,7 +103,7 @@ class Memberships:
             self._owed.append(MemberRequest(promotion))
 
     def refused(self, request: MemberRequest, why: str) -> list[Done]:
-        """The core would not append it."""
+        """The core refused to append the change."""
         if request.token is not None:
             reason = "members-not-yet" if isinstance(why, NotYet) else "members-refused"
             return [Done(request.token, Refused(reason, self._replicator.leader, why))]
@@ -108,17 +111,17 @@ class Memberships:
         return []
 
     def in_force(self) -> GroupMembers:
-        """As of the log's end."""
+        """The members as of the log's end."""
         return from_raft(self._replicator.members_index, self._replicator.members)
 
     def resign(self) -> list[Done]:
-        """Leadership is lost: nothing of what is still here was appended."""
+        """Leadership is lost. None of the pending changes was appended."""
         asked, self._asked = self._asked, []
         self._owed.clear()
         self.objections = {}
         return [Done(request.token, Refused("not-leader", self._replicator.leader)) for request in asked if request.token is not None]
 
     def wake_at_ns(self) -> int | None:
-        """When `due` has something to try again."""
+        """When `due` has a change to retry."""
         members = self._replicator.members
         return self._again_ns if self._returned or members.returning or members.towards is not None else None

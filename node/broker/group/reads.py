@@ -1,10 +1,10 @@
-"""Reads that must not miss anything acknowledged before they were asked: only the leader answers them, once it is sure that it still leads.
+"""Linearizable reads: they see everything acknowledged before the call. Only the leader answers them, once it is sure that it still leads.
 
-Here lives the waiting: a call is answered when the entries up to its *read index* are applied. Under a lease (Raft dissertation §6.4.1)
-that index is known at once; without one the replicator asks a majority first (ReadIndex, §6.4), once for all calls of a turn. Either way it
-is taken after the call came, so whatever was acknowledged before the call lies below it, whichever leader did that; and a lease that ends
-while the data is read takes nothing away from it. Who reads outside of a turn asks again when it has read (`group_queries.py`): time went
-on meanwhile. What is read belongs to the machine, who may lead to `raft/`.
+This module keeps the waiting calls: each is answered when the entries up to its *read index* are applied. With a lease (Raft dissertation
+§6.4.1) that index is known at once; without one the replicator first asks a majority (ReadIndex, §6.4), once for all calls of a turn.
+Either way the index is taken after the call arrived, so everything acknowledged before the call lies below it, whichever leader
+acknowledged it; a lease that ends while the data is read does not invalidate the result. A reader outside of turns must ask again after it
+has read (`group_queries.py`), because time has passed meanwhile. The machine knows the data; `raft/` decides who leads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Read = Peek | Pull | ReadOffset | FindOffset | Confirm
 
 @dataclass(frozen=True, slots=True)
 class Assured:
-    """An answer that a leader found in its state as of the log's end, and that counts if it still led then."""
+    """An answer that a leader derived from its state as of the log's end. It is valid if the replica still led at that time."""
 
     token: Token
     outcome: Result | Refused
@@ -40,27 +40,27 @@ class Reads:
         self._replicator = replicator
         self._machine = machine
         self.pulls = Pulls(machine)
-        """Pulls whose index is applied: they go on waiting, for messages."""
+        """Pulls whose read index is applied; they still wait for messages."""
         self._fresh: list[_Asked] = []
-        """Came in this turn, and have no index yet."""
+        """Calls of this turn that have no read index yet."""
         self._asked: dict[int, list[_Asked]] = {}
-        """Wait for the answer of a majority: token of the question → calls."""
+        """Calls that wait for a majority's answer, by the token of the question."""
         self._indexed: list[tuple[int, _Asked]] = []
-        """Wait until their read index is applied."""
+        """(read index, call): waits until the index is applied."""
         self._questions = 0
 
     def __len__(self) -> int:
         return len(self._fresh) + sum(map(len, self._asked.values())) + len(self._indexed)
 
     def take(self, call: _Asked, *, serving: bool) -> list[Done]:
-        """Accept a read. Only a leader whose state covers every earlier term does; the answers are those that need no waiting."""
+        """Accept a read; only a leader whose state covers every earlier term does. Returns the answers that need no waiting."""
         if not serving:
             return [Done(call.token, self._not_leader())]
         self._fresh.append(call)
         return []
 
     def ask(self, now_ns: int) -> None:
-        """Give what came an index: the lease's, or one that a majority confirms."""
+        """Assign a read index to the new calls: the lease's, or one that a majority confirms."""
         if not self._fresh:
             return
         calls, self._fresh = self._fresh, []
@@ -73,7 +73,7 @@ class Reads:
         self._replicator.read_index(self._questions, now_ns)
 
     def confirmed(self, answers: Sequence[tuple[int, int | None]]) -> list[Done]:
-        """What the majority said: question → read index, None when leadership was lost over it."""
+        """Take in a majority's answers: question → read index, or None if leadership was lost."""
         done: list[Done] = []
         for question, index in answers:
             calls = self._asked.pop(question, [])
@@ -104,11 +104,11 @@ class Reads:
         return done + self.pulls.serve()
 
     def resign(self) -> list[Done]:
-        """Leadership is lost: nothing was read yet, so every caller may ask the next leader."""
+        """Leadership is lost. Nothing was read yet, so every caller may ask the next leader."""
         return self._refuse_all(self._not_leader()) + self.pulls.resign(self._not_leader())
 
     def stalled(self) -> list[Done]:
-        """Nothing more is applied before the disk has room again: nobody waits for that."""
+        """Nothing more is applied until the disk has space again, so waiting reads are refused."""
         return self._refuse_all(Refused("disk-full"))
 
     def _refuse_all(self, refused: Refused) -> list[Done]:

@@ -1,7 +1,7 @@
-"""What the log says became of one message: its events, found by looking at the entries behind it.
+"""The history of one message according to the log: its events, found by scanning the entries behind it.
 
-Pure functions of bytes. A message may lie in several entries: a half or delayed one waits under another name before the visible copy. What
-a record says about any of them is an event; there is no second store, so what retention removed cannot be told any more.
+Pure functions of bytes. A message may be in several entries: a half or delayed message waits under another name before the visible copy.
+Each record about one of these entries is an event. There is no second store, so events in trimmed files are gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEADER = 48
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, as the entry at `index` says."""
+    """One event, recorded by the entry at `index`."""
 
     index: int
     store_ms: int
@@ -40,7 +40,7 @@ class Event:
 
 @dataclass(slots=True)
 class Subject:
-    """The message that is asked about. `places`: (stored topic, queue, offset) → index of the entry, grows while the log is looked at."""
+    """The traced message. `places`: (stored topic, queue, offset) → entry index; grows during the scan."""
 
     topic: str
     message_id: str
@@ -68,7 +68,7 @@ def events_of(entries: Range, subject: Subject) -> Iterator[Event]:
 
 
 def _of_message(index: int, record: Record, subject: Subject) -> Iterator[Event]:
-    """A copy of the message: as it was sent, as it waits, or as what it became."""
+    """A copy of the message: as it was sent, as it waits, or as it was delivered or dead-lettered."""
     properties = parse(record.properties)
     if properties.get(MESSAGE_ID) != subject.message_id:
         return

@@ -1,6 +1,6 @@
-"""Why a consumer group has not got a message, or that it has: one sentence, a reason in one word, and the evidence, from facts.
+"""Explains whether and why a consumer group has not got a message: one sentence, a one-word reason, and the evidence.
 
-A pure function for people. The facts are the state of the leader at one moment, and what the log says about the message (`trace.py`).
+A pure function of facts, for people. The facts are the leader's state at one moment, and the log's events of the message (`trace.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RANKS = (
     "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
     "no-consumer", "ready", "ordered", "visible-again", "leased", "too-large", "dead-lettered", "acknowledged",
 )  # fmt: skip
-"""Reasons; of two broker groups the one with the later reason knows more."""
+"""Reasons in ascending order of knowledge: of two broker groups, the answer with the later reason is shown."""
 _SHOWN = 12
 
 
@@ -29,40 +29,40 @@ class Facts:
     group: str
     topic: str
     queue: int = -1
-    """Of the visible message; −1 while there is none."""
+    """The queue of the visible message; −1 if there is none yet."""
     offset: int = -1
     begin: int = 0
     """The first offset that was not trimmed."""
     cursor: int | None = None
     """The next offset never leased; None: the group never read this queue."""
     row: tuple[int, str, int | None] | None = None
-    """Attempt, client and duration of the lease; None: not in flight. Attempt 0 waits for an earlier message of its message group."""
+    """Attempt, client and duration of the lease; None: not in flight. Attempt 0: it waits for an earlier message of its message group."""
     expired: bool = False
-    """The lease is over."""
+    """Whether the lease has ended."""
     lease_ms: int | None = None
-    """When the lease was given."""
+    """When the lease began."""
     too_large: int = 0
-    """Its bytes on the wire, if they are more than some of the official clients take."""
+    """The message's bytes on the wire, if they exceed what some official clients accept; else 0."""
     polls: int = 0
-    """Receives of the group that wait for this topic now."""
+    """How many Receives of the group wait for this topic now."""
     deliver_ms: int | None = None
     waiting: str = ""
-    """half, delayed or recalled: what became of the copy that waits."""
+    """State of a copy that is not visible yet: half, delayed or recalled."""
     events: Sequence[Event] = ()
     complete: bool = True
-    """Everything behind the message was looked at."""
+    """Whether all entries behind the message were scanned."""
 
 
 def why(facts: Facts) -> Why:
-    """About one message, found in this broker group."""
+    """Explains one message that was found in this broker group."""
     answer, reason = _answer(facts)
     evidence = [f"{_time(event.store_ms)} {_described(event)}" for event in facts.events[-_SHOWN:]]
     if len(facts.events) > _SHOWN:
         evidence.insert(0, f"{len(facts.events) - _SHOWN} earlier events: ledgermq query --id {facts.message_id} --trace")
     if facts.too_large and reason != "acknowledged":
-        evidence.append(f"{facts.too_large} bytes on the wire: official clients for Node, Rust and C# take {WIRE_MAX}, others take it")
+        evidence.append(f"{facts.too_large} bytes on the wire: official clients for Node, Rust and C# accept {WIRE_MAX}, others accept it")
     if not facts.complete:
-        evidence.append("the log behind these events was not looked at to its end")
+        evidence.append("the log behind these events was not scanned to its end")
     if facts.polls:
         evidence.append(f"{facts.polls} receives of {facts.group} wait for messages of {facts.topic} now")
     return Why(answer, reason, tuple(evidence))
@@ -75,11 +75,11 @@ def _answer(facts: Facts) -> tuple[str, str]:
     if facts.row is not None:
         return _in_flight(facts, *facts.row)
     if facts.cursor is None:
-        return f"{group} never asked for messages of queue {facts.queue} of {facts.topic}, where {name} lies ready.", "unread"
+        return f"{group} never asked for messages of queue {facts.queue} of {facts.topic}, where {name} is ready.", "unread"
     if facts.offset >= facts.cursor:
         before = facts.offset - facts.cursor
         if not facts.polls:
-            return f"{name} is ready, with {before} messages before it, but nobody of {group} asks for messages now.", "no-consumer"
+            return f"{name} is ready, with {before} messages before it, but no consumer of {group} asks for messages now.", "no-consumer"
         return f"{name} is ready and waits for its turn: {before} messages of its queue are before it.", "ready"
     return _done(facts)
 
@@ -91,12 +91,12 @@ def _invisible(facts: Facts) -> tuple[str, str]:
         at = "its time" if facts.deliver_ms is None else _time(facts.deliver_ms)
         return f"{name} is delayed until {at}.", "delayed"
     if facts.waiting == "recalled" or (last is not None and last.kind == "recalled"):
-        return f"{name} was recalled by its producer before its time: nobody gets it.", "recalled"
+        return f"{name} was recalled by its producer before its delivery time and is not delivered.", "recalled"
     if facts.waiting == "half":
         return f"{name} is a half message: its producer has not decided its transaction.", "half"
     if last is not None and last.kind in ("rolled-back", "dropped"):
         return f"The transaction of {name} was not committed: {last.detail}.", "rolled-back"
-    return f"{name} was stored, but what became of it is not in the log any more.", "expired"
+    return f"{name} was stored, but the records of its further fate are no longer in the log.", "expired"
 
 
 def _in_flight(facts: Facts, attempt: int, client: str, duration_ms: int | None) -> tuple[str, str]:
@@ -104,12 +104,12 @@ def _in_flight(facts: Facts, attempt: int, client: str, duration_ms: int | None)
     if attempt == 0:
         return f"{name} waits: an earlier message of its message group is not acknowledged by {group}.", "ordered"
     if facts.too_large and (facts.expired or attempt > 1):
-        most = f"it has {facts.too_large} bytes on the wire, and clients for Node, Rust and C# take {WIRE_MAX}"
+        most = f"it has {facts.too_large} bytes on the wire, and clients for Node, Rust and C# accept {WIRE_MAX}"
         return f"{name} was leased {attempt} times, the last time to client {client}, and never acknowledged: {most}.", "too-large"
     if facts.expired:
         if not facts.polls:
-            return f"{name} is visible again after attempt {attempt}, but nobody of {group} asks for messages now.", "no-consumer"
-        return f"{name} is visible again after attempt {attempt} by client {client}, and comes with a next receive.", "visible-again"
+            return f"{name} is visible again after attempt {attempt}, but no consumer of {group} asks for messages now.", "no-consumer"
+        return f"{name} is visible again after attempt {attempt} by client {client}, and a next receive will get it.", "visible-again"
     until = "for as long as that client is alive"
     if duration_ms is not None:
         until = f"for {duration_ms} ms" if facts.lease_ms is None else f"until {_time(facts.lease_ms + duration_ms)}"
@@ -121,13 +121,13 @@ def _done(facts: Facts) -> tuple[str, str]:
     own = [event for event in facts.events if event.group == group]
     last = own[-1] if own else None
     if last is None:
-        return f"{name} is done for {group}; the record that says how is not in the log any more, or was not reached.", "done"
+        return f"{name} is done for {group}; the record that says how is no longer in the log, or was not reached.", "done"
     if last.kind == "acknowledged":
         given = next((event for event in reversed(own) if event.kind == "leased"), None)
         by = f" by client {given.client} (attempt {given.attempt})" if given is not None else ""
         return f"{name} was delivered to {group} and acknowledged{by}.", "acknowledged"
     if last.kind == "passed-over":
-        return f"{name} was passed over: the filter of a receive of {group} did not want it.", "filtered"
+        return f"{name} was skipped: it did not match the filter of a receive of {group}.", "filtered"
     if last.kind == "dead-lettered":
         return f"{name} is a dead letter of {group}: {last.detail}.", "dead-lettered"
     if last.kind == "reset":
@@ -136,20 +136,20 @@ def _done(facts: Facts) -> tuple[str, str]:
 
 
 def absent(message_id: str, topics: Sequence[str], begins_ms: int | None, lagging: bool) -> Why:
-    """About a message that no broker group has."""
+    """Explains a message that no broker group has."""
     where = f"topic {topics[0]}" if len(topics) == 1 else f"{len(topics)} topics"
     evidence = ["a send whose outcome is unknown may still be under way: it is found once it is committed"]
     if lagging:
-        evidence.append("the newest messages could not be looked up yet: ask again in a moment")
+        evidence.append("the newest messages could not be looked up yet: try again in a moment")
     born_ms = born_of(message_id)
     if born_ms is not None and begins_ms is not None and born_ms < begins_ms:
         evidence.insert(0, f"the id was made at {_time(born_ms)}; the log begins with what was stored at {_time(begins_ms)}")
-        return Why(f"{message_id} is older than anything retention has left in {where}.", "expired", tuple(evidence))
+        return Why(f"{message_id} is older than all messages that retention kept in {where}.", "expired", tuple(evidence))
     return Why(f"No message with the id {message_id} is in {where}.", "not-found", tuple(evidence))
 
 
 def born_of(message_id: str) -> int | None:
-    """The time in an id as the official clients make them (contract §4.1), in milliseconds; None for others."""
+    """Milliseconds since the epoch from a message id in the official clients' form (contract §4.1); None for other ids."""
     if len(message_id) != 34 or not message_id.startswith("01"):
         return None
     try:
