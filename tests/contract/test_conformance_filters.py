@@ -90,7 +90,7 @@ async def test_statement_052_syntax_errors(server: Backend) -> None:
     got = await sql(server, "a > 1 AND\n b == 'x'")
     assert got.status.code == pb.ILLEGAL_FILTER_EXPRESSION
     assert got.status.message.splitlines() == [
-        'the SQL filter is wrong at line 2, column 5: "=" stands where a property or a value should',
+        'the SQL filter is wrong at line 2, column 5: expected a property or a value, got "="',
         " b == 'x'",
         "    ^",
     ]

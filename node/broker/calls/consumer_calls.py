@@ -1,4 +1,4 @@
-"""Calls of consumers that lease messages: receive, acknowledge, change, forward; signs of life; the lite topics they read from."""
+"""Calls of consumers that lease messages: receive, acknowledge, change, forward; their signs of life; and their lite subscriptions."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.ports import Filter
 
 WIRE_MAX = 4 << 20
-"""Bytes that gRPC libraries take as one message unless they are told otherwise. Bodies may be as long, so a few messages are longer."""
+"""The most bytes that gRPC libraries accept as one message by default. A body alone may be as long, so a few messages are longer."""
 _VIA = " via "
 
 
 def session_of(client_id: str, node_boot: str) -> str:
-    """A client as one process of one node knows it.
+    """The session of a client at one process of one node.
 
-    Leases that renew themselves belong to a session, not to the client alone: when the process that handed a message out is gone, nobody
-    can say whether the message reached the client, so nobody renews its lease any more.
+    Auto-renewed leases belong to a session, not to the client alone: when the process that handed a message out is gone, no process knows
+    whether the message reached the client, so its lease must not be renewed any more.
     """
     return f"{client_id}{_VIA}{node_boot}"
 
 
 def client_of(session: str) -> str:
-    """The client id of a session; a plain client id is its own session."""
+    """The client id of a session; a plain client id is returned unchanged."""
     return session.rpartition(_VIA)[0] or session
 
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Lease up to `max_messages` of a topic's queues in this group; waits until `deadline_ns`. Answer: `Received` (maybe empty)."""
+    """Lease up to `max_messages` of a topic's queues for this group; waits until `deadline_ns`. Answer: `Received`, which may be empty."""
 
     token: Token
     group: str
     topic: str
     client_id: str
-    """A session."""
+    """A session (`session_of`)."""
     filter: Filter
     max_messages: int
     invisible_ms: int | None
-    """None: auto-renewed while the client is alive."""
+    """None: the lease is auto-renewed while the client is alive."""
     deadline_ns: int
     patience_ns: int = 100_000_000
-    """How much longer than its deadline the caller waits for messages whose lease is in the log already and not committed yet."""
+    """How long after its deadline the caller still waits for messages whose lease is in the log but not yet committed."""
     lite: bool = False
-    """Messages of the lite topics of `topic` that the client reads from, instead of the topic's own."""
+    """Lease messages of the client's lite topics of `topic` instead of the topic's own messages."""
     attempt_id: str = ""
-    """A FIFO group gives a Receive that comes again with the same one the same messages again, as long as they are leased."""
+    """A FIFO group answers a Receive with the same attempt id with the same messages again, as long as they are leased."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """One message handed out. `record` is the whole message record (format §4)."""
+    """One leased message. `record` is the whole message record (format §4)."""
 
     queue: int
     queue_offset: int
@@ -60,7 +60,7 @@ class Lease:
     attempt: int
     record: bytes
     topic: str = ""
-    """Where it lies if that is not the topic that was asked for: a lite topic of it."""
+    """The message's topic if it is a lite topic of the requested one; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +70,15 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class CancelReceive:
-    """The caller of a Receive or a Pull is gone. A lease already committed for it is made visible again at once. No answer to this; the
-    call itself is answered with an empty result."""
+    """The caller of a Receive or a Pull is gone. A lease that is already committed for it becomes visible again at once. This call has no
+    answer; the cancelled call is answered with an empty result."""
 
     receive: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A receipt handle after its MAC was checked (docs/architecture.md, Serving clients)."""
+    """A receipt handle whose MAC was verified (docs/architecture.md, Serving clients)."""
 
     group: str
     topic: str
@@ -90,7 +90,8 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Answer: `Acked` with one flag per handle, in order: False = the handle is unknown, expired or replaced (40013)."""
+    """Acknowledge messages. Answer: `Acked` with one flag per handle, in order; False: the handle is unknown, expired or replaced
+    (40013)."""
 
     token: Token
     handles: Sequence[Handle]
@@ -103,7 +104,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change the invisible duration. Answer: `Changed`."""
+    """Change the invisible duration of a leased message. Answer: `Changed`."""
 
     token: Token
     handle: Handle
@@ -113,7 +114,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`lease_number` of the new lease; None when the handle was not valid (40013)."""
+    """`lease_number` of the new lease; None if the handle was not valid (40013)."""
 
     lease_number: int | None
 
@@ -128,14 +129,14 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """`ok`: the message is done for its group, by this call or before. False: another lease of it is in force (40013)."""
+    """`ok`: the message is done for its group, by this call or an earlier one. False: another lease of it is in force (40013)."""
 
     ok: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ClientsAlive:
-    """Signs of life: these sessions were heard of at `at_ns`. No answer."""
+    """Signs of life: the node heard from these sessions at `at_ns`. No answer."""
 
     client_ids: frozenset[str]
     at_ns: int
@@ -154,9 +155,10 @@ LiteStart = Literal["last", "min", "max", "offset", "tail", "time"]
 
 @dataclass(frozen=True, slots=True)
 class SyncLite:
-    """Change the set of lite topics of `topic` that a client reads from; `set`: it becomes exactly `names`. `start` says where the group
-    begins in those that are new to the client; `last`: where it was, and at the end of one that it does not know. A request older than the
-    last one of this client changes nothing. Answer: `LiteSynced` once it is applied; refused with `lite-subscriptions` above `limit`."""
+    """Change a client's set of subscribed lite topics of `topic`; with `set` it becomes exactly `names`. `start` says where the group
+    begins in lite topics that are new to the client; `last`: at its former position, or at the end of a lite topic that it does not know. A
+    request older than the client's last one changes nothing. Answer: `LiteSynced` once it is applied; refused with `lite-subscriptions`
+    above `limit`."""
 
     token: Token
     group: str
@@ -167,12 +169,12 @@ class SyncLite:
     version: int = 0
     start: LiteStart = "last"
     start_at: int = 0
-    """Offset, number of messages or time in milliseconds, as `start` says."""
+    """An offset, a number of messages or a time in milliseconds, depending on `start`."""
     limit: int = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class LiteSynced:
-    """`count`: lite topics in the client's set."""
+    """`count`: the number of lite topics in the client's set."""
 
     count: int

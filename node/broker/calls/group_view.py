@@ -1,4 +1,4 @@
-"""What outsiders may know of a broker group between turns: no answer to a call, but cheap, immutable and always at hand."""
+"""The public view of a broker group between turns: not an answer to a call, but cheap, immutable and always available."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class HaView:
-    """An HA group as one of its replicas sees it. `generation`: the entry that made the rule. `in_sync`: None where nothing is known.
-    `short`: on the master, why nothing can be committed while so few are in sync, and what to do."""
+    """The state of an HA group as seen by one of its replicas. `generation`: the index of the entry that introduced the rule. `in_sync`:
+    None if unknown. `short`: on the master, why too few replicas in sync prevent commits, and what to do; else empty."""
 
     generation: int
     in_sync: tuple[str, ...] | None
@@ -22,12 +22,12 @@ class HaView:
     pull: bool
     short: str = ""
     last_store_ms: int = 0
-    """Of the last entry that this replica applied."""
+    """Store time of the last entry that this replica applied."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """What outsiders may know of a group between turns; rebuilt after each turn that changed it. Cheap, immutable, safe to share."""
+    """The public view of a group; rebuilt after each turn that changed it. Immutable and safe to share between threads."""
 
     leader: str | None
     term: int
@@ -41,12 +41,12 @@ class GroupView:
     members: GroupMembers | None = None
     """As of the applied index; None before the group's first record is applied."""
     incarnations: Mapping[str, str] = field(default_factory=dict)
-    """Node → the directory that the configuration in effect names: that of the log's newest membership record, applied or not. Whoever
-    hears packets goes by it: the record that takes a directory in can be committed by the very node it belongs to."""
+    """Node → the directory in the configuration in effect, which is that of the log's newest membership record, applied or not. Packets are
+    accepted by this map, because a record that admits a directory may need the vote of that very node to be committed."""
     in_effect: tuple[str, ...] = ()
-    """Everyone whom that record names, voters first."""
+    """All nodes named by that record, voters first."""
     ha: HaView | None = None
-    """Of a group that has the rule in-sync."""
+    """Set for groups under the rule in-sync."""
 
     @property
     def short(self) -> str:

@@ -1,4 +1,4 @@
-"""Calls about who replicates a broker group and who leads it."""
+"""Calls that change which nodes replicate a broker group, and which of them leads it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ledgermq.raft.transfer import Cause
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Let another replica lead: `to`, or the most advanced voter. Answer: `HandedOver` once a replica other than this one leads,
-    `HandingOver` when that has not happened by `until_ns`; it goes on for `patience_ns`, and asking again prolongs it. For a
-    `PLANNED_STOP` this replica takes no leadership over any more, whoever leads now."""
+    """Let another replica lead: `to`, or the most advanced voter for None. Answer: `HandedOver` once another replica leads, or
+    `HandingOver` if none does by `until_ns`. The attempt continues for `patience_ns`, and another call prolongs it. With the cause
+    `PLANNED_STOP` this replica takes no leadership from now on, whichever replica leads now."""
 
     token: Token
     to: str | None
@@ -26,14 +26,14 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """`leader` leads; it may have done so all the time."""
+    """`leader` leads now; it may have led before the call."""
 
     leader: str
 
 
 @dataclass(frozen=True, slots=True)
 class HandingOver:
-    """Still this replica: the target has not stored the last `lag_entries` entries, as far as is known."""
+    """This replica still leads. As far as it knows, the target lacks the last `lag_entries` entries on stable storage."""
 
     to: str
     lag_entries: int
@@ -43,36 +43,37 @@ MembersKind = Literal["add", "remove", "promote", "demote", "rule"]
 
 @dataclass(frozen=True, slots=True)
 class Prefer:
-    """Who is meant to lead from now on, as a node's `preferred_leader`; None: nobody in particular. No answer."""
+    """Set the replica that should lead, like a node's `preferred_leader`; None: no preference. No answer."""
 
     node: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeMembers:
-    """Change who replicates this broker group, by one node. `add`: a learner whose directory is `incarnation`; `promote`: a learner that
-    is caught up becomes a voter; `demote`: a voter becomes a learner; `remove`; `rule`: of no node, the group is to have `rule`, and goes
-    on by itself once the answer to the first of two records is there. Answer: `MembersChanged` once the record is committed;
-    asking for what is so already is answered at once. Refused in words with `members-refused` when it would cost the quorum or
-    the learner is not caught up, with `members-not-yet` when another change is under way or the node is still in the in-sync set."""
+    """Change the members of this broker group by one node. `add`: as a learner with the directory `incarnation`. `promote`: a learner that
+    is caught up becomes a voter. `demote`: a voter becomes a learner. `remove`: the node leaves. `rule`: concerns no node, the group
+    changes to the replication rule `rule`; this takes two records, and the group appends the second one by itself. Answer: `MembersChanged`
+    once the record is committed, or at once if the requested state is already in force. Refused with `members-refused` and an explanation
+    if the change would cost the quorum or the learner is not caught up, with `members-not-yet` if another change is under way or the node
+    is still in the in-sync set."""
 
     token: Token
     kind: MembersKind
     node: str
     incarnation: str | None = None
-    """Of the node's directory; needed to add a node, and otherwise checked against what the group knows when given."""
+    """Identifies the node's directory. Required for `add`; for other kinds it is checked, if given, against the one the group knows."""
     reason: str = ""
-    """For the record: why, in the operator's words."""
+    """The operator's reason, stored in the record."""
     rule: str = ""
     observer: bool = False
-    """Of `add`: a learner for good. Of `promote`: one of those, on purpose."""
+    """With `add`: the node becomes an observer, a permanent learner. With `promote`: confirms that an observer is to be promoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
-    """Who replicates a group, as of the record at `index`. `incarnations`: node → the directory that counts; a node that is absent goes on
-    with the directory it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again by
-    themselves. `rule`, `towards`, `observers`, `since`: as in `ledgermq.raft.config.Members`."""
+    """The members of a group as of the record at `index`. `incarnations`: node → its valid directory; an absent node keeps the directory
+    that it had when the group was bootstrapped. `returning`: learners that lost their directory and become voters again without an
+    operator. `rule`, `towards`, `observers`, `since`: as in `ledgermq.raft.config.Members`."""
 
     index: int
     voters: tuple[str, ...]
@@ -86,28 +87,29 @@ class GroupMembers:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Voters first."""
+        """All members, voters first."""
         return (*self.voters, *sorted(self.learners))
 
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """The members in effect."""
+    """The members now in effect."""
 
     members: GroupMembers
 
 
 @dataclass(frozen=True, slots=True)
 class Appointed:
-    """What the controller agreed on for this HA group, told on every replica when it is news there, and now and then again. No answer."""
+    """The controller's appointment for this HA group. Every replica gets it when it changes, and repeatedly afterwards. No answer."""
 
     appointment: Appointment
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A node of this group greeted with a directory that the group does not know: the old one is gone. May be repeated, and told on any
-    replica: whoever leads turns the voter into a learner of this incarnation that becomes a voter again once it is caught up. No answer."""
+    """A node of this group connected with a directory that the group does not know, because the old one is lost. Any replica may get this,
+    repeatedly: the leader turns the voter into a learner with this incarnation, which becomes a voter again once it is caught up. No
+    answer."""
 
     node: str
     incarnation: str

@@ -1,4 +1,4 @@
-"""Calls of the node itself and of operators: configuration, offsets reset, and the records that keep the log in order."""
+"""Calls of the node itself and of operators: configuration, offset resets, and the records that maintain the log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """Bring these topics and consumer groups into force through control records (docs/architecture.md, The controller).
-    Entries equal to what is in force are skipped. Answer: `Configured` once all are applied. Deleted ones are listed by stored name."""
+    """Put these topics and consumer groups into force by control records (docs/architecture.md, The controller). Configurations that are
+    already in force are skipped. Deleted topics and groups are given by stored name. Answer: `Configured` once all are applied."""
 
     token: Token
     topics: Sequence[TopicConfig] = ()
@@ -29,8 +29,8 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Let a consumer group read these queues of a topic from other offsets on: (queue, offset) each, clamped to what the queue holds.
-    Handles of what was in flight there stop counting. Answer: `ResetDone` once it is applied."""
+    """Set the offsets from which a consumer group continues: (queue, offset) each, clamped to the queue. Handles of messages in flight
+    there become invalid. Answer: `ResetDone` once it is applied."""
 
     token: Token
     group: str
@@ -40,14 +40,14 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class ResetDone:
-    """`queues`: the cursors as they are now."""
+    """`queues`: (queue, cursor) as now in force."""
 
     queues: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Put the digest that a majority found for a file into the log. Answer: `Kept`."""
+    """Record the digest that a majority found for a log file. Answer: `Kept`."""
 
     token: Token
     record: SealRecord
@@ -55,7 +55,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Let the log begin later. The caller has judged what may go (`retention_rules.py`). Answer: `Kept`."""
+    """Move the beginning of the log. The caller has decided what may be removed (`retention_rules.py`). Answer: `Kept`."""
 
     token: Token
     record: TrimRecord
@@ -63,7 +63,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Put an audit marker into the log. Answer: `Marked`."""
+    """Append an audit marker to the log. Answer: `Marked`."""
 
     token: Token
     record: AuditRecord
@@ -71,11 +71,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """The marker is applied: it is the entry `index`."""
+    """The marker is applied; it is the entry at `index`."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The record is applied, or what it says was so already."""
+    """The record is applied, or had no effect because its content was already in force."""

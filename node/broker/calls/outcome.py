@@ -1,4 +1,4 @@
-"""Every call and every result there is, and how a call ends: done, or refused with a reason."""
+"""The unions of all calls and all results, and how a call ends: done, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -125,20 +125,20 @@ Result = (
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why a call was not done.
+    """Why a call was not executed.
 
-    `reason`: `not-leader` (nothing was appended; `leader` may help), `disk-full` (nothing was appended), `unknown-outcome` (leadership was
-    lost after the append; it may still commit; never retried by us), `unknown-topic` (not configured in this broker group's log),
-    `too-large` (fits no log file), `illegal-offset` (the queue does not hold it), `too-many-transactions`, `too-many-recalls`,
-    `lite-topics` and `lite-subscriptions` (too many; nothing was appended),
-    `in-sync-short` (an HA group has fewer members in sync than it needs; nothing was appended; `detail` says what to do),
-    `transfer-refused` (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why),
-    `members-not-yet` (the same, and asking again a moment later will help).
+    `reason`: `not-leader` (nothing was appended; `leader` is the current one, if known), `disk-full` (nothing was appended),
+    `unknown-outcome` (leadership was lost after the append; the entry may still commit; the node never retries), `unknown-topic` (not
+    configured in this broker group's log), `too-large` (fits no log file), `illegal-offset` (outside of the queue),
+    `too-many-transactions`, `too-many-recalls`, `lite-topics` and `lite-subscriptions` (limit exceeded; nothing was appended),
+    `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `transfer-refused`
+    (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet` (likewise, but a
+    later attempt can succeed).
 
-    Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (opened again by
-    somebody else), `sequence-gap` (an earlier message is missing), `partial-frame` (its messages below `next_sequence` are stored, as one
-    frame or several; the others are not), `wrong-kind` (the topic's messages come by the unary path). `next_sequence` is that of the next
-    new message of the producer.
+    Of frames (nothing was appended): `unknown-producer` (never opened here, or silent for too long), `stale-epoch` (another client has
+    opened the producer since), `sequence-gap` (an earlier message is missing), `partial-frame` (the frame's messages below `next_sequence`
+    are stored, in one or several frames; the others are not), `wrong-kind` (the topic's messages come by the unary path). `next_sequence`
+    is the sequence number of the producer's next new message.
     """
 
     reason: str
@@ -149,13 +149,13 @@ class Refused:
 
 NOTHING_DONE = frozenset({"not-leader"})
 AGAIN = NOTHING_DONE | {"unknown-outcome"}
-"""Reasons for which a call that has the same effect when it is executed twice is tried again."""
+"""A call refused for one of these reasons is retried if executing it twice has the same effect as once."""
 
 
 class CallRefused(Exception):
     """A call was not executed, or its outcome is unknown (`unknown-outcome`).
 
-    `refused.reason` is one of those of `Refused` (`not-leader`: the deadline passed first, and nothing was done), or `busy` or `internal`.
+    `refused.reason` is one of `Refused` (`not-leader`: nothing was done before the deadline), or `busy` or `internal`.
     """
 
     def __init__(self, refused: Refused) -> None:

@@ -1,4 +1,4 @@
-"""Calls that read without a lease, and the offsets of those who do: they see everything that was acknowledged before them."""
+"""Calls that read without a lease, and consumers' committed offsets. Reads see everything that was acknowledged before them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ledgermq.node.broker.ports import Filter
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Committed messages of one queue without a delivery lease: from `offset` (clamped to what exists), at most `max_messages`. The leader
-    answers, and misses nothing that was acknowledged before the call. Answer: `Peeked`."""
+    """Committed messages of one queue without a delivery lease: from `offset` (clamped to the queue), at most `max_messages`. The leader
+    answers, and the answer includes everything that was acknowledged before the call. Answer: `Peeked`."""
 
     token: Token
     topic: str
@@ -19,7 +19,7 @@ class Peek:
     offset: int
     max_messages: int
     max_bytes: int = 16 << 20
-    """At least one message comes, however long it is."""
+    """The answer has at least one message, however long it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Peeked:
     next_offset: int
     end_offset: int
     begin_offset: int = 0
-    """The first offset there is: below it, messages were trimmed or belong to an earlier topic of this name."""
+    """The first available offset. Messages below it were trimmed or belong to an earlier topic of this name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Committed messages of one queue from `offset` on without a lease, those that the filter wants; waits for one until `deadline_ns`.
-    It misses nothing that was acknowledged before the call. Answer: `Pulled`; refused with `illegal-offset` outside of what the queue
-    holds."""
+    """Committed messages of one queue from `offset` on that match the filter, without a lease; waits for one until `deadline_ns`. The
+    answer includes everything that was acknowledged before the call. Answer: `Pulled`; refused with `illegal-offset` outside of the
+    queue."""
 
     token: Token
     topic: str
@@ -44,16 +44,16 @@ class Pull:
     filter: Filter
     max_messages: int
     max_bytes: int
-    """At least one message comes, however long it is."""
+    """The answer has at least one message, however long it is."""
     deadline_ns: int
     cold: Cold | None = None
-    """Where another replica leads: answer from here, if so."""
+    """If set, a follower may answer under these conditions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cold:
-    """Any replica gives the answer that the leader would: its state is no older than `max_age_ns`, and the message at the offset lies more
-    than `bytes_behind` before the end of its log. Nobody is let wait for messages there."""
+    """The conditions under which a follower's answer equals the leader's: its state is at most `max_age_ns` old, and the message at the
+    offset lies more than `bytes_behind` before the end of its log. Followers do not let callers wait for messages."""
 
     max_age_ns: int
     bytes_behind: int
@@ -61,7 +61,7 @@ class Cold:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """`offsets` and `records` are columns. `next_offset` lies behind the last message looked at, also when none was wanted."""
+    """`offsets` and `records` are columns. `next_offset` follows the last message examined, even if none matched."""
 
     offsets: tuple[int, ...]
     records: tuple[bytes, ...]
@@ -71,8 +71,8 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset:
-    """Remember that a consumer group goes on at `offset` of a queue. Answer: `OffsetCommitted` once it is applied; refused with
-    `illegal-offset` when the queue does not reach that far."""
+    """Store that a consumer group continues at `offset` of a queue. Answer: `OffsetCommitted` once it is applied; refused with
+    `illegal-offset` if the offset is beyond the end of the queue."""
 
     token: Token
     group: str
@@ -88,7 +88,7 @@ class OffsetCommitted:
 
 @dataclass(frozen=True, slots=True)
 class ReadOffset:
-    """What a consumer group committed for a queue, as of everything acknowledged before the call. Answer: `OffsetRead`."""
+    """The offset that a consumer group has committed for a queue, as of everything acknowledged before the call. Answer: `OffsetRead`."""
 
     token: Token
     group: str
@@ -98,7 +98,8 @@ class ReadOffset:
 
 @dataclass(frozen=True, slots=True)
 class FindOffset:
-    """Where a queue begins, where it ends (`end`), or its first message stored at or after `store_ms`. Answer: `OffsetRead`."""
+    """The offset where a queue begins, where it ends (`end`), or of its first message stored at or after `store_ms`. Answer:
+    `OffsetRead`."""
 
     token: Token
     topic: str
@@ -109,14 +110,14 @@ class FindOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRead:
-    """None: the group never committed one."""
+    """`offset` is None if the group has never committed one."""
 
     offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Make sure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
+    """Ensure that this replica leads and has applied everything that was acknowledged before this call. Answer: `Confirmed`."""
 
     token: Token
 

@@ -1,4 +1,4 @@
-"""Calls that store messages: sends, producers of native frames and their frames, and taking a delayed message back."""
+"""Calls that store messages: sends, native producers and their frames, and the recall of delayed messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledgermq.proto.types import Draft, Frame
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Append these messages (all to this group's queues). Answer: `Produced`. A draft's queue is already chosen by the caller."""
+    """Append these messages, all to queues of this group. The caller has chosen each draft's queue. Answer: `Produced`."""
 
     token: Token
     drafts: Sequence[Draft]
@@ -19,9 +19,9 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Acknowledged for `durability`: `durable` is committed, on stable storage on a majority; `memory` is held by a majority of processes
-    and committed later, unless it is lost with them; `master` is on the stable storage of an HA group's master and committed later, unless
-    another master follows before. Columns are in the order of the drafts."""
+    """Stored with the class `durability`: `durable` is committed, on stable storage on a majority. `memory` is held in memory by a majority
+    of processes and committed later, unless they all fail before. `master` is on the stable storage of an HA group's master and committed
+    later, unless another master takes over before. Columns are in the order of the drafts."""
 
     first_index: int
     term: int
@@ -29,14 +29,14 @@ class Produced:
     store_ms: int
     durability: str = "durable"
     fire_ms: tuple[int, ...] = ()
-    """Of a draft that waits, when its slot is due (then its offset is one of that slot); 0 for others. Empty if none waits."""
+    """For a delayed draft, when its timer slot is due (its queue offset is then one of that slot); 0 for others. Empty if no draft is
+    delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
-    """A producer of native frames begins: a new one, or under a name the one that has it, with the next epoch. Answer: `ProducerOpened`
-    once that is committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" where calls are not
-    signed."""
+    """Open a producer of native frames: a new one, or the next epoch of the one with this name. Answer: `ProducerOpened` once it is
+    committed; frames of an older epoch are refused from then on. `owner`: the user who opens it, "" if calls are not signed."""
 
     token: Token
     name: str = ""
@@ -45,8 +45,8 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class ResumeProducer:
-    """Go on with a producer in the same epoch. Answer: `ProducerOpened`, and it misses nothing that the log holds; refused with
-    `unknown-producer`, also where another user opened it, or `stale-epoch`."""
+    """Continue a producer in the same epoch. Answer: `ProducerOpened`, which accounts for everything in the log; refused with
+    `unknown-producer`, also if another user opened it, or with `stale-epoch`."""
 
     token: Token
     producer_id: int
@@ -56,7 +56,7 @@ class ResumeProducer:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOpened:
-    """`next_sequence`: of the next new message. It goes on over all epochs of a name."""
+    """`next_sequence`: the sequence number of the next new message. It continues across the epochs of a name."""
 
     producer_id: int
     epoch: int
@@ -65,11 +65,11 @@ class ProducerOpened:
 
 @dataclass(frozen=True, slots=True)
 class ProduceFrame:
-    """Append a frame of one topic, whole or not at all, once. Its bytes are the log's from now on: it is patched in place, and a frame
-    that is sent again is another object. Answer: `FrameProduced`; `FrameKnown` when it was stored before the producer's last five frames;
-    refused with `unknown-producer`, `stale-epoch`, `sequence-gap`, `partial-frame`, `wrong-kind`, or as `Produce` is.
+    """Append a frame of one topic: all of it or nothing, and only once. The log owns the frame's bytes from now on and patches them in
+    place, so a repeated frame must be another object. Answer: `FrameProduced`; `FrameKnown` if it was stored before the producer's last
+    five frames; refused with `unknown-producer`, `stale-epoch`, `sequence-gap`, `partial-frame`, `wrong-kind`, or as `Produce` is.
 
-    `memory`: a majority in memory is enough, where the topic allows it."""
+    `memory`: a majority in memory is enough, if the topic allows it."""
 
     token: Token
     topic: str
@@ -79,12 +79,12 @@ class ProduceFrame:
 
 @dataclass(frozen=True, slots=True)
 class FrameProduced:
-    """The frame is stored, by this call or (`duplicate`) before it; for what it is acknowledged see `Produced`.
+    """The frame is stored, by this call or (`duplicate`) before it. For `durability` see `Produced`.
 
-    `topic`: where its messages are, which of a duplicate need not be what was said this time.
-    `ranges`: (queue, first queue offset, count) of each queue in the frame, by queue: its messages have consecutive offsets in their order
-    in the frame. `chain_crc`: of the entry of the last message. `durable`: the replicas known to have all of it on stable storage when this
-    was said, with their durable index, by node; empty for `memory`, the master at least for `master`."""
+    `topic`: where its messages are; for a duplicate, the topic of the first attempt. `ranges`: (queue, first queue offset, count) of each
+    queue in the frame, by queue; its messages have consecutive offsets in their order in the frame. `chain_crc`: of the entry of the last
+    message. `durable`: (node, durable index) of the replicas known to have the whole frame on stable storage when this answer was made;
+    empty for `memory`, at least the master for `master`."""
 
     topic: str
     first_index: int
@@ -104,15 +104,15 @@ class FrameProduced:
 
 @dataclass(frozen=True, slots=True)
 class FrameKnown:
-    """Every message of the frame is stored and committed, but what there was to say of it is not kept any more."""
+    """Every message of the frame is stored and committed, but the details of the answer are no longer kept."""
 
     next_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Take a delayed message back: its delivery time and the place where it was stored first
-    (node/broker/state/timers.py). Answer: `Recalled`."""
+    """Take a delayed message back, identified by its delivery time and the place where it was first stored (node/broker/state/timers.py).
+    Answer: `Recalled`."""
 
     token: Token
     deliver_ms: int
@@ -122,6 +122,6 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """`ok` False: it is due, delivered or recalled already."""
+    """`ok` is False if the message is due, or was already delivered or recalled."""
 
     ok: bool

@@ -1,4 +1,4 @@
-"""Calls of transactions: half messages are stored, resolved, and asked about."""
+"""Calls of transactions: half messages are stored, committed or rolled back, and checked with their producers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ledgermq.proto.types import Draft
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Append half messages: drafts for their real topics and queues, as in `Produce`, that nobody sees before they are committed.
-    `recovery_ms`: for each, after what time its producer wants to be asked, or None. Answer: `Produced`; its queue offsets are the halves'
-    names, and it is always `durable`."""
+    """Append half messages: drafts for their real topics and queues, as in `Produce`, that no consumer sees before they are committed.
+    `recovery_ms`: for each, how long its producer wants to wait for the first check, or None. Answer: `Produced`, always `durable`; its
+    queue offsets identify the halves."""
 
     token: Token
     drafts: Sequence[Draft]
@@ -22,11 +22,11 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Commit a half message, or roll it back. Topic and message id must be its own. Answer: `Resolved`."""
+    """Commit a half message, or roll it back. Topic and message id must match the half. Answer: `Resolved`."""
 
     token: Token
     offset: int
-    """Of the half message."""
+    """The queue offset of the half message."""
     topic: str
     message_id: str
     commit: bool
@@ -34,15 +34,15 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """`ok`: the transaction has ended as the call wants, by it or before. False: it is not known, or has ended otherwise; a leader that
-    was replaced without knowing says so too, of a half that it never had."""
+    """`ok`: the transaction has ended as requested, by this call or an earlier one. False: it is unknown, or has ended otherwise. A deposed
+    leader that does not know of its successor may also answer False, for a half that it never had."""
 
     ok: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """Which half messages are due to be asked about? Those that were asked about often enough are dropped. Answer: `OverdueHalves`."""
+    """Which half messages are due for a check? Those that were checked often enough are dropped. Answer: `OverdueHalves`."""
 
     token: Token
     limit: int
@@ -50,8 +50,8 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class OverdueHalves:
-    """`halves`: (half offset, stored topic), the longest due first; each comes again after a while unless a check of it is counted.
-    `dropped`: (half offset, stored topic, why) of those that this call has ended."""
+    """`halves`: (half offset, stored topic), longest overdue first; each is listed again after a while unless a check of it is counted.
+    `dropped`: (half offset, stored topic, reason) of those that this call has ended."""
 
     halves: tuple[tuple[int, str], ...]
     dropped: tuple[tuple[int, str, str], ...] = ()
@@ -59,7 +59,7 @@ class OverdueHalves:
 
 @dataclass(frozen=True, slots=True)
 class CountChecks:
-    """These halves are about to be asked about: count it, before it is done. Answer: `ChecksCounted`."""
+    """Count a check of these halves before it is sent. Answer: `ChecksCounted`."""
 
     token: Token
     offsets: Sequence[int]
@@ -67,7 +67,7 @@ class CountChecks:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedHalf:
-    """A half message to be asked about; `checks`: the number of this check."""
+    """A half message to check with its producer; `checks`: the number of this check."""
 
     offset: int
     topic: str
@@ -77,6 +77,6 @@ class UndecidedHalf:
 
 @dataclass(frozen=True, slots=True)
 class ChecksCounted:
-    """Those that are undecided still, and whose messages fit into one answer; the others are not to be asked about now."""
+    """The halves that are still undecided and whose messages fit into one answer. The others are not to be checked now."""
 
     halves: tuple[UndecidedHalf, ...]

@@ -1,10 +1,10 @@
-"""What a consumer wants of a topic: the filters of a Receive (contract §5.8).
+"""The filters of a Receive or a Pull: by tags or by a SQL92 expression (contract §5.8).
 
-A filter says two things. By `tags` messages can be told apart without being read: consume queues hold a hash of the tag. `matches` decides
-on the properties themselves. Filters are values without state; whoever passes over what does not match is the picker (or a pull).
+With `tags`, messages can be told apart without reading them, because consume queues store a hash of the tag. `matches` decides on the
+properties themselves. Filters are stateless values; the picker (or a pull) skips the messages that do not match.
 
-Looking at records is bounded, for one call and for a turn: whoever finds nothing in a flood of messages that do not match goes on in the
-next turn, behind those who wait for other messages.
+The records read for filters are bounded per call and per turn: a consumer that finds no match among many messages continues in the next
+turn, behind those who wait for other messages.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from ledgermq.node.broker.ports import Filter, Messages
 from ledgermq.proto.properties import TAG, parse
 
 SYMBOLS_A_READ = 8
-"""So many symbols of an expression take about as long to evaluate as reading a record does."""
+"""Evaluating this many symbols of an expression takes about as long as reading a record."""
 LOOKS_PER_CALL = 256
-"""About so many short records are looked at for the filter of one call, before others have their turn."""
+"""How many short records are read for the filter of one call before other calls have their turn."""
 LOOKS_PER_TURN = 1024
-"""For the filters of all calls of a turn together."""
+"""The same limit for the filters of all calls of a turn together."""
 LOOK_BYTES = 4096
-"""The unit is a read of so much: a long record counts for several."""
+"""Bytes of one unit: a long record counts as several reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """`tags` empty: everything. Otherwise the exact tags wanted."""
+    """Matches messages with one of these exact tags; every message if `tags` is empty."""
 
     tags: frozenset[str] = frozenset()
 
@@ -42,7 +42,7 @@ class TagFilter:
 
 @dataclass(frozen=True, slots=True)
 class SqlFilter:
-    """Messages for which a SQL92 expression is true. Made by `sql_filter`."""
+    """Matches messages for which a SQL92 expression is true. Created by `sql_filter`."""
 
     expression: str
     _condition: Part = field(compare=False, repr=False)
@@ -60,7 +60,7 @@ class SqlFilter:
 
 
 class Looks:
-    """What filters that must look at records may still cost, in one turn and in one call of it."""
+    """The budget of one turn for reading records for filters."""
 
     __slots__ = ("left",)
 
@@ -68,7 +68,7 @@ class Looks:
         self.left = LOOKS_PER_TURN
 
     def refill(self) -> None:
-        """A turn begins."""
+        """A new turn begins with the full budget."""
         self.left = LOOKS_PER_TURN
 
     def of_call(self, filter_: Filter) -> CallLooks:
@@ -76,7 +76,7 @@ class Looks:
 
 
 class CallLooks:
-    """The share of one call."""
+    """The budget of one call within its turn."""
 
     __slots__ = ("_all", "_cost", "_filter", "_left")
 
@@ -88,11 +88,11 @@ class CallLooks:
 
     @property
     def used_up(self) -> bool:
-        """No more records may be looked at for this call in this turn."""
+        """Whether no more records may be read for this call in this turn."""
         return self._left <= 0 and self._cost > 0
 
     def matches(self, source: Messages, position: int, size: int) -> bool:
-        """Does the filter want the message whose record lies there?"""
+        """Whether the filter matches the message whose record is at this place; reading it uses up the budget."""
         if not self._cost:
             return True
         looks = self._cost + size // LOOK_BYTES
@@ -103,5 +103,5 @@ class CallLooks:
 
 @lru_cache(maxsize=512)
 def sql_filter(expression: str) -> SqlFilter:
-    """The filter of an expression, compiled once. Raises FilterError."""
+    """The filter of an expression, compiled once and cached. Raises FilterError."""
     return SqlFilter(expression, compiled(expression))

@@ -1,15 +1,16 @@
-"""SQL92 filter expressions: from their text to a predicate over a message's properties (contract §5.8).
+"""SQL92 filter expressions: compiles their text to a predicate over a message's properties (contract §5.8).
 
-Here lives the language: grammar, the rules a grammar cannot say, three-valued evaluation, and where in the text a mistake is. Pure: an
-expression is compiled once and keeps nothing of the messages it looks at. What a filter is to a Receive is the business of `filters.py`.
+The module has the grammar, the rules that a grammar cannot express, three-valued evaluation, and the position of errors in the text. It is
+pure: an expression is compiled once and keeps no state of the messages it tests. `filters.py` applies filters to a Receive.
 
-A condition is true, false or unknown, and only a true one matches. Unknown is whatever asks for a property that the message does not have,
-or for a number where the property holds none; NOT leaves it unknown, AND and OR take it as SQL does. Only a search (CONTAINS, STARTSWITH,
-ENDSWITH, with and without NOT) is false then, and with an empty text, as in RocketMQ. Values of properties are texts.
-Compared with a number, or by order, they are read as numbers; with TRUE or FALSE as Java reads a boolean: whatever is not "true" is false.
+A condition is true, false or unknown, and only a true one matches. A condition is unknown if it needs a property that the message does not
+have, or a number where the property is not one; NOT leaves it unknown, AND and OR treat it as SQL does. Only a search (CONTAINS,
+STARTSWITH, ENDSWITH, with and without NOT) is false then, and with an empty text, as in RocketMQ. Values of properties are texts. Compared
+with a number, or by order, they are read as numbers; compared with TRUE or FALSE, they are read as Java reads a boolean: any text but
+"true" is false.
 
-Nothing here recurses along the text: the parser keeps its own stack and builds the predicate while it reads, chains of AND and OR are flat,
-and only parentheses and NOT nest, to a limit.
+Nothing here recurses with the length of the text: the parser keeps its own stack and builds the predicate while it reads, chains of AND and
+OR are flat, and only parentheses and NOT nest, to a limit.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from ledgermq.proto.properties import TAG, stored_key
 
 EXPRESSION_MAX = 4096
-"""Characters."""
+"""In characters."""
 SYMBOLS_MAX = 512
-"""Names, values, signs and words of the language: a call of a client pays for reading each, and every message for evaluating it."""
+"""Names, values, signs and keywords: a client's call pays for parsing each of them, and every message for evaluating them."""
 DEPTH_MAX = 32
-"""Levels of parentheses and NOT: each costs frames of the interpreter's stack when a message is looked at."""
+"""Levels of parentheses and NOT: each uses frames of the interpreter's stack when a message is tested."""
 EXCERPT = 60
 
 Verdict = bool | None
 """None: unknown."""
 Test = Callable[[Mapping[str, str]], Verdict]
-"""Over properties by their stored names (format §4.1)."""
+"""A predicate over properties by their stored names (format §4.1)."""
 Number = int | float
 
 GRAMMAR = r"""
@@ -100,7 +101,7 @@ _SEARCHES: Mapping[str, Callable[[str, str], bool]] = {
 
 
 class FilterError(ValueError):
-    """An expression that is none. `line` and `column` count from 1; the text ends with the line and a caret below the place."""
+    """An invalid expression. `line` and `column` count from 1; the text ends with the line and a caret below the error."""
 
     def __init__(self, expression: str, at: int, reason: str) -> None:
         begin = expression.rfind("\n", 0, at) + 1
@@ -108,7 +109,7 @@ class FilterError(ValueError):
         self.column = at - begin + 1
         end = expression.find("\n", at)
         text = expression[begin : len(expression) if end < 0 else end]
-        # A long line is cut around the place, so that the caret stays near.
+        # A long line is cut around the error, so that the caret stays visible.
         cut = max(0, self.column - 1 - EXCERPT // 2)
         shown = "".join([c if c.isprintable() else " " for c in text[cut : cut + EXCERPT]])
         self.reason = reason
@@ -116,13 +117,13 @@ class FilterError(ValueError):
 
 
 class Part(NamedTuple):
-    """A condition. `tags` not None: it is true only of messages with one of these tags."""
+    """A condition. If `tags` is not None, the condition is true only for messages with one of these tags."""
 
     test: Test
     tags: frozenset[str] | None = None
     depth: int = 0
     symbols: int = 0
-    """Of the whole expression."""
+    """The number of symbols of the whole expression."""
 
 
 def compiled(expression: str) -> Part:
@@ -147,7 +148,7 @@ def _parser() -> Lark:
 
 
 class _Mistake(Exception):
-    """What the grammar allows and the language does not."""
+    """An error that the grammar does not detect."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(reason)
@@ -183,7 +184,7 @@ class _Value(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """property, text, number or boolean"""
+        """One of: property, text, number, boolean."""
         if self.name is not None:
             return "property"
         return "boolean" if isinstance(self.literal, bool) else "text" if isinstance(self.literal, str) else "number"
@@ -198,7 +199,7 @@ def _constant(value: Any) -> Callable[[Mapping[str, str]], Any]:
 
 
 def number_of(text: str | None) -> Number | None:
-    """The number a property holds; None without one."""
+    """The number in a property's text; None if the text is None or not a number."""
     if text is None or len(text) > _NUMBER_CHARACTERS_MAX:
         return None
     text = text.strip()
@@ -253,7 +254,7 @@ def _related(relation: Callable[[Any, Any], bool], left: Callable[..., Any], rig
 def _ordered(relation: str, left: _Value, right: _Value) -> Test:
     for value in (left, right):
         if value.kind not in ("property", "number"):
-            raise _Mistake(value.at, f"only numbers have an order, and {value.shown} is none")
+            raise _Mistake(value.at, f"expected a number, got {value.shown}: only numbers have an order")
     return _related(_ORDERS[relation], left.as_number(), right.as_number())
 
 
@@ -269,12 +270,12 @@ def _equal(left: _Value, right: _Value) -> Test:
 
 
 def _implied(tags: list[frozenset[str] | None]) -> frozenset[str] | None:
-    """Of conditions that must all be true: the smallest set of tags one of them leaves."""
+    """For conditions that must all be true: the smallest set of tags that one of them implies; None if none implies any."""
     return min((some for some in tags if some is not None), key=len, default=None)
 
 
 class _Builder(Transformer[Token, Any]):
-    """What becomes of each rule, as soon as the parser has read it."""
+    """Turns each grammar rule into its value or condition as soon as the parser has read it."""
 
     def property(self, items: list[Token]) -> _Value:
         (token,) = items
@@ -315,7 +316,7 @@ class _Builder(Transformer[Token, Any]):
     def alone(self, items: list[_Value]) -> Part:
         (value,) = items
         if value.kind not in ("property", "boolean"):
-            raise _Mistake(value.at, f"{value.shown} is no condition: compare it with something")
+            raise _Mistake(value.at, f"{value.shown} is not a condition: compare it with something")
         return Part(value.as_boolean())
 
     def comparison(self, items: list[Any]) -> Part:
@@ -381,7 +382,7 @@ def _deeper(token: Token, part: Part) -> int:
 
 def _property(value: _Value, what: str) -> _Value:
     if value.name is None:
-        raise _Mistake(value.at, f"only a property {what}, and {value.shown} is none")
+        raise _Mistake(value.at, f"expected a property, got {value.shown}: only a property {what}")
     return value
 
 
@@ -432,7 +433,7 @@ def _search(value: _Value, word: Token, wanted: _Value, *, wants: bool) -> Test:
 
 
 def _explained(expression: str, error: UnexpectedInput) -> tuple[int, str]:
-    """Where the text stops being an expression, and why."""
+    """The position where the text stops being a valid expression, and the reason."""
     if isinstance(error, UnexpectedCharacters):
         at = error.pos_in_stream
         assert at is not None
@@ -444,7 +445,7 @@ def _explained(expression: str, error: UnexpectedInput) -> tuple[int, str]:
             return at, _NO_ARITHMETIC
         word = _SYMBOL.match(expression, at)
         assert word is not None, expression
-        return at, f"{_quoted(word[0])} is no part of the language"
+        return at, f"{_quoted(word[0])} is not part of the filter language"
     assert isinstance(error, UnexpectedToken), error
     wanted = _wanted(frozenset(error.accepts or error.expected))
     if error.token.type == "$END":
@@ -453,7 +454,7 @@ def _explained(expression: str, error: UnexpectedInput) -> tuple[int, str]:
         return _at(error.token), _NO_ARITHMETIC
     if error.token.upper() == "LIKE":
         return _at(error.token), "LIKE is not supported: use CONTAINS, STARTSWITH or ENDSWITH"
-    return _at(error.token), f"{_quoted(error.token)} stands where {wanted} should"
+    return _at(error.token), f"expected {wanted}, got {_quoted(error.token)}"
 
 
 def _quoted(symbol: str) -> str:
@@ -461,7 +462,7 @@ def _quoted(symbol: str) -> str:
 
 
 def _wanted(accepted: frozenset[str]) -> str:
-    """What may follow, for people."""
+    """What may follow, in words for people."""
     if accepted == {"LPAR"}:
         return "("
     if "LPAR" in accepted:
