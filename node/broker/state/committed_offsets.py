@@ -1,8 +1,8 @@
-"""Offsets that consumer groups have committed: how far a group that pulls says it is, per (consumer group, stored topic, queue).
+"""Offsets that consumer groups have committed: the position of a pulling group, per (consumer group, stored topic, queue).
 
-Here lives replicated state only: a pure function of the log (invariant I8), the same on leader, follower and after a restart. An offset is
-the next one to be read. It moves when its group says so and when an operator resets the group, forwards or backwards, and never by itself:
-not with a change of leaders, not with a trim. Whoever shows one brings it into what the queue still holds.
+Replicated state, a pure function of the log (invariant I8): the same on leader and followers and after a restart. An offset is the next one
+to read. It moves, forwards or backwards, when its group commits it and when an operator resets the group, and never otherwise: neither a
+change of leaders nor a trim moves it. Readers of an offset clamp it to the queue.
 
 A group that leases (`delivery.py`) has no row here unless it also commits. Memory is one number per queue that a group commits (I11).
 """
@@ -26,7 +26,7 @@ class Offsets:
         return sum(map(len, self._pairs.values()))
 
     def get(self, key: QueueKey) -> int | None:
-        """What the group committed; None if it never did."""
+        """The offset that the group committed; None if it never did."""
         return self._pairs.get((key[0], key[1]), {}).get(key[2])
 
     def pairs(self) -> Iterable[tuple[str, str]]:
@@ -34,16 +34,16 @@ class Offsets:
         return self._pairs.keys()
 
     def commits(self, group: str, topic: str) -> bool:
-        """Has the group committed an offset in any queue of this topic?"""
+        """Whether the group has committed an offset in any queue of this topic."""
         return (group, topic) in self._pairs
 
     def apply(self, rows: Iterable[tuple[str, str, int, int]]) -> None:
-        """Apply an `offset` record: (group, topic, queue, offset) each; of several for one queue the last counts."""
+        """Apply an `offset` record: (group, topic, queue, offset) each; the last one for a queue counts."""
         for group, topic, queue, offset in rows:
             self._pairs.setdefault((group, topic), {})[queue] = offset
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> None:
-        """Apply a `reset` record: it moves a group that commits offsets in this topic as well."""
+        """Apply a `reset` record, which also moves a group that commits offsets in this topic."""
         known = self._pairs.get((group, topic))
         if known is not None:
             known.update(queues)

@@ -1,8 +1,8 @@
-"""Dead letters: the copy of a message that a consumer group has used up its attempts on, in the group's dead-letter topic.
+"""Dead letters: copies, in a consumer group's dead-letter topic, of messages that have used up their attempts in the group.
 
-The copy is itself the mark (docs/format.md §4.3): applying it ends the row it names, so there is exactly one for every message that a group
-gives up, whatever becomes of the leader that wrote it. Body, keys, tag and all properties stay as they were; where it came from is
-added. Pure.
+The copy itself marks the message as done (docs/format.md §4.3): applying it ends the message's row, so there is exactly one dead letter for
+each message that a group gives up, even if the leader that wrote it fails. Body, keys, tag and properties are unchanged; the origin is
+added. Pure functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 def topic_config(stored: str) -> TopicConfig:
-    """How a dead-letter topic is configured. It belongs to the log that needs it: no controller gives it an incarnation."""
+    """The configuration of a dead-letter topic. It exists only in this group's log; the controller assigns it no incarnation."""
     return TopicConfig(*parse_stored(stored), TopicKind.NORMAL, 1, Permission.READ_WRITE, 0)
 
 
@@ -59,7 +59,8 @@ def copy(messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes
 
 
 def _fitting(properties: bytes, put: dict[str, str]) -> bytes | None:
-    """With what is added; where there is no room, what only repeats or accompanies goes first."""
+    """The properties with the additions. If they are too long, the repeated keys go first, then the trace context; None if still too
+    long."""
     for drop in ((), (EXACT_KEYS,), (EXACT_KEYS, TRACE_CONTEXT)):
         try:
             data = edited(properties, put, drop)

@@ -1,13 +1,13 @@
 """Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
 
-Here lives the replicated half only: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset` and `raise_cursors` are pure functions of
-(state, record, index), the same on leader, follower and after a restart (invariant I8). No clock, no client that waits, no decision: what
-is expired, who is next and what is still uncommitted belongs to the leader alone (`leases.py`, `plan.py`).
+This is the replicated half: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset` and `raise_cursors` are pure functions of (state,
+record, index), with the same result on leader and followers and after a restart (invariant I8). The leader alone has clocks and waiting
+clients, and decides what is expired, who is next, and what is still uncommitted (`leases.py`, `plan.py`).
 
-State per (consumer group, stored topic, queue): a cursor, the next queue offset never looked at, and one row for every offset below it
-that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
+State per (consumer group, stored topic, queue): a cursor, which is the next queue offset never examined, and one row for every offset below
+it that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
 lease number, an attempt and the number of its *terms*, which it shares with all rows that have equal ones: about twenty bytes, in columns
-(`offset_table.py`). A fact that few rows have, or that many share, belongs to the terms.
+(`offset_table.py`). Facts that few rows have, or that many rows share, belong in the terms.
 
 Transition table of one (group, topic, queue, offset). `n` is a lease number, `a` an attempt, `i` the index of the record's entry:
 
@@ -24,15 +24,15 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     reset to above it           done              done              done                      done
     trim to above it            done              done              done                      done
 
-`-` changes nothing. Whatever ends a lease other than its acknowledgement makes it a lapsed one (`lapsed.py`): so the handle of a message
-that is done is known to be the one that acknowledged it. A lease record moves the cursor behind the highest offset it names; offsets it
-jumps over without naming them are done. Only FIFO groups have messages that wait: they were never delivered, and an earlier one of their
-message group is not done. Such a row is a lease that never was: number 0, attempt 0, over from the beginning. Which message group a message
-belongs to is written in the message, and whether one locks another is the leader's to decide (`fifo.py`). A dead letter is no control
+`-` changes nothing. A lease that ends without its acknowledgement becomes a lapsed one (`lapsed_leases.py`), so that for a message that is
+done, the handle that acknowledged it can be recognised. A lease record moves the cursor behind the highest offset that it names; offsets
+that it skips without naming them are done. Only FIFO groups have waiting messages: those were never delivered, and an earlier message of
+their message group is not done. The row of a waiting message is a lease with number 0 and attempt 0, expired from the beginning. The
+message itself contains its message group; the leader decides whether one message locks another (`fifo.py`). A dead letter is not a control
 record: the copy in the dead-letter topic is itself the mark.
 
-Expiry is no row of this table: it is not an event. An expired lease stays leased until a lease record leases it again, an acknowledgement
-that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
+Expiry is not in this table, because it is not an event in the log. An expired lease stays leased until a lease record leases the message
+again, an acknowledgement that was accepted in time ends it, a filter passes it over, or the leader makes a dead letter of it.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from ledgermq.proto.names import base_group, parent_of
 QueueKey = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
 Touched = list[tuple[QueueKey, int]]
-"""Rows a record may have changed, for whoever keeps something beside them."""
+"""Rows that a record may have changed, for modules that keep something beside them."""
 _COLUMNS = "qii"
 LEASE, ATTEMPT, TERMS = 1, 2, 3
 """Columns of a row."""
 
 
 class Terms(NamedTuple):
-    """What the rows of a lease have in common. `duration_ms` None: the lease renews itself while its client is alive. `attempt_id`: of the
-    Receive that a FIFO group was asked with."""
+    """The common facts of a lease's rows. `duration_ms` None: the lease is auto-renewed while its client is alive. `attempt_id`: that of
+    the Receive, in a FIFO group."""
 
     client: str
     duration_ms: int | None
@@ -69,7 +69,7 @@ WAITING = Terms("", 0)
 
 
 class Row(NamedTuple):
-    """One message in flight. One that waits has the lease number 0."""
+    """One message in flight. A waiting one has the lease number 0."""
 
     lease: int
     attempt: int
@@ -79,7 +79,7 @@ class Row(NamedTuple):
 
 
 class TermsTable:
-    """Terms by number, each once, as long as a row has them. The numbers are this replica's own and mean nothing elsewhere."""
+    """Terms by number, each stored once, while rows refer to them. The numbers are local to this replica."""
 
     def __init__(self) -> None:
         self._numbers: dict[Terms, int] = {}
@@ -94,7 +94,7 @@ class TermsTable:
         return self._terms[number]
 
     def take(self, terms: Terms, rows: int = 1) -> int:
-        """The number of these terms, which so many more rows have now."""
+        """The number of these terms, to which `rows` more rows refer from now on."""
         number = self._numbers.get(terms)
         if number is None:
             if self._free:
@@ -109,7 +109,7 @@ class TermsTable:
         return number
 
     def drop(self, number: int, rows: int = 1) -> None:
-        """So many rows less have them."""
+        """`rows` fewer rows refer to these terms."""
         self._rows[number] -= rows
         if not self._rows[number]:
             del self._numbers[self._terms[number]]
@@ -131,7 +131,7 @@ class QueueRows:
 
 
 class Delivery:
-    """The delivery state of one broker group. `begin(topic, queue)` is the first offset of the topic's present incarnation."""
+    """The delivery state of one broker group. `begin(topic, queue)` is the first offset of the topic's current incarnation."""
 
     def __init__(self, begin: Callable[[str, int], int]) -> None:
         self._begin = begin
@@ -139,10 +139,10 @@ class Delivery:
         self.queues: dict[QueueKey, QueueRows] = {}
         self.lapsed = Lapsed()
         self.in_flight = 0
-        """How many messages have a row: leased and not done, expired ones included."""
+        """The number of rows: messages leased and not done, with expired leases, and waiting ones."""
 
     def cursor(self, key: QueueKey) -> int:
-        """The next queue offset never leased; where a group starts that has not met the queue."""
+        """The next queue offset never leased; the beginning of the queue for a group that has never read from it."""
         queue = self.queues.get(key)
         return self._begin(key[1], key[2]) if queue is None else queue.cursor
 
@@ -162,13 +162,13 @@ class Delivery:
         return None if found is None else found[0][LEASE][found[1]]
 
     def acknowledged(self, key: QueueKey, offset: int, lease: int) -> bool:
-        """Whether the message is done because this lease of it was acknowledged. False also where that is not remembered any more."""
+        """Whether the message is done because this very lease was acknowledged. Also False if that is no longer remembered."""
         queue = self.queues.get(key)
         done = queue is not None and offset < queue.cursor and offset not in queue.rows
         return done and not self.lapsed.has(key, offset, lease)
 
     def waiting(self, key: QueueKey) -> list[int]:
-        """Offsets that wait for an earlier message of their group, ascending."""
+        """Offsets of messages that wait for an earlier message of their message group, ascending."""
         queue = self.queues.get(key)
         if queue is None:
             return []
@@ -183,7 +183,7 @@ class Delivery:
         return queue
 
     def _put(self, key: QueueKey, queue: QueueRows, offset: int, lease: int, attempt: int, terms: Terms) -> None:
-        """Set the row of an offset, whether it has one or not."""
+        """Set the row of an offset, whether or not it has one."""
         found = queue.rows.find(offset)
         number = self.terms.take(terms)
         if found is None:
@@ -196,12 +196,12 @@ class Delivery:
         leases[at], attempts[at], numbers[at] = lease, attempt, number
 
     def _lapse(self, key: QueueKey, offset: int, lease: int) -> None:
-        # A message that waits has no lease.
+        # A waiting message has no lease.
         if lease:
             self.lapsed.add(key, offset, lease)
 
     def _remove(self, key: QueueKey, offset: int, *, lapses: bool) -> None:
-        """The message is done, if it was in flight. `lapses`: not because its lease was acknowledged."""
+        """The message, if in flight, is done. `lapses`: for another reason than the acknowledgement of its lease."""
         queue = self.queues[key]
         found = queue.rows.find(offset)
         if found is not None:
@@ -282,7 +282,7 @@ class Delivery:
         return touched
 
     def apply_dead_letter(self, key: QueueKey, offset: int, lease: int) -> Touched:
-        """The copy of the message is in the dead-letter topic, made under this lease."""
+        """Apply a dead letter: a copy of the message, made under this lease, is in the dead-letter topic."""
         if self.lease(key, offset) == lease:
             self._remove(key, offset, lapses=True)
         return [(key, offset)]
@@ -299,51 +299,51 @@ class Delivery:
         return touched
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
-        """Apply a `reset` record: (queue, new cursor) each. Whatever is in flight there is forgotten, below the cursor and above."""
+        """Apply a `reset` record: (queue, new cursor) each. All rows of these queues are removed, below the cursor and above."""
         touched: Touched = []
         for queue_id, cursor in queues:
             key = (group, topic, queue_id)
             queue = self._queue(key)
             touched += [(key, offset) for offset in queue.rows]
             self._clear(key, queue)
-            # Offsets that were trimmed are done for ever.
+            # Trimmed offsets stay done.
             queue.cursor = max(cursor, self._begin(topic, queue_id))
         return touched
 
     def meet(self, key: QueueKey, cursor: int) -> None:
-        """A group begins to read a queue here, if it has not met it."""
+        """A group starts to read a queue at `cursor`, unless it has already started."""
         if key not in self.queues:
             self.queues[key] = QueueRows(cursor)
 
     def leave(self, key: QueueKey) -> None:
-        """Forget how far a group is in a queue, if it holds nothing of it."""
+        """Forget a group's cursor in a queue, unless the group has messages in flight there."""
         queue = self.queues.get(key)
         if queue is not None and not len(queue.rows):
             del self.queues[key]
 
     def drop(self, keys: list[QueueKey]) -> Touched:
-        """Forget how far groups are in queues that are gone, and what they hold of them."""
+        """Forget groups' cursors and rows in queues that no longer exist."""
         return self._forget(keys)
 
     def raise_cursors(self) -> Touched:
-        """Queues begin at higher offsets: what lies below is done for every group."""
+        """Queues begin at higher offsets: all messages below are done for every group."""
         touched: Touched = []
         for key, queue in self.queues.items():
             begin = self._begin(key[1], key[2])
             touched += [(key, offset) for offset in queue.rows.below(begin)]
             queue.cursor = max(queue.cursor, begin)
-        # In an order that does not depend on which queue this replica met first: lapsed leases are forgotten in order.
+        # Lapsed leases are forgotten in order, so the order must not depend on which queue this replica met first.
         touched.sort()
         for key, offset in touched:
             self._remove(key, offset, lapses=True)
         return touched
 
     def forget_group(self, group: str) -> Touched:
-        """A consumer group was deleted, or a member of one: created again, it starts from the beginning."""
+        """A consumer group, or a member of one, was deleted. If it is created again, it starts from the beginning."""
         return self._forget([key for key in self.queues if group in (key[0], base_group(key[0]))])
 
     def forget_topic(self, topic: str) -> Touched:
-        """A topic was deleted or began a new incarnation: no group has read anything of it, or of its lite topics."""
+        """A topic was deleted or began a new incarnation: no group has read anything of it or of its lite topics."""
         return self._forget([key for key in self.queues if parent_of(key[1]) == topic])
 
     def _forget(self, keys: list[QueueKey]) -> Touched:
@@ -365,7 +365,7 @@ class Delivery:
 
     def _export_rows(self, rows: OffsetTable) -> dict[str, Any]:
         offsets, leases, attempts, numbers = rows.columns()
-        # Numbers of terms are this replica's own: in the snapshot they count as they are met.
+        # Numbers of terms are local to this replica, so the snapshot renumbers them in order of first use.
         known, first, place = np.unique(numbers, return_index=True, return_inverse=True)
         order = np.argsort(first)
         rank = np.empty_like(order)
@@ -390,7 +390,7 @@ class Delivery:
                     key = (group, topic, int(queue_id))
                     queue = self.queues[key] = QueueRows(cursor)
                     if isinstance(rows, list):
-                        # One list for each row, as it was written before the columns.
+                        # The older form, before columns: one list per row.
                         for offset, lease, attempt, client, duration_ms in rows:
                             self._put(key, queue, offset, lease, attempt, Terms(client, duration_ms))
                     else:

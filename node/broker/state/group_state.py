@@ -1,6 +1,6 @@
-"""What a broker group knows, at one applied index: topics, consumer groups, delivery, timers, transactions, and where messages lie.
+"""The state of a broker group at one applied index: topics, consumer groups, delivery, timers, transactions, and the places of messages.
 
-Here lives what there is and how it is read. How the log changes it is in `machine.py`, and nowhere else (invariant I8).
+This module defines and reads the state; only `machine.py` changes it, by applying the log (invariant I8).
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _STORE_MS_IN_RECORD = slice(56, 64)
 
 @dataclass(slots=True)
 class Topic:
-    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: where the messages of its lite topics begin
-    to belong to this incarnation; 0 if there were none before."""
+    """A topic in force. `begins`: per queue, the first offset of this incarnation. `begin_pos`: the log position from which messages of its
+    lite topics belong to this incarnation; 0 if there were none before."""
 
     config: TopicConfig
     begins: list[int] = field(default_factory=list)
@@ -50,37 +50,37 @@ class State:
     def __init__(
         self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
     ) -> None:
-        """`index_at`: the index of the entry whose record lies at a place that a consume queue names; only a leader asks."""
+        """`index_at` maps the log position of a record to its entry index; only a leader needs it."""
         self._queues = queues
         self._read_record = read_record
         self._index_at = index_at
         self._topics: dict[str, Topic] = {}
         self._ends: dict[str, tuple[int, ...]] = {}
         self.topics: dict[str, TopicConfig] = {}
-        """Topics in force. Never changed, only replaced: outsiders hold it."""
+        """Topics in force. Replaced, never mutated, because outsiders hold it."""
         self.groups: dict[str, GroupConfig] = {}
-        """Consumer groups with a record. Never changed, only replaced."""
+        """Consumer groups with a record. Replaced, never mutated."""
         self.delivery = Delivery(self.begin)
         self.transactions = Transactions()
         self.timers = timers.Timers()
         self.ids = Ids()
         """Message ids of topics with a deduplication window."""
         self.offsets = Offsets()
-        """What consumer groups committed."""
+        """The offsets that consumer groups committed."""
         self.producers = Producers()
-        """Who appends native frames."""
+        """The producers of native frames."""
         self.lite = LiteSets()
-        """Which lite topics the clients read from."""
+        """The lite topics that clients subscribe to."""
         self._lite_topics: dict[str, dict[str, None]] = {}
         """Topic of kind lite → stored names of its lite topics that have a queue."""
         self._lite_floors: dict[str, int] = {}
-        """Topic of kind lite → where its lite topics begin that come (or come again) after others have vanished."""
+        """Topic of kind lite → where its lite topics begin that are created (again) after others have vanished."""
         self._lite_begins: dict[str, int] = {}
-        """Stored lite topic → its first message of the incarnation in force, where that had to be looked for."""
+        """Stored lite topic → its first message of the current incarnation, cached if it had to be searched for."""
         self.retained = Retained()
         """Begin, seals and trims of the log."""
         self.members: GroupMembers | None = None
-        """Of the last membership record applied; None before the first. Never changed, only replaced."""
+        """From the last membership record applied; None before the first. Replaced, never mutated."""
         self.applied_index = -1
         self.applied_term = -1
         self.applied_end_pos = 0
@@ -88,23 +88,23 @@ class State:
         self.store_ms = 0
         """Store time of the last applied entry."""
         self.settled = True
-        """Nothing of the range behind `applied_index` is applied. False while a full disk keeps a range half applied."""
+        """Whether no part of the range after `applied_index` is applied. False while a full disk leaves a range half applied."""
 
     # Reading
 
     @property
     def begin_index(self) -> int:
-        """The first entry of the log, as the records say."""
+        """The first entry of the log, according to the records."""
         return self.retained.begin_index
 
     @property
     def begin_pos(self) -> int:
-        """Where the file of the first entry begins."""
+        """The position where the file of the first entry begins."""
         return self.retained.begin_pos
 
     @property
     def seals(self) -> Mapping[int, control.SealRecord]:
-        """Base → seal of the files that are still part of the log."""
+        """Base → seal, for the sealed files that are still part of the log."""
         return self.retained.seals
 
     @property
@@ -114,11 +114,11 @@ class State:
 
     @property
     def trim_digest(self) -> str:
-        """Rolling digest over every trim record there ever was."""
+        """Rolling digest over all trim records of the log's history."""
         return self.retained.trim_digest
 
     def begin(self, topic: str, queue: int) -> int:
-        """The first queue offset of the topic's incarnation in force that was not trimmed."""
+        """The first queue offset of the topic's current incarnation that was not trimmed."""
         if LITE_SEPARATOR in topic:
             return self._lite_begin(topic)
         known = self._topics.get(topic)
@@ -126,7 +126,7 @@ class State:
         return max(begin, self._queues.min_offset(topic, queue))
 
     def _lite_begin(self, topic: str) -> int:
-        """As `begin`, of a lite topic: it has no number for each incarnation, but the topic it belongs to has a place in the log."""
+        """`begin` for a lite topic. Lite topics have no incarnation of their own; that of the parent topic begins at a log position."""
         parent = parent_of(topic)
         if topic not in self._lite_topics.get(parent, ()):
             return self._lite_floors.get(parent, 0)
@@ -142,7 +142,7 @@ class State:
         return max(low, begin)
 
     def lite_topics(self, parent: str) -> Mapping[str, None]:
-        """Stored names of the lite topics of a topic that have a queue here."""
+        """Stored names of a topic's lite topics that have a queue here."""
         return self._lite_topics.get(parent, {})
 
     def end(self, topic: str, queue: int) -> int:
@@ -152,17 +152,17 @@ class State:
         return self._queues.next_offset(topic, queue)
 
     def units(self, topic: str, queue: int, first: int, count: int) -> tuple[I64, I32, I64]:
-        """Consecutive consume-queue units: physical offsets, sizes, tags codes."""
+        """Consecutive consume-queue units: physical offsets (int64), sizes (int32), tags codes (int64)."""
         units = self._queues.read(topic, queue, first, count)
         assert units.first == first, f"unit {first} of {topic}/{queue} was trimmed: the queue begins at {units.first}"
         return units.physical_offsets, units.sizes, units.tags_codes
 
     def record(self, physical_offset: int, size: int) -> bytes:
-        """One message record."""
+        """One message record (format §4)."""
         return bytes(self._read_record(physical_offset, size))
 
     def index_at(self, physical_offset: int) -> int:
-        """The index of the entry whose message record lies there."""
+        """The index of the entry whose message record is at this physical offset."""
         assert self._index_at is not None, "this copy of the state makes no messages from others"
         return self._index_at(physical_offset)
 
@@ -177,32 +177,32 @@ class State:
         return bytes(record[split_record(record)[3] :])
 
     def message_group(self, physical_offset: int, size: int) -> str:
-        """The message group of one message record, empty without one."""
+        """The message group of one message record; empty if it has none."""
         return parse(decode_record(self.record(physical_offset, size)).properties).get(MESSAGE_GROUP, "")
 
     def message_group_of(self, topic: str, queue: int, offset: int) -> str:
-        """The message group of a message that is there."""
+        """The message group of an existing message; empty if it has none."""
         positions, sizes, _ = self.units(topic, queue, offset, 1)
         return self.message_group(int(positions[0]), int(sizes[0]))
 
     def tags_code(self, tag: str) -> int:
-        """The hash of a tag as the consume queues hold it."""
+        """The hash of a tag as stored in consume queues."""
         return java_hash(tag)
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Of the last membership record applied; none before the first."""
+        """The voters of the last membership record applied; empty before the first."""
         return () if self.members is None else self.members.voters
 
     def queues_of(self, topic: str) -> int:
-        """How many queues a topic has here; 0: it is not in force. A lite topic has one while the topic it belongs to is."""
+        """The number of queues of a topic here; 0 if it is not in force. A lite topic has one queue while its parent topic is in force."""
         config = self.topics.get(parent_of(topic))
         if config is None or LITE_SEPARATOR not in topic:
             return 0 if config is None else config.queues
         return int(config.kind is TopicKind.LITE)
 
     def read_offset(self, call: ReadOffset | FindOffset) -> OffsetRead | Refused:
-        """What a group committed, brought into what the queue still holds; or where a queue begins, ends, or was at a time."""
+        """The offset that a group committed, clamped to the queue; or the offset where a queue begins, ends, or was at a given time."""
         topic, queue = call.topic, call.queue
         if not 0 <= queue < self.queues_of(topic):
             return Refused("unknown-topic", detail=f"queue {queue} of topic {topic}")
@@ -214,8 +214,8 @@ class State:
         return OffsetRead(self.end(topic, queue) if call.end else self.begin(topic, queue))
 
     def cursor(self, key: QueueKey) -> int:
-        """How far a consumer group is in a queue, whichever way it reads: the next offset never leased, or the one it committed. Of a group
-        that does both the further one, as of a queue that it commits in and has never leased from."""
+        """A consumer group's position in a queue, however it reads: the next offset never leased, or the one it committed. If a group does
+        both, the higher one, also in a queue in which it commits but has never leased."""
         return max(self.delivery.cursor(key), self.offsets.get(key) or 0)
 
     def peek(self, call: Peek) -> Peeked | Refused:
@@ -232,14 +232,14 @@ class State:
         return Peeked(records, first + len(records), end, begin)
 
     def stored_ms(self, topic: str, queue: int, offset: int) -> int:
-        """When a message that is there was stored."""
+        """The store time of an existing message."""
         positions, sizes, _ = self.units(topic, queue, offset, 1)
-        # The whole of it: a part cannot be verified.
+        # Read the whole record: a part of it cannot be verified.
         record = self.record(int(positions[0]), int(sizes[0]))
         return int.from_bytes(record[_STORE_MS_IN_RECORD], "big", signed=True)
 
     def offset_at(self, topic: str, queue: int, store_ms: int) -> int:
-        """The first offset stored at or after a time: store times never fall along the log."""
+        """The first offset stored at or after a time. Store times never decrease along the log."""
         low, high = self.begin(topic, queue), self.end(topic, queue)
         while low < high:
             middle = (low + high) // 2
@@ -257,13 +257,13 @@ class State:
         return {topic: self._ends[topic] for topic in self.topics}
 
     def fill_status(self, status: ReplicaStatus) -> ReplicaStatus:
-        """The replicator's status with what only the machine knows."""
+        """The replicator's status, with the applied index filled in."""
         return replace(status, applied_index=self.applied_index)
 
     # Configuration
 
     def differences(self, call: Configure) -> Iterator[control.TopicRecord | control.GroupRecord]:
-        """The records that bring `call` into force; none for what is in force already. An older incarnation never replaces a newer one."""
+        """The records that put `call` into force; none for what is already in force. An older incarnation never replaces a newer one."""
         for stored in call.deleted_topics:
             if stored in self.topics:
                 yield control.TopicRecord(self.topics[stored], deleted=True)

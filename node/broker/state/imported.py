@@ -1,6 +1,6 @@
-"""What an imported log begins with: the state before its first entry, as the snapshot that stands for everything that was before.
+"""The initial snapshot of an imported log: the state before its first entry.
 
-The log of an import begins like one that was trimmed (format §4.8): nobody has the entries before, so where queues begin stands here.
+An imported log begins like a trimmed one (format §4.8). No node has the earlier entries, so this snapshot says where the queues begin.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.storage.consume_queue import Minimum, QueueUnits
 
 
 class _Begins:
-    """Queues without a message that begin at these offsets."""
+    """Empty queues that begin at these offsets."""
 
     def __init__(self, minimums: Mapping[str, Mapping[int, Minimum]]) -> None:
         self._minimums = {topic: dict(queues) for topic, queues in minimums.items()}
@@ -52,7 +52,7 @@ class _Begins:
 def first_snapshot(
     log_id: str, begin: Begin, end_pos: int, voters: Sequence[str], created_ms: int, minimums: Mapping[str, Mapping[int, Minimum]]
 ) -> dict[str, Any]:
-    """The snapshot at the entry before `begin`, which is the membership record that every group begins with and ended at `end_pos`."""
+    """The snapshot as of the entry before `begin`: the membership record with which every group begins, ending at `end_pos`."""
     machine = Machine(_Begins(minimums), lambda _position, _size: b"")
     machine.members = GroupMembers(0, tuple(sorted(voters)))
     machine.applied_index, machine.applied_term = begin.index - 1, begin.term

@@ -1,13 +1,14 @@
-"""Leases that ended other than by their acknowledgement: what tells a repeated acknowledgement from one with a stale handle.
+"""Leases that ended without an acknowledgement: they distinguish a repeated acknowledgement from one with a stale handle.
 
-A message that is done has no row, and an acknowledgement may be repeated because its answer was lost. Nearly every message is done because
-its only lease was acknowledged, so the exceptions are remembered: leases that were replaced (leased again, changed), and leases that ended
-with their row (dead letter, passed over, reset, trim, deleted). Of one offset the last such lease is enough, because lease numbers ascend.
+A message that is done has no row, and a client may repeat an acknowledgement because the answer was lost. Nearly every message is done
+because its only lease was acknowledged, so only the exceptions are stored: leases that were replaced (leased again, changed), and leases
+that ended with their row (dead letter, passed over, reset, trim, deleted). One lease per offset, the last, is enough, because lease numbers
+ascend.
 
-Invariant: of a lease of a message that is done, `has` is false only if an acknowledgement of this very lease ended it.
+Invariant: for a lease of a message that is done, `has` returns False only if an acknowledgement of this very lease ended it.
 
-A pure function of the log, the same on every replica (I8). Memory is bounded (I11): the last `LAPSED_MAX` are remembered, in log order;
-what is forgotten moves `since` up, and no lease up to `since` is known to be acknowledged any more.
+A pure function of the log, the same on every replica (I8). Memory is bounded (I11): the last `LAPSED_MAX` leases are kept, in log order.
+Forgetting one raises `since`; leases up to `since` are no longer known to be acknowledged.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 from ledgermq.node.broker.state.packed import pack, unpack
 
 LAPSED_MAX = 32_768
-"""Part of the format: every replica forgets the same ones."""
+"""Part of the format, so that every replica forgets the same ones."""
 _Queue = tuple[str, str, int]
 """(consumer group, stored topic, queue)"""
 
@@ -31,15 +32,15 @@ class Lapsed:
 
     def __init__(self, since: int = -1) -> None:
         self.since = since
-        """Leases up to this number may have lapsed."""
+        """Leases up to this number may have lapsed without being listed."""
         self._leases: OrderedDict[tuple[_Queue, int], int] = OrderedDict()
-        """(queue, offset) → the last lease of it that lapsed, in log order."""
+        """(queue, offset) → its last lease that lapsed, in log order."""
 
     def __len__(self) -> int:
         return len(self._leases)
 
     def add(self, queue: _Queue, offset: int, lease: int) -> None:
-        """This lease ended other than by its acknowledgement."""
+        """This lease ended without its acknowledgement."""
         if lease <= self.since:
             return
         self._leases[queue, offset] = lease
@@ -48,7 +49,7 @@ class Lapsed:
             self.since = max(self.since, self._leases.popitem(last=False)[1])
 
     def has(self, queue: _Queue, offset: int, lease: int) -> bool:
-        """Whether this lease ended other than by its acknowledgement, or may have."""
+        """Whether this lease ended without its acknowledgement, or may have."""
         return lease <= max(self.since, self._leases.get((queue, offset), -1))
 
     def export(self) -> dict[str, Any]:
@@ -64,7 +65,7 @@ class Lapsed:
 
     @staticmethod
     def restored(exported: Mapping[str, Any]) -> Lapsed:
-        """What `export` returned, taken back."""
+        """The state that `export` returned."""
         lapsed = Lapsed(exported["since"])
         queues: list[_Queue] = [(group, topic, queue) for group, topic, queue in exported["queues"]]
         rows = zip(unpack(exported["k"], "i").tolist(), unpack(exported["o"], "q").tolist(), strict=True)

@@ -1,10 +1,10 @@
-"""Which lite topics the clients of a consumer group read from: replicated state, a pure function of the log (invariant I8).
+"""The lite topics that the clients of a consumer group subscribe to: replicated state, a pure function of the log (invariant I8).
 
-A client has one set per (consumer group, topic of kind lite). It changes by `lite` records only, and a record is written only when it
-changes: the clients' periodic repetition costs the log nothing, and a new leader knows every set at once. Who is alive, which lite topic
-has messages and who gets them is the leader's business (`lite_serving.py`).
+A client has one set per (consumer group, topic of kind lite). Only `lite` records change it, and a record is written only for a change, so
+the clients' periodic repetitions cost the log nothing, and a new leader knows every set at once. The leader alone knows which clients are
+alive, which lite topics have messages and who gets them (`lite_serving.py`).
 
-Memory is bounded by the sets (I11): a client with an empty one is forgotten, and its version with it.
+Memory is bounded by the sets (I11): a client with an empty set is forgotten together with its version.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class _Set:
 
 
 class LiteSets:
-    """The sets of one broker group: of each lite topic's name only the part that belongs here."""
+    """The sets of one broker group. They hold the names of lite topics without their parent topic."""
 
     def __init__(self) -> None:
         self._sets: dict[LiteKey, _Set] = {}
         self._readers: dict[str, dict[tuple[str, str], None]] = {}
-        """Stored lite topic → (consumer group, client id) of everybody who reads from it."""
+        """Stored lite topic → (consumer group, client id) of every client that reads from it."""
         self.count = 0
-        """Members of all sets."""
+        """The number of names in all sets."""
 
     def all(self) -> list[LiteKey]:
-        """Every set that is not empty."""
+        """The keys of all sets; none of them is empty."""
         return list(self._sets)
 
     def names(self, key: LiteKey) -> Iterable[str]:
-        """The names in a client's set, within the topic."""
+        """The names in a client's set, without the parent topic."""
         known = self._sets.get(key)
         return () if known is None else known.names.keys()
 
@@ -58,15 +58,15 @@ class LiteSets:
         return known is not None and name in known.names
 
     def readers(self, stored: str) -> Iterable[tuple[str, str]]:
-        """(consumer group, client id) of everybody who reads from a lite topic."""
+        """(consumer group, client id) of every client that reads from this stored lite topic."""
         return self._readers.get(stored, {}).keys()
 
     def read_by(self, group: str, stored: str) -> bool:
-        """Does any client of the group read from this lite topic?"""
+        """Whether a client of the group reads from this lite topic."""
         return any(reader == group for reader, _ in self.readers(stored))
 
     def apply(self, record: LiteRecord) -> tuple[list[str], list[str]]:
-        """Apply a record; the names that are new to the client, and those it lost."""
+        """Apply a record. Returns the names that the client gained, and those that it lost."""
         key = (record.group, record.topic, record.client)
         known = self._sets.get(key)
         if known is None:
@@ -96,11 +96,11 @@ class LiteSets:
             del self._readers[stored]
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is gone, or begins anew."""
+        """The topic was deleted or recreated."""
         self._forget([key for key in self._sets if key[1] == topic])
 
     def forget_group(self, group: str, keep: str = "") -> None:
-        """The consumer group is gone, or bound to another topic: `keep`."""
+        """The consumer group was deleted, or is bound to the topic `keep` now."""
         self._forget([key for key in self._sets if key[0] == group and key[1] != keep])
 
     def _forget(self, keys: list[LiteKey]) -> None:
@@ -110,7 +110,7 @@ class LiteSets:
             del self._sets[key]
 
     def of_client(self, client: str) -> Iterator[LiteKey]:
-        """The sets of a client."""
+        """The keys of a client's sets."""
         return (key for key in self._sets if key[2] == client)
 
     def export(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""Derived state of one broker group: everything that is a function of the committed log, and nothing else (invariant I8).
+"""Applies the committed log to the derived state of one broker group (invariant I8): the only code that changes that state.
 
-`apply` takes committed ranges in order: messages go to the consume queues in vectors, control records to topics, consumer groups and
-delivery. Leader and followers run the same code on the same bytes. An unknown control record stops the replica before anything of its
-range is applied. A range that met a full disk is simply applied again: dispatching is idempotent, and the rest comes after it.
+`apply` takes committed ranges in order: messages go to the consume queues as columns, control records to topics, consumer groups and
+delivery. Leader and followers run the same code on the same bytes. An unknown control record stops the replica before any part of its range
+is applied. A range that met a full disk is simply applied again: dispatching to the queues is idempotent, and everything else happens after
+it.
 """
 
 from __future__ import annotations
@@ -35,40 +36,40 @@ from ledgermq.proto.types import Permission, Range, TopicConfig, TopicDurability
 from ledgermq.storage.snapshot import export_minimums
 
 LITE_FLOOR_STEP = 300_000
-"""Lite topics begin at multiples of this: where a file of a consume queue begins, as long as these have their default length."""
+"""Lite topics begin at multiples of this, which is where a consume-queue file begins if files have their default length."""
 SNAPSHOT_VERSION = 5
 SNAPSHOTS_READ = frozenset({2, 3, 4, SNAPSHOT_VERSION})
-"""Versions that `restore` understands."""
+"""The versions that `restore` can read."""
 _HEADER = 48
 _STORE_MS = slice(104, 112)
 
 
 _Special = control.ControlRecord | Mark | NewHalf | Run
-"""What an entry, or several of them, say besides being messages."""
+"""The meaning of an entry, or of several, beyond being messages."""
 
 
 _BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord
-"""Records whose effect depends on which messages stand before them."""
+"""Records whose effect depends on which messages precede them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What applying a range did, for those who keep something beside the derived state."""
+    """What applying a range changed, for modules that keep something beside the derived state."""
 
     entries: Range
-    """The part that was applied."""
+    """The part of the range that was applied."""
     columns: Columns
-    """Of these entries."""
+    """The columns of these entries."""
     topics: dict[str, None]
-    """Client topics with new messages, another configuration or a consumer group that was reset."""
+    """Client topics with new messages, a new configuration, or a consumer group that was reset."""
     touched: Touched
     """Rows of the delivery state that may have changed."""
     halves: list[int]
-    """Half messages that came, were asked about, or ended."""
+    """Half messages that were added, checked, or ended."""
     lite: list[tuple[LiteKey, list[str]]]
-    """Sets of lite topics that changed, and the names that are new in them."""
+    """Lite sets that changed, and the names that are new in them."""
     vanished: list[str]
-    """Stored lite topics that are there no more."""
+    """Stored lite topics that no longer exist."""
 
 
 class Machine(State):
@@ -83,9 +84,9 @@ class Machine(State):
             ORIGIN_KIND: self._apply_commit,
             timers.KIND: self._apply_timer,
         }
-        """What a message made from another one does besides being there, by kind."""
+        """By kind of mark, the effect of a message made from another one, beyond being stored."""
         self._touched: Touched = []
-        """What applying the range at hand touched so far: it may take several attempts, and rows that are gone are found only once."""
+        """Rows touched so far by the current range: applying it may take several attempts, and removed rows are found only once."""
         self._halves: list[int] = []
         self._lite_changed: list[tuple[LiteKey, list[str]]] = []
         self._vanished: list[str] = []
@@ -93,9 +94,10 @@ class Machine(State):
     # Applying
 
     def apply(self, entries: Range) -> Effects:
-        """Apply committed entries that follow the applied index, at least the first one. Raises NoSpace and UnknownControlRecord.
+        """Apply committed entries that follow the applied index, at least the first of them. Raises NoSpace and UnknownControlRecord.
 
-        Some records take effect between the messages before and behind them (`_BETWEEN`), so the part applied ends before the next one.
+        Some records take effect between the messages before and after them (`_BETWEEN`), so the applied part ends before the next such
+        record.
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
@@ -108,7 +110,7 @@ class Machine(State):
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
-            # No run is cut: a record stands between them.
+            # No run is cut in two: the record stands between runs.
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
         topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
@@ -132,7 +134,7 @@ class Machine(State):
         for topic in effects.topics:
             self._ends.pop(topic, None)
         for topic in columns.topics:
-            # Only those with messages: a place in a lite topic that has none makes no queue.
+            # Only lite topics with messages: a position in one without messages creates no queue.
             if LITE_SEPARATOR in topic:
                 self._lite_topics.setdefault(parent_of(topic), {})[topic] = None
         for at, record in records:
@@ -184,7 +186,7 @@ class Machine(State):
         elif isinstance(record, control.ResetRecord):
             touched = delivery.apply_reset(record.group, record.topic, record.queues)
             self.offsets.apply_reset(record.group, record.topic, record.queues)
-            # Whoever waits for messages of this topic may find some again.
+            # Receives that wait for this topic may find messages again.
             effects.topics[record.topic] = None
         elif isinstance(record, control.OffsetRecord):
             self.offsets.apply(row for row in record.offsets if row[2] < self.queues_of(row[1]))
@@ -207,29 +209,29 @@ class Machine(State):
             self.members = members_of(index, record)
             return
         else:
-            # Terms are the replicator's, markers the audit's; records that take effect between messages were applied before.
+            # Terms concern the replicator, markers the audit; records that take effect between messages were applied before.
             assert isinstance(record, control.TermStart | control.ForcedRecord | control.AuditRecord), record
             return
         effects.touched.extend(touched)
 
     def _apply_dead_letter(self, index: int, mark: Mark, effects: Effects) -> None:
-        """The copy is in the dead-letter topic: the message it was made from is done for its group."""
+        """A dead letter was stored: the message from which it was made is done for its group."""
         group, topic, queue, offset, lease = mark.fields
         effects.touched.extend(self.delivery.apply_dead_letter((group, topic, int(queue)), int(offset), int(lease)))
 
     def _apply_timer(self, index: int, mark: Mark, effects: Effects) -> None:
-        """The copy is in its topic, or waits once more: the delayed message it was made from is done."""
+        """A copy was stored in its topic, or on the timer topic again: the delayed message from which it was made is done."""
         fire_ms, _, offset, *again = mark.fields
         self.timers.apply_fired(int(fire_ms), int(offset), rolled=bool(again))
 
     def _apply_commit(self, index: int, mark: Mark, effects: Effects) -> None:
-        """The copy is in its topic: the half message it was made from is done."""
+        """A copy was stored in its topic: the half message from which it was made is done."""
         (offset,) = map(int, mark.fields)
         if self.transactions.apply_commit(offset):
             effects.halves.append(offset)
 
     def _apply_trim(self, index: int, store_ms: int, record: control.TrimRecord, effects: Effects) -> None:
-        """What lies before the new begin is consumed for everybody. Applied twice (a full disk interrupted it), it is as if once."""
+        """Messages before the new begin are consumed for every group. Idempotent, because a full disk may interrupt it."""
         self._queues.raise_minimums(max(record.begin_pos, self.begin_pos))
         self.retained.apply_trim(index, store_ms, record)
         self._forget_lite_topics(effects)
@@ -237,15 +239,14 @@ class Machine(State):
         effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
 
     def _begin_lite_topics(self, topics: Iterable[str]) -> None:
-        """Lite topics of which these are the first messages begin above all that vanished ones ever had: no queue offset comes twice."""
+        """New lite topics begin above all offsets of vanished ones, so that no queue offset is ever used twice."""
         for topic in topics if self._lite_floors else ():
             floor = self._lite_floors.get(parent_of(topic), 0) if LITE_SEPARATOR in topic else 0
             if floor and not self._queues.next_offset(topic, 0):
                 self._queues.begin_at(topic, 0, floor)
 
     def _forget_lite_topics(self, effects: Effects) -> None:
-        """Lite topics without a message vanish, and with them the places of groups of which nobody reads from them. Applied twice, it is as
-        if once."""
+        """Lite topics without messages vanish, together with the positions of groups in which no client reads from them. Idempotent."""
         gone: dict[str, None] = {}
         for parent, topics in self._lite_topics.items():
             for topic in topics:
@@ -264,15 +265,15 @@ class Machine(State):
             effects.touched.extend(self.delivery.drop(unread))
 
     def _apply_lite(self, record: control.LiteRecord, effects: Effects) -> None:
-        """A group that has not met a lite topic begins at its end. A place in one without messages is nothing to remember once nobody of
-        the group reads from it. Applied twice, it is as if once."""
+        """A group that is new to a lite topic begins at its end. A position in a lite topic without messages is forgotten once no client of
+        the group reads from it. Idempotent."""
         new, gone = self.lite.apply(record)
         positions = dict(record.positions)
         for name in new:
             topic = lite_stored(record.topic, name)
             if name in positions:
                 effects.touched.extend(self.delivery.apply_reset(record.group, topic, ((0, positions[name]),)))
-                # The other clients of the group may find messages again.
+                # Other clients of the group may find messages again.
                 effects.topics[topic] = None
             else:
                 self.delivery.meet((record.group, topic, 0), self.end(topic, 0))
@@ -310,7 +311,7 @@ class Machine(State):
             known.config = config
             if not config.dedup_ms:
                 self.ids.forget_topic(stored)
-            # Queue offsets go on for ever; a queue begins, for this incarnation, where it ends now.
+            # Queue offsets never restart; in this incarnation a queue begins where it ends now.
             known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
 
@@ -323,7 +324,7 @@ class Machine(State):
         self.ids.forget_topic(stored)
 
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
-        """(topic, queue, last queue offset) of every queue in a range that is not applied."""
+        """(topic, queue, last queue offset) of every queue in a range that is not applied yet."""
         columns = record_columns(entries)
         rows = zip(columns.topic_of.tolist(), columns.queues.tolist(), columns.queue_offsets.tolist(), strict=True)
         last = {(columns.topics[topic], queue): offset for topic, queue, offset in rows}
@@ -359,14 +360,14 @@ class Machine(State):
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
-        """Take over what `export` returned; the consume queues are brought to its `queues` and `minimums` by the caller."""
+        """Replace the state by what `export` returned. The caller brings the consume queues to its `queues` and `minimums`."""
         self.members = restore_members(exported.get("members"))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
         lapsed = exported.get("lapsed")
-        # Before version 5 nothing was noted of leases that lapsed: of those given until then none is known to be acknowledged.
+        # Before version 5, lapsed leases were not stored: no lease from before is known to be acknowledged.
         self.delivery.restore(exported["delivery"], Lapsed(exported["applied_index"]) if lapsed is None else Lapsed.restored(lapsed))
         self.ids.restore(exported.get("ids", {}))
         self.transactions.restore(exported.get("transactions", {}))
@@ -408,7 +409,7 @@ def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, co
 
 
 def _half_messages(entries: Range, columns: Columns) -> Iterator[tuple[int, NewHalf]]:
-    """(place in the range, what is remembered of it) of every half message, in order."""
+    """(place in the range, half message) of every half message, in order."""
     if HALF_TOPIC not in columns.topics:
         return
     for at in np.flatnonzero(columns.topic_of == columns.topics.index(HALF_TOPIC)).tolist():

@@ -1,6 +1,6 @@
-"""Who replicates a group, in its forms: membership record (format §11), snapshot, the core's, and the value that the rest of a node reads.
+"""Conversions between the forms of a group's members: membership record and snapshot (format §11), the Raft core's, and `GroupMembers`.
 
-Conversions only. Who may change the members is decided in `raft/`, when it is asked for in `memberships.py`.
+Conversions only: `raft/` decides which changes are allowed, `memberships.py` takes the requests.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ def members_of(index: int, record: Membership) -> GroupMembers:
 
 
 def as_raft(members: GroupMembers) -> Members:
-    """As the consensus core takes them."""
+    """The form that the consensus core uses."""
     towards = None if members.towards is None else Rule(members.towards)
     parts = members.learners, members.incarnations, members.returning
     return Members(members.voters, *parts, Rule(members.rule), towards, members.observers, members.since)
 
 
 def from_raft(index: int, members: Members) -> GroupMembers:
-    """What the core has in force, made by the record at `index`."""
+    """The members that the core has in force since the record at `index`."""
     towards = None if members.towards is None else members.towards.value
     parts = members.learners, dict(members.incarnations), members.returning
     return GroupMembers(index, members.voters, *parts, members.rule.value, towards, members.observers, members.since)
 
 
 def export_members(members: GroupMembers) -> dict[str, Any]:
-    """As in the snapshot (format §11): `index` of the record, and what it says of each node."""
+    """The snapshot form (format §11): the record's index and fields."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), ""
     record = Membership(members.voters, *told, members.rule, members.towards, tuple(sorted(members.observers)), members.since)
     return {"index": members.index, **record.fields()}
 
 
 def restore_members(exported: Any) -> GroupMembers | None:
-    """What `export_members` returned. Version 2 of the snapshot had a list, the voters of entry 0, or no members at all."""
+    """The members that `export_members` returned; None for none. Snapshots of version 2 have a list instead: the voters of entry 0."""
     if not exported:
         return None
     if isinstance(exported, list):

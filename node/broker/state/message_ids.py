@@ -1,13 +1,13 @@
-"""Message ids of topics with a deduplication window: a message is stored once, however often its producer sends it.
+"""Message ids of topics with a deduplication window: such a topic stores a message once, however often its producer sends it.
 
-Here lives the replicated half: which ids were stored lately, a pure function of the log (invariant I8). What a leader does with a message
-that is sent again is decided in `deduplication.py`. A message is remembered under its topic from the entry that stored it on; a delayed or
-half message under the topic it is for, one of a lite topic under the topic that has those, and what a waiting message becomes later is no
-second one. What is remembered are digests: two ids share one never in practice.
+This is replicated state: the recently stored ids, a pure function of the log (invariant I8). `deduplication.py` decides what a leader does
+with a repeated message. An id is remembered under its topic from the entry that stored the message on: for a delayed or half message under
+its real topic, for a message of a lite topic under the parent topic. The visible copy of a waiting message does not count as a second
+message. Only digests are kept; in practice two ids never share one.
 
-Memory is bounded (I11): of a topic as long as its window lasts, in store time, and at most `TOPIC_MAX` ids; of all topics together at most
-`ALL_MAX`. Beyond that the oldest are forgotten early, first those of the topic with the most; what is forgotten is no duplicate any more.
-Both limits are part of the format: every replica forgets the same ones.
+Memory is bounded (I11): a topic keeps ids for its window, in store time, and at most `TOPIC_MAX`; all topics together keep at most
+`ALL_MAX`. Beyond that the oldest ids are forgotten early, first in the topic with the most. A message with a forgotten id is no longer
+recognised as a duplicate. Both limits are part of the format, so that every replica forgets the same ids.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PACKED_BYTES = 24
 
 
 class Place(NamedTuple):
-    """Where the first message with an id was stored: in its topic, or in the waiting topic that kept it."""
+    """Where the first message with an id was stored: in its topic, or in the waiting topic that held it."""
 
     store_ms: int
     queue: int
     offset: int
     fire_ms: int = 0
-    """Of a delayed message: when its slot is due."""
+    """When the slot of a delayed message is due; 0 for others."""
 
 
 class Ids:
@@ -54,10 +54,10 @@ class Ids:
         """Stored topic → digest → packed place, in log order."""
         self.count = 0
         self.forgotten_early = 0
-        """How many ids this process forgot before their window was over. No state: it begins at 0 with every process."""
+        """How many ids this process forgot before their window ended. Not part of the state: it starts at 0 in every process."""
 
     def find(self, topic: str, message_id: str, since_ms: int) -> Place | None:
-        """The message with this id that was stored at `since_ms` or later."""
+        """The place of the message with this id, if it was stored at `since_ms` or later."""
         known = self._of_topic.get(topic)
         packed = None if known is None else known.get(digest(message_id))
         if packed is None:
@@ -66,13 +66,13 @@ class Ids:
         return place if place.store_ms >= since_ms else None
 
     def apply(self, topic: str, message_id: str, place: Place, window_ms: int) -> None:
-        """A message with this id is in the log."""
+        """Apply a message with this id."""
         known = self._of_topic.setdefault(topic, OrderedDict())
         while known and _unpacked(next(iter(known.values()))).store_ms < place.store_ms - window_ms:
             self._forget(known)
         key = digest(message_id)
         if key in known:
-            # One that this log holds twice: it was first stored before the topic had a window, or by no leader of ours.
+            # The log has this id twice: it was stored before the topic had a window, or not by a leader of this program.
             return
         known[key] = _packed(place)
         self.count += 1
@@ -80,7 +80,7 @@ class Ids:
             self._forget(known)
             self.forgotten_early += 1
         elif self.count > ALL_MAX:
-            # Of equals the last by name: the order of a dictionary depends on where a replica began.
+            # Ties are broken by name, because the order of a dictionary depends on where a replica started.
             self._forget(max(self._of_topic.items(), key=lambda item: (len(item[1]), item[0]))[1])
             self.forgotten_early += 1
 
@@ -89,14 +89,14 @@ class Ids:
         self.count -= 1
 
     def forget_topic(self, topic: str) -> None:
-        """The topic was deleted, began a new incarnation or has no window any more."""
+        """The topic was deleted, began a new incarnation, or has no window any more."""
         self.count -= len(self._of_topic.pop(topic, ()))
 
     def export(self) -> dict[str, Any]:
-        """The state as JSON values (format §11). The engine waits for it: nothing is unpacked."""
+        """The state as JSON values (format §11). The engine waits for it, so nothing is unpacked."""
         out = {}
         for topic, known in sorted(self._of_topic.items()):
-            # Nothing is ever moved to the end, so the plain dictionary has the same order; looking through it takes a third of the time.
+            # No entry is ever moved to the end, so the plain dictionary has the same order; iterating it takes a third of the time.
             places = b"".join([packed.to_bytes(_PACKED_BYTES, "little") for packed in dict.values(known)])
             digests: Iterable[bytes] = dict.keys(known)
             out[topic] = [b64encode(b"".join(digests)).decode(), b64encode(places).decode()]
@@ -117,12 +117,12 @@ def _cut(data: bytes, size: int) -> list[bytes]:
 
 
 def digest(message_id: str) -> bytes:
-    """What is remembered of an id."""
+    """The digest that is stored for an id, `DIGEST_BYTES` long."""
     return blake2b(message_id.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _packed(place: Place) -> int:
-    """One integer takes a third of a tuple's memory."""
+    """Packs a place into one integer, which takes a third of a tuple's memory."""
     return ((place.offset << _QUEUE_BITS | place.queue) << _MS_BITS | place.fire_ms) << _MS_BITS | place.store_ms
 
 
@@ -137,7 +137,7 @@ def _unpacked(packed: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class NewId:
-    """A message that came to a topic with a window."""
+    """A message that arrived in a topic with a window."""
 
     topic: str
     message_id: str
@@ -145,7 +145,8 @@ class NewId:
 
 
 def new_ids(entries: Range, columns: Columns, topics: Mapping[str, TopicConfig]) -> Iterator[NewId]:
-    """The ids to remember of a range, in order. Messages made from others have their id from those."""
+    """The ids to remember from a range, in order. Messages made from other entries are skipped: their id was remembered with the
+    original."""
     windows = {topic for topic, config in topics.items() if config.dedup_ms}
     if not windows:
         return

@@ -1,8 +1,8 @@
-"""Columns of whole numbers keyed by queue offset: as compact as facts about messages in flight can be (invariant I11).
+"""A compact table of integer columns keyed by queue offset, for facts about messages in flight (invariant I11).
 
-Offsets lie in chunks of a few thousand; within a chunk every column is one array in ascending order of the offsets. A row costs the
-bytes of its columns and two for its place, whether its neighbours have one or not; what is put behind the last offset, and what is taken
-away anywhere, moves no more than a chunk. What the columns mean belongs to those who keep a table.
+Offsets are grouped in chunks of a few thousand. Within a chunk every column is one array, in ascending order of offsets. A row takes the
+bytes of its columns plus two for its place, whether or not its neighbours have rows. Appending after the last offset and removing anywhere
+move at most one chunk. The owners of a table define what its columns mean.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _CHUNK_BITS = 12
 CHUNK = 1 << _CHUNK_BITS
 _MASK = CHUNK - 1
 Chunk = list["array[int]"]
-"""The places of the rows within the chunk, then the columns."""
+"""The places of the rows within the chunk, followed by the columns."""
 
 
 class OffsetTable:
-    """Rows of numbers by offset. `types`: one letter a column, as the module `array` knows them."""
+    """Rows of integers by offset. `types`: one type code of the module `array` per column."""
 
     __slots__ = ("_chunks", "_length", "_types")
 
@@ -42,14 +42,14 @@ class OffsetTable:
         return isinstance(offset, int) and self.find(offset) is not None
 
     def __iter__(self) -> Iterator[int]:
-        """Offsets, ascending. Do not change the table meanwhile."""
+        """Offsets, ascending. The table must not change during the iteration."""
         for number in sorted(self._chunks):
             first = number << _CHUNK_BITS
             for place in self._chunks[number][0]:
                 yield first + place
 
     def find(self, offset: int) -> tuple[Chunk, int] | None:
-        """Where the row is: column k (from 1) of it is `chunk[k][at]`, to read or to write. Good until a row is put or taken away."""
+        """The position of a row: column k (from 1) is `chunk[k][at]`, for reading or writing. Valid until a row is added or removed."""
         chunk = self._chunks.get(offset >> _CHUNK_BITS)
         if chunk is None:
             return None
@@ -58,7 +58,7 @@ class OffsetTable:
         return (chunk, at) if at < len(places) and places[at] == place else None
 
     def put(self, offset: int, *values: int) -> None:
-        """Add a row that is not there."""
+        """Add a row for an offset that has none."""
         chunk = self._chunks.get(offset >> _CHUNK_BITS)
         if chunk is None:
             chunk = self._chunks[offset >> _CHUNK_BITS] = [array("H"), *[array(letter) for letter in self._types]]
@@ -73,7 +73,7 @@ class OffsetTable:
         self._length += 1
 
     def pop(self, offset: int) -> None:
-        """Take away a row that is there."""
+        """Remove an existing row."""
         found = self.find(offset)
         assert found is not None, f"offset {offset} has no row"
         chunk, at = found
@@ -85,14 +85,14 @@ class OffsetTable:
         self._length -= 1
 
     def first(self) -> int | None:
-        """The lowest offset with a row."""
+        """The lowest offset with a row; None if the table is empty."""
         if not self._chunks:
             return None
         number = min(self._chunks)
         return (number << _CHUNK_BITS) + self._chunks[number][0][0]
 
     def below(self, offset: int) -> list[int]:
-        """Offsets with a row below `offset`, ascending."""
+        """Offsets below `offset` that have a row, ascending."""
         found = []
         for number in sorted(self._chunks):
             first = number << _CHUNK_BITS
@@ -106,7 +106,7 @@ class OffsetTable:
         self._length = 0
 
     def columns(self) -> list[NDArray[Any]]:
-        """The offsets, ascending, and the columns beside them, as copies."""
+        """The offsets (int64), ascending, followed by the columns, as copies of equal length."""
         chunks = [(number << _CHUNK_BITS, self._chunks[number]) for number in sorted(self._chunks)]
         offsets = [first + np.frombuffer(chunk[0], np.uint16).astype(np.int64) for first, chunk in chunks]
         rest = [[np.frombuffer(chunk[k], letter) for _, chunk in chunks] for k, letter in enumerate(self._types, 1)]
@@ -114,7 +114,7 @@ class OffsetTable:
         return [np.concatenate(column) if column else none for column, none in zip([offsets, *rest], empty, strict=True)]
 
     def load(self, offsets: I64, *columns: NDArray[Any]) -> None:
-        """Fill an empty table: ascending offsets, and the columns beside them."""
+        """Fill an empty table with ascending offsets (int64) and columns of the same length."""
         assert not self._chunks, "only an empty table is filled"
         numbers = offsets >> _CHUNK_BITS
         borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(offsets)]

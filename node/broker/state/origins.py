@@ -1,6 +1,6 @@
-"""Messages that were made from another entry of the same log, and thereby mark it done (docs/format.md §4.3): finding them in a range.
+"""Marks: messages made from another entry of the same log, which thereby mark that entry as done (docs/format.md §4.3).
 
-Pure functions of bytes. What a mark does to the state belongs to whoever wrote it: timers, transactions, dead letters.
+Pure functions of bytes that find the marks in a range. Timers, transactions and dead letters define what their marks change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HEADER = 48
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one message says about the entry `origin`: `kind` is the word before the first colon of its property, `fields` what follows."""
+    """What a message says about the entry `origin`: `kind` is the word before the first colon of its property, `fields` are the rest."""
 
     origin: int
     kind: str
@@ -28,12 +28,12 @@ class Mark:
 
 
 def origin_text(kind: str, *fields: str | int) -> str:
-    """The property of a mark. No field holds a colon: names cannot."""
+    """The value of a mark's property. Fields never contain a colon, because names cannot."""
     return ":".join([kind, *map(str, fields)])
 
 
 def marks(entries: Range, columns: Columns, kinds: Collection[str]) -> Iterator[tuple[int, Mark]]:
-    """(place in the range, mark) of every message that has one, in order. Raises UnknownControlRecord for a kind that is none of these."""
+    """(place in the range, mark) of every message that has one, in order. Raises UnknownControlRecord for a kind not in `kinds`."""
     for at in np.flatnonzero(columns.origins).tolist():
         begin = int(entries.starts[at])
         record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]

@@ -1,7 +1,7 @@
-"""Columns of numbers as JSON values (format §11): base64 of the deflated differences, little-endian.
+"""Packs columns of numbers into JSON strings (format §11): base64 of the deflated differences, little-endian.
 
-A list of a million numbers in JSON holds the interpreter for as long as it takes to write and read them one by one; deflating lets others
-run, and what lies beside each other in a column is mostly alike.
+Reading or writing a million numbers one by one in JSON blocks the interpreter for all that time. Deflating releases it to other threads,
+and neighbouring values in a column are mostly similar.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _LEVEL = 1
 
 
 def pack(column: NDArray[Any], letter: str) -> str:
-    """The text of a column; `letter` as the module `array` knows it."""
+    """Packs a column into text; `letter` is the type code of the module `array`, `q` or `i`."""
     wide = np.ascontiguousarray(column, _WIDTHS[letter])
-    # Differences wrap around where they must, and back when they are added up.
+    # Differences may wrap around; adding them up wraps back.
     return b64encode(zlib.compress(np.diff(wide, prepend=wide.dtype.type(0)).tobytes(), _LEVEL)).decode("ascii")
 
 
 def unpack(text: str, letter: str) -> NDArray[Any]:
-    """What was packed."""
+    """The column that was packed."""
     differences = np.frombuffer(zlib.decompress(b64decode(text, validate=True)), _WIDTHS[letter])
     return np.cumsum(differences, dtype=differences.dtype)

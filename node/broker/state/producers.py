@@ -1,18 +1,17 @@
-"""Producers of native frames: who they are, which epoch they are in, and what their next sequence number is.
+"""Native producers: their names, epochs and next sequence numbers, as replicated state, a pure function of the log (invariant I8).
 
-Here lives the replicated half, a pure function of the log (invariant I8). What a leader does with a frame is decided in
-`producer_sequencing.py`.
+`producer_sequencing.py` decides what a leader does with a frame.
 
-The law: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 … without a gap and without one twice, over all
-its epochs, whoever led. Epochs only rise, by `producer` records; a message of another epoch than the one in force changes nothing here, nor
-does one of a producer that is not known, nor one out of order: no leader appends such (`astray` counts them).
+Invariant: along the log, the native messages of a producer have the sequence numbers 0, 1, 2 … without a gap or a repetition, over all its
+epochs and all leaders. Epochs only rise, by `producer` records. A message of another epoch than the current one, of an unknown producer, or
+out of order changes nothing here; no leader appends such messages (`astray` counts them).
 
-Of the last `FRAMES_KEPT` frames of a producer it is remembered where they begin. What else there is to say of them stands in the log. A
-frame counts as far as it is in the log: when a leader change cut it, what was kept is a frame. Its entries may be applied in any cuts.
+The places of a producer's last `FRAMES_KEPT` frames are kept; everything else about them is read from the log. If a leader change cut a
+frame, the part that remained in the log counts as a frame. The entries of a frame may be applied in any number of ranges.
 
-Memory is bounded (I11), because a leader that opens one producer too many lets the record of it drop another (`producer_sequencing.py`):
-store times decide who, but only the record says so. No producer goes by itself, so none goes between a frame that was accepted and its
-application.
+Memory is bounded (I11): when a leader opens a producer beyond the limit, the record drops another one (`producer_sequencing.py`). Store
+times determine which one, but only the record removes it. No producer expires by itself, so none disappears between the acceptance of a
+frame and its application.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ from ledgermq.proto.native_ids import Run
 FRAMES_KEPT = 5
 UNNAMED_MS = 24 * 3_600_000
 NAMED_MS = 7 * UNNAMED_MS
-"""A producer that is silent for so long, in store time, may be dropped."""
+"""A producer that has been silent for this long, in store time, may be dropped."""
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A frame in the log, or what is left of one."""
+    """A frame in the log, or the part of one that remained."""
 
     first_sequence: int
     count: int
@@ -44,7 +43,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Producer:
-    """`last_ms`: store time of the last sign of it in the log. `owner`: the user who opened it, where calls are signed."""
+    """One producer. `last_ms`: store time of its last entry in the log. `owner`: the user who opened it, if calls are signed."""
 
     name: str
     epoch: int
@@ -60,37 +59,37 @@ class Producers:
     def __init__(self) -> None:
         self.next_id = 1
         self._unnamed: OrderedDict[int, Producer] = OrderedDict()
-        """The longest silent first; so are the named ones."""
+        """In order of silence, longest first; likewise `_named`."""
         self._named: OrderedDict[int, Producer] = OrderedDict()
         self._ids: dict[str, int] = {}
         self.astray = 0
-        """Runs of messages that fitted no producer. No state: it begins at 0 with every process."""
+        """Runs of messages that fitted no producer. Not part of the state: it starts at 0 in every process."""
 
     def __len__(self) -> int:
         return len(self._unnamed) + len(self._named)
 
     def get(self, producer_id: int) -> Producer | None:
-        """The producer with this id."""
+        """The producer with this id; None if there is none."""
         return self._unnamed.get(producer_id) or self._named.get(producer_id)
 
     def named(self, name: str) -> int | None:
-        """The id of the producer with this name."""
+        """The id of the producer with this name; None if there is none."""
         return self._ids.get(name)
 
     def expired(self, now_ms: int) -> Iterator[int]:
-        """The ids of those whose time is over."""
+        """The ids of producers that have been silent for longer than their limit."""
         for table, limit_ms in ((self._unnamed, UNNAMED_MS), (self._named, NAMED_MS)):
             yield from takewhile(lambda number, table=table, until=now_ms - limit_ms: table[number].last_ms <= until, table)  # type: ignore[misc]
 
     def by_silence(self) -> Iterator[int]:
-        """The ids of all, the longest silent first."""
+        """All ids, longest silent first."""
         tables = [((producer.last_ms, number) for number, producer in table.items()) for table in (self._unnamed, self._named)]
         return (number for _, number in merge(*tables, key=itemgetter(0)))
 
     # Applying
 
     def apply_record(self, record: ProducerRecord, store_ms: int) -> None:
-        """A producer was opened or resumed."""
+        """Apply a `producer` record: a producer was opened or resumed."""
         for number in record.dropped:
             self._forget(number)
         number = record.producer_id
@@ -106,7 +105,7 @@ class Producers:
         self.next_id = max(self.next_id, number + 1)
 
     def apply_run(self, index: int, run: Run, store_ms: int) -> None:
-        """Messages of one frame are in the log from `index` on."""
+        """Apply messages of one frame, which are in the log from `index` on."""
         producer = self.get(run.producer_id)
         if producer is None or producer.epoch != run.epoch or producer.next_sequence != run.first_sequence:
             self.astray += 1
@@ -159,5 +158,5 @@ class Producers:
 
 
 def _columns(frames: list[Stored]) -> list[int]:
-    """As a snapshot has them: three numbers a frame."""
+    """The snapshot form: three numbers per frame."""
     return [number for frame in frames for number in (frame.first_sequence, frame.count, frame.first_index)]

@@ -1,9 +1,9 @@
-"""The ranges a broker group applied last, for readers that follow the end of the log.
+"""The ranges that a broker group applied last, for readers that follow the end of the log.
 
-The owner of the group adds a range when it is applied; any thread may look. Nothing is copied: the bytes are those the group applied, a
-view of the mapped file that this process wrote or, of long ranges (`storage/hot_tail.py`), the memory they were appended from; the columns
-are those the dispatcher worked out. Bounded in ranges, entries and bytes: a reader that falls behind goes on from the files. Kept only
-while somebody follows.
+The owner of the group adds each applied range; any thread may read. Nothing is copied: the bytes are those that the group applied, which
+are a view of the mapped file that this process wrote or, for long ranges (`storage/hot_tail.py`), the memory from which they were appended;
+the columns are those that the dispatcher computed. Ranges, entries and bytes are bounded: a reader that falls behind continues from the
+files. The window exists only while there are such readers.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Recent:
 
     def __init__(self, begin_index: int) -> None:
         self._begin_index = begin_index
-        """Where the window was opened."""
+        """The first index that the window could have."""
         self._ranges: deque[Applied] = deque()
         self._entries = 0
         self._bytes = 0
 
     def add(self, entries: Range, columns: Columns) -> None:
-        """A range that follows the one added last. The newest one stays, however large."""
+        """Add a range that follows the last one. The newest range stays, however large it is."""
         self._ranges.append(Applied(entries, columns))
         self._entries += len(entries)
         self._bytes += len(entries.data)
@@ -49,8 +49,8 @@ class Recent:
             self._bytes -= len(gone.data)
 
     def since(self, index: int) -> list[Applied] | None:
-        """The ranges from the one that holds entry `index` on; none when nothing so new is applied. None when the window does not reach
-        back so far. Any thread: a copy of the deque is one step for the other threads of this interpreter."""
+        """The ranges from the one with entry `index` on; empty if the entry is not yet applied; None if it is older than the window. Any
+        thread may call this: copying the deque is atomic for the other threads of this interpreter."""
         ranges = list(self._ranges)
         if not ranges:
             return [] if index >= self._begin_index else None

@@ -1,8 +1,7 @@
-"""Derived files of a stopped replica made again from its log, as its node would: for a repair that dropped what was wrong of them.
+"""Rebuilds the derived files of a stopped replica from its log, for repairs that removed damaged ones.
 
-Plain work over the disk port: the directory is opened and recovered, the state brought to what is known to be committed, queues and both
-snapshots are written, the key index is recovered, and the directory is closed in good order. Nothing is decided here about which entries
-are right.
+Plain work over the disk port: open and recover the directory, apply the entries known to be committed, write the queues and both snapshots,
+recover the key index, and close the directory cleanly. This module does not decide which entries are right.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ledgermq.storage.store import GroupStore
 
 
 def make_again(disk: Disk, root: str, found: Identity) -> int:
-    """Returns the index up to which the state was derived (−1: of an empty log). Raises what opening a directory raises, NoSpace,
-    UnknownControlRecord, OSError."""
+    """Returns the index up to which the state was derived, −1 for an empty log. Raises the errors of opening a directory, NoSpace,
+    UnknownControlRecord and OSError."""
     store = GroupStore.open(disk, root, found)
     if store.log.fenced is not None:
         fenced = store.log.fenced
@@ -40,13 +39,13 @@ def make_again(disk: Disk, root: str, found: Identity) -> int:
             sync = store.queues.begin_sync()
             if sync is not None:
                 sync.run()
-            # Two generations: what a trimmed log began with must never stand in one file alone.
+            # Write two generations: the beginning of a trimmed log must never depend on a single file.
             for _ in range(2):
                 store.write_snapshot(machine.export(found.log_id))
             checkpoints.write_log_checkpoint(disk, store.log_directory, checkpoints.LogCheckpoint(log.end_index, machine.applied_index))
         _recover_key_index(store)
     except BaseException:
-        # Whatever ended it: the files must be free for the next attempt, and nothing half-derived may look like a clean stop.
+        # The files must be free for the next attempt, and a partial result must not look like a clean stop.
         store.abandon()
         raise
     store.close()
@@ -54,8 +53,8 @@ def make_again(disk: Disk, root: str, found: Identity) -> int:
 
 
 def _recover_key_index(store: GroupStore) -> None:
-    """Bring the key index to its position, as a stop in good order leaves it. A killed node has written units and slots behind the
-    position, and the position may name files that the repair dropped. The node itself indexes the entries behind the position."""
+    """Bring the key index to its position, as a clean stop leaves it. A killed node has written units and slots beyond the position, and
+    the position may name files that the repair removed. The node itself indexes the entries beyond the position."""
     index = KeyIndex(store.disk, store.root, store.identity.log_id)
     try:
         index.start(store.log.begin_index, store.log.end_index, store.log.chain_at)

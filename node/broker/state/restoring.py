@@ -1,7 +1,7 @@
-"""Bringing derived state back at a start: from the newest snapshot that agrees with the log, and from the log where units are missing.
+"""Restores derived state at a start: from the newest snapshot that agrees with the log, and from the log where queue units are missing.
 
-Here lives the order of the attempts; what a snapshot means belongs to the machine, which files may be missing to the store. Entries behind
-the snapshot are not applied here: the group's turns do that.
+This module orders the attempts. The machine interprets a snapshot; the store knows which files may be missing. Entries after the snapshot
+are applied later, by the group's turns.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ READ_BYTES = 1 << 20
 
 
 def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -> str | None:
-    """Bring machine and consume queues to the newest snapshot, or to nothing when there is none. Returns why something had to be rebuilt,
-    if it had to. Raises Damaged (75) and UnknownFormat (76) when a trimmed log cannot do without the snapshot; NoSpace, OSError."""
+    """Bring machine and consume queues to the newest snapshot, or to an empty state if there is none. Returns why queues had to be rebuilt,
+    or None. Raises Damaged (75) and UnknownFormat (76) if a trimmed log needs the snapshot and cannot use it; also NoSpace and OSError."""
     phases = phases or Phases()
     with phases.phase("snapshot"):
         snapshot = store.read_snapshot()
@@ -32,7 +32,7 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
             raise UnknownFormat(f"{what}: start the program that wrote it")
         snapshot = None
     elif snapshot is not None and snapshot["v"] != SNAPSHOT_VERSION and store.log.begin_index == 0:
-        # An older one does not say everything that its log led to, and this log still has all of it.
+        # An older version does not contain everything that its log led to, and this log is still complete.
         snapshot = None
     lost = None
     with phases.phase("queues"):
@@ -56,8 +56,8 @@ def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -
 
 
 def _dispatch_again(store: GroupStore, snapshot: Mapping[str, Any]) -> bool:
-    """Make the consume queues again as the snapshot has them, from its minimums and the entries that the log still has. False: snapshot and
-    log contradict each other, and the log alone is enough."""
+    """Rebuild the consume queues to the snapshot's state, from its minimums and the entries still in the log. Returns False if snapshot and
+    log contradict each other and the log alone is enough."""
     log, queues, applied = store.log, store.queues, int(snapshot["applied_index"])
     queues.begin_again(minimums(snapshot))
     index = log.begin_index

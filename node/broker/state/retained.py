@@ -1,8 +1,7 @@
-"""What the committed log says about its own files: where it begins, which files are sealed with which digest, and what was trimmed and why.
+"""The log's own record of its files: where it begins, the digests of sealed files, and which files were trimmed and why.
 
 A pure function of the applied records, the same on every replica (invariant I8). Bounded: seals are kept for files that are still part of
-the log, trims for the last `TRIMS_KEPT`; a rolling digest covers every trim there ever was. Whether files are gone from this replica's disk
-is the business of whoever hosts it.
+the log, trims for the last `TRIMS_KEPT`; a rolling digest covers all trims of the log's history. The host of the replica deletes the files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ TRIMS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """A trim record with the place and the store time of its entry."""
+    """A trim record with the index and the store time of its entry."""
 
     index: int
     store_ms: int
@@ -33,13 +32,13 @@ class Retained:
         self.begin_pos = 0
         self.begin_term = -1
         self.begin_chain: int | None = None
-        """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) as long as the log is whole."""
+        """Term and chain CRC of the entry before the begin; −1 and None (the log's seed) while the log is untrimmed."""
         self.seals: dict[int, SealRecord] = {}
-        """Base of a file that is still part of the log → its seal. Never changed, only replaced."""
+        """Base of a file that is still part of the log → its seal. Replaced, never mutated."""
         self.trims: tuple[Trimmed, ...] = ()
-        """The last ones, oldest first."""
+        """The last trims, oldest first."""
         self.trim_digest = ""
-        """SHA-256 over the digest before (hexadecimal, empty at first) and the body of the trim record, hexadecimal."""
+        """Hexadecimal SHA-256 over the previous digest (hexadecimal, at first empty) and the body of the trim record."""
 
     @property
     def trim_index(self) -> int:
@@ -47,7 +46,7 @@ class Retained:
         return self.trims[-1].index if self.trims else -1
 
     def sealing(self, record: SealRecord) -> bool:
-        """Whether the record would say anything new. The first seal of a file stands."""
+        """Whether the record would add a seal. The first seal of a file stands."""
         return record.base >= self.begin_pos and record.base not in self.seals
 
     def trimming(self, record: TrimRecord) -> bool:
@@ -59,7 +58,7 @@ class Retained:
             self.seals = {**self.seals, record.base: record}
 
     def apply_trim(self, index: int, store_ms: int, record: TrimRecord) -> None:
-        """A record that moves nothing (two leaders decided the same) leaves no trace."""
+        """Apply a trim record. One that moves nothing, because two leaders decided the same, has no effect."""
         if not self.trimming(record):
             return
         self.begin_index, self.begin_pos = record.begin_index, record.begin_pos
@@ -69,7 +68,7 @@ class Retained:
         self.trim_digest = hashlib.sha256(self.trim_digest.encode() + record.encode()).hexdigest()
 
     def trim_of(self, base: int) -> Trimmed | None:
-        """The remembered trim that removed a file."""
+        """The kept trim that removed this file; None if there is none."""
         return next((trim for trim in self.trims if any(base == gone for gone, _ in trim.record.files)), None)
 
     def export(self) -> dict[str, Any]:

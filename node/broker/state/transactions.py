@@ -1,8 +1,8 @@
-"""Transactions as a state machine fed by the log: which half messages are undecided, and how the last ones ended.
+"""Transactions as a state machine fed by the log: which half messages are undecided, and how the most recent others ended.
 
-Here lives the replicated half only: pure functions of (state, entry), the same on leader, follower and after a restart (invariant I8). No
-clock, no producer that is asked, no decision: those are the leader's (`transaction_checks.py`, `transaction_resolution.py`). A half message
-lies on the half topic (format §4.4), queue 0; its offset there names the transaction for ever.
+This is the replicated half: pure functions of (state, entry), with the same result on leader and followers and after a restart (invariant
+I8). The leader alone has clocks, asks producers and decides (`transaction_checks.py`, `transaction_resolution.py`). A half message is in
+queue 0 of the half topic (format §4.4); its offset there identifies the transaction for ever.
 
 Transition table of one half offset:
 
@@ -12,11 +12,11 @@ Transition table of one half offset:
     message with origin `tx:` (a commit)   -              ended: commit            -
     record `transaction`, check m          -              undecided (m)            -
     record `transaction`, end              -              ended: as it says        -
-    its topic deleted or begun anew        -              ended: topic             -
+        its topic deleted or recreated         -              ended: topic             -
     trim to above it                       -              unknown                  -
 
-Memory is bounded (I11): an undecided half costs one row, and their number is limited where they are accepted; of the ended ones the last
-`ENDED_MAX` are remembered, in log order, so that whoever repeats a decision hears the same.
+Memory is bounded (I11): an undecided half takes one row, and their number is limited when they are accepted. Of the ended ones the last
+`ENDED_MAX` are kept, in log order, so that a repeated decision gets the same answer.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from ledgermq.proto.types import Draft
 HALF_QUEUE = 0
 ORIGIN_KIND = "tx"
 ENDED_MAX = 32_768
-"""Part of the format: every replica forgets the same ones."""
+"""Part of the format, so that every replica forgets the same ones."""
 COMMIT, ROLLBACK, CHECKS, AGE, TOPIC = "commit", "rollback", "checks", "age", "topic"
-"""How a transaction ends. The last three are drops: nobody decided."""
+"""How a transaction ends. The last three are drops without a decision of the producer."""
 _ENDS = (COMMIT, ROLLBACK, CHECKS, AGE, TOPIC)
-"""In the order of the format: a snapshot names an end by its place."""
+"""In the order of the format: a snapshot stores an end as an index of this tuple."""
 _NEVER = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Half:
-    """An undecided half message: the entry it lies in, the stored topic it is for, when it was stored."""
+    """An undecided half message: the index of its entry, its real (stored) topic, and when it was stored."""
 
     index: int
     topic: str
     stored_ms: int
     recovery_ms: int | None = None
-    """After what time its producer wants to be asked; None: as configured."""
+    """After how long its producer wants to be asked; None: as configured."""
     checks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NewHalf:
-    """A half message that came."""
+    """A half message that was just applied."""
 
     offset: int
     half: Half
@@ -74,22 +74,22 @@ class Transactions:
         self.halves: dict[int, Half] = {}
         """Half offset → undecided half message, in log order."""
         self.ended: OrderedDict[int, str] = OrderedDict()
-        """Half offset → how it ended, in the order in which they did."""
+        """Half offset → how it ended, in the order of ending."""
         self._topics: dict[str, str] = {}
 
     def apply_half(self, offset: int, half: Half) -> None:
-        """A half message is in the log."""
+        """Apply a half message."""
         if offset not in self.halves and offset not in self.ended:
-            # One string for all halves of a topic.
+            # All halves of a topic share one string.
             topic = self._topics.setdefault(half.topic, half.topic)
             self.halves[offset] = replace(half, topic=topic)
 
     def apply_commit(self, offset: int) -> bool:
-        """A message made from this half is in the log, for everybody to see. False: nothing was undecided."""
+        """Apply the visible message made from this half. Returns False if the half was not undecided."""
         return self._end(offset, COMMIT)
 
     def apply_record(self, record: TransactionRecord) -> list[int]:
-        """The offsets it changed."""
+        """Apply a `transaction` record. Returns the offsets that it changed."""
         touched = [offset for offset, how in record.ended if self._end(offset, how)]
         for offset, checks in record.checked:
             half = self.halves.get(offset)
@@ -99,7 +99,7 @@ class Transactions:
         return touched
 
     def forget_topic(self, stored: str) -> list[int]:
-        """A topic was deleted or began anew: what was not visible by then never is."""
+        """A topic was deleted or recreated: its undecided halves will never become visible. Returns their offsets."""
         gone = [offset for offset, half in self.halves.items() if half.topic == stored]
         for offset in gone:
             self._end(offset, TOPIC)
@@ -107,7 +107,8 @@ class Transactions:
         return gone
 
     def raise_minimum(self, minimum: int) -> list[int]:
-        """The half topic begins there. Undecided halves keep their files, so there is none below unless a cluster was put together anew."""
+        """The half topic now begins at this offset. Undecided halves keep their files, so there are none below it, except in a cluster that
+        was rebuilt from a backup or a survivor."""
         gone = [offset for offset in self.halves if offset < minimum]
         for offset in gone:
             del self.halves[offset]
@@ -138,7 +139,7 @@ class Transactions:
         return {"halves": columns if self.halves else {}, "ended": ended if self.ended else {}}
 
     def restore(self, exported: dict[str, Any]) -> None:
-        """Replace the state by what `export` returned; by nothing, from a snapshot older than transactions."""
+        """Replace the state by what `export` returned; a snapshot older than transactions gives an empty state."""
         self.halves, self.ended, self._topics = {}, OrderedDict(), {}
         columns, ended = exported.get("halves") or {}, exported.get("ended") or {}
         if columns:
@@ -156,7 +157,7 @@ def _pack(values: Iterable[int]) -> str:
 
 
 def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
-    """A message for its real topic and queue, as the half message it is stored as."""
+    """The half message that stores this draft, which is for its real topic and queue."""
     put = {REAL_TOPIC: draft.stored_topic, REAL_QUEUE: str(draft.queue)}
     if recovery_ms is not None:
         put[RECOVERY] = str(recovery_ms)
@@ -165,13 +166,14 @@ def half_draft(draft: Draft, recovery_ms: int | None) -> Draft:
 
 
 def half_of(index: int, stored_ms: int, properties: dict[str, str]) -> Half:
-    """What is remembered of a half message, from its stored properties."""
+    """The state of a half message, from its stored properties."""
     recovery = properties.get(RECOVERY)
     return Half(index, properties[REAL_TOPIC], stored_ms, None if recovery is None else int(recovery))
 
 
 def committed(offset: int, half: Half, queues: int, body: bytes, stored: bytes, properties: dict[str, str], born_ms: int) -> Draft:
-    """The message that a half becomes, at once its mark. `stored`: the half's property string, which `properties` says again."""
+    """The visible message that a half becomes, which is also the mark that ends the half. `stored`: the half's property string;
+    `properties`: the same, parsed."""
     text = edited(stored, {ORIGIN: origin_text(ORIGIN_KIND, offset)}, (REAL_TOPIC, REAL_QUEUE, RECOVERY))
     queue = int(properties.get(REAL_QUEUE, "0"))
     return Draft(half.topic, min(queue, queues - 1), body, text, born_ms, _tags_code(properties), origin=half.index)
