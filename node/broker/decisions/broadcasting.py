@@ -1,12 +1,13 @@
-"""Broadcasting consumer groups at the leader: every client of the group gets every message, so each is a *member* with a place of its own.
+"""Broadcasting consumer groups at the leader: every client of the group gets every message, so each client is a *member* with its own
+cursors.
 
-A member is a consumer group under an internal name (`names.member_group`), and everything that is true of a group is true of it: leases,
-acknowledgements, attempts, snapshots. What is particular is how its places begin and end. It begins at the end of every queue of a topic
-when its first Receive for that topic is served: a `reset` record says where. It ends by a `group` record that deletes it, when the client
-says goodbye, or has shown no sign of life for `PATIENCE` liveness limits: a client that was cut off for a while misses nothing, one that
-is gone for good leaves nothing.
+A member is a consumer group under an internal name (`names.member_group`), and behaves like one: leases, acknowledgements, attempts,
+snapshots. Only the beginning and end of its cursors are special. A member begins at the end of every queue of a topic when its first
+Receive for that topic is served; a `reset` record sets these offsets. A `group` record deletes it when the client terminates, or has shown
+no sign of life for `PATIENCE` liveness limits: a client that was disconnected for a while misses nothing, and one that is gone for good
+leaves nothing behind.
 
-Who is alive is leader-local and begins anew with every leader.
+Signs of life are local to the leader; each new leader starts over.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ledgermq.proto.types import GroupConfig, TopicConfig
 
 PATIENCE = 10
 MEMBERS_MAX = 10_000
-"""Members of all groups in a broker group."""
+"""Limit of members of all groups in a broker group."""
 LOOKS = 8
-"""How often within the liveness limit silent members are looked for."""
+"""How often within the liveness limit the leader looks for silent members."""
 
 
 class Members:
-    """Members of broadcasting groups on one broker group's leader."""
+    """The members of broadcasting groups, on one broker group's leader."""
 
     def __init__(self, machine: Machine, uncommitted: UncommittedState, liveness_ns: int) -> None:
         self._machine = machine
@@ -39,12 +40,12 @@ class Members:
         self._seen: dict[str, int] = {}
         """Member → last sign of life."""
         self._of_client: dict[str, dict[str, None]] = {}
-        """Client, as in the names of members → its members."""
+        """Client name, in the form used in members' names → its members."""
         self._gone: dict[str, None] = {}
         self._look_ns = 0
 
     def lead(self, now_ns: int) -> None:
-        """Start over from the applied state: every member counts as alive now."""
+        """Start over from the applied state; every member counts as alive now."""
         self.resign()
         for group, _, _ in self._machine.delivery.queues:
             self._know(group, now_ns)
@@ -64,18 +65,18 @@ class Members:
     # Signs of life
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
-        """Signs of life, by session."""
+        """Record signs of life of these sessions."""
         if self._of_client:
             for client in clients:
                 for group in self._of_client.get(member_name(client_of(client)), ()):
                     self._seen[group] = max(self._seen[group], at_ns)
 
     def gone(self, client: str) -> None:
-        """The client said goodbye."""
+        """The client has terminated."""
         self._gone.update(self._of_client.get(member_name(client), {}))
 
     def expire(self, now_ns: int) -> None:
-        """Look for members that were silent for too long."""
+        """Find members that were silent for too long."""
         if self._seen and now_ns >= self._look_ns:
             self._look_ns = now_ns + self._every_ns
             self._gone.update({group: None for group, seen_ns in self._seen.items() if seen_ns + self._patience_ns <= now_ns})
@@ -89,7 +90,7 @@ class Members:
     # Plans
 
     def drop_gone(self, plan: Plan) -> None:
-        """Forget the members that are gone."""
+        """Plan records that delete the members that are gone."""
         if plan.full:
             return
         for group in self._gone:
@@ -110,7 +111,7 @@ class Members:
                     del self._of_client[client]
 
     def begins(self, plan: Plan, group: str, config: TopicConfig, topic: str) -> bool:
-        """Must the Receives of a member wait because it has no place in the topic yet? Then the record that gives it one is planned."""
+        """Whether a member's Receives must wait because it has no cursors in the topic yet. If so, the record that sets them is planned."""
         queues = self._machine.delivery.queues
         if not parse_member(group)[1]:
             return False
@@ -120,7 +121,7 @@ class Members:
             self._know(group, plan.now_ns)
             self._look_ns = min(self._look_ns, plan.now_ns + self._every_ns)
         if any((group, topic, queue) in queues for queue in range(config.queues)):
-            # A queue that the topic got later is read from its beginning.
+            # A member reads a queue that was added to the topic later from its beginning.
             return False
         index = plan.next_index
         ends = tuple([(queue, self._machine.end(topic, queue)) for queue in range(config.queues)])

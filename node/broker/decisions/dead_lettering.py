@@ -1,7 +1,7 @@
-"""Decisions about dead letters, against the state as of the log's end: who has used up its attempts, and which message is given up.
+"""Decisions about dead letters, against the state as of the log's end: which messages have used up their attempts and are given up.
 
-A dead letter goes into the batch of the turn together with everything else that is decided, before the leases of those behind it. The
-dead-letter topic of a consumer group comes into force by a topic record in the same batch when the log does not have it yet.
+A dead letter is appended in the batch of the turn, before the leases of the messages behind it. If the consumer group's dead-letter topic
+does not exist in the log yet, a topic record in the same batch creates it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgermq.proto.names import base_group
 
 
 class DeadLettering:
-    """The one writer's rules about dead letters. Keeps nothing."""
+    """The leader's rules about dead letters. Stateless."""
 
     def __init__(self, machine: Machine, uncommitted: UncommittedState, entry_bytes_max: int, max_attempts: int) -> None:
         self._machine = machine
@@ -29,12 +29,12 @@ class DeadLettering:
         self._default_attempts = max_attempts
 
     def max_attempts(self, group: str) -> int:
-        """How often the group wants a message delivered at most."""
+        """How often a message is delivered to the group at most."""
         config = self._machine.groups.get(base_group(group))
         return self._default_attempts if config is None else config.max_attempts
 
     def forward(self, plan: Plan, call: Forward) -> None:
-        """A consumer gives a message up. An expired lease is good enough: nobody else has the message."""
+        """A consumer gives a message up. Its lease may have expired, because no other consumer has the message."""
         handle = call.handle
         key = (handle.group, handle.topic, handle.queue)
         names = [topic_name(handle.topic), group_name(handle.group), reset_name(key)]
@@ -56,8 +56,8 @@ class DeadLettering:
             plan.refuse(call.token, "too-large", "the message and where it came from")
 
     def give_up(self, plan: Plan, pair: Pair, pick: Pick) -> None:
-        """Make dead letters of the messages that used up their attempts. One whose copy fits no log file is delivered once more instead:
-        it must not be lost, and those behind it must not come first."""
+        """Make dead letters of the messages that used up their attempts. If the copy of one fits no log file, the message is delivered once
+        more instead: it must not be lost, and messages behind it must not overtake it."""
         kept: list[Picked] = []
         for queue, offset in pick.dead:
             row = self._machine.delivery.row((*pair, queue), offset)
@@ -68,7 +68,7 @@ class DeadLettering:
         pick.messages[:0] = kept
 
     def bury(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> bool:
-        """Append the dead letter of a message in flight; False if it fits no log file."""
+        """Append the dead letter of a message in flight. Returns False if it fits no log file."""
         letter = dead_letters.copy(self._machine, key, offset, lease, self._entry_bytes_max)
         if letter is None:
             return False

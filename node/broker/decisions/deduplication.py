@@ -1,8 +1,7 @@
-"""The leader's rules for topics with a deduplication window: what of a call is stored, and what is answered for what is there already.
+"""The leader's rules for topics with a deduplication window: which messages of a call are stored, and how duplicates are answered.
 
-Decided against the state as of the log's end: ids that are applied (`message_ids.py`) and those of entries that are not, which the
-uncommitted state marks. A call with a message whose first copy is not committed yet waits for it: only then is there an answer that stays
-true.
+Decided against the state as of the log's end: applied ids (`message_ids.py`), and ids of unapplied entries, which the uncommitted state
+marks. A call with a message whose first copy is not committed yet waits for that commit, because only then can the answer not become false.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from ledgermq.proto.types import TopicConfig
 def without_duplicates(
     plan: Plan, call: Produce | Prepare, ids: Ids, uncommitted: UncommittedState, topics: Mapping[str, TopicConfig]
 ) -> tuple[Produce | Prepare, tuple[str, ...]] | None:
-    """The call with only what is not stored yet, and the names under which that is to be marked; None when nothing is left of it, or when
-    it waits until a message with one of its ids is committed. `Plan.known` gets what the answer says of duplicates."""
+    """The call reduced to messages that are not stored yet, and the names that mark their ids. None if no message is left, or if the call
+    must wait until a message with one of its ids is committed. `Plan.known` gets the places of duplicates for the answer."""
     names: list[str] = []
     fresh: list[int] = []
     slots: list[int | Place] = []
@@ -64,7 +63,7 @@ def without_duplicates(
 
 
 def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) -> None:
-    """The messages under these names become the next drafts of the plan: whoever sends one again waits until it is applied."""
+    """Mark the ids of the next drafts of the plan: a repeated message waits until its first copy is applied."""
     for at, name in enumerate(names):
         if name:
             uncommitted.mark_name(plan.next_index + at, name)
@@ -73,7 +72,7 @@ def mark_ids(plan: Plan, uncommitted: UncommittedState, names: tuple[str, ...]) 
 def with_known(
     slots: Sequence[int | Place], offsets: tuple[int, ...], fire_ms: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Queue offsets and fire times of all messages of a call, from those of the new ones."""
+    """Queue offsets and fire times of all messages of a call, given those of the new ones."""
     fresh = [(offset, fire_ms[at] if fire_ms else 0) for at, offset in enumerate(offsets)]
     return _columns([(slot.offset, slot.fire_ms) if isinstance(slot, Place) else fresh[slot] for slot in slots])
 

@@ -1,10 +1,11 @@
-"""Order within message groups: which messages in flight belong together, for the FIFO consumer groups of a leader.
+"""Order within message groups: which messages in flight belong to the same message group, for a leader's FIFO consumer groups.
 
-Leader-local and derived, never replicated: read from the messages themselves when a queue is first looked at, and kept up with what is
-planned and applied. The lock of a message group is nothing of its own: its lowest message that is not done decides. As long as that one is
-leased nobody gets any other of the group; once it is visible again it comes first, and those behind it follow in their order.
+Derived on the leader only, never replicated: read from the messages when a queue is first examined, and kept up to date with planned and
+applied records. A message group has no lock of its own: its lowest message that is not done decides. While that message is leased, no
+consumer gets another message of the message group; once it is visible again it is delivered first, and those behind it follow in order.
 
-Messages without a message group are one group per queue. Memory is bounded by the messages in flight and a short look ahead of the cursor.
+In each queue, messages without a message group form one group. Memory is bounded by the messages in flight and a short look ahead of the
+cursor.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 
 LOOK_AHEAD = 1024
-"""So many messages in a row whose message groups are locked are looked at behind the cursor of a queue, for one that is not."""
+"""How many consecutive messages of locked message groups are examined behind a queue's cursor to find one that is not locked."""
 ROWS_MAX = 4096
-"""A FIFO group holds at most about this many messages of a queue, leased or waiting; then it looks at no new one until some are done."""
+"""About how many messages of a queue a FIFO group may have leased or waiting; beyond that no new one is examined until some are done."""
 _STALE_MAX = 4096
 
 NameOf = Callable[[str, int, int], str]
@@ -26,22 +27,22 @@ NameOf = Callable[[str, int, int], str]
 
 
 class QueueOrder:
-    """One queue of a FIFO group: the message group of every message with a row, one that is planned included."""
+    """One queue of a FIFO group: the message group of every message that has a row or is planned to get one."""
 
     __slots__ = ("_names", "groups")
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
-        """By offset; also of messages that were looked at ahead of the cursor."""
+        """Message group by offset, also of messages examined ahead of the cursor."""
         self.groups: dict[str, list[int]] = {}
         """Message group → offsets with a row, ascending."""
 
     def name(self, offset: int) -> str | None:
-        """The message group of a message, if it was looked at before."""
+        """The message group of a message; None if it was not examined before."""
         return self._names.get(offset)
 
     def note(self, offset: int, name: str) -> None:
-        """A message ahead of the cursor was looked at."""
+        """Remember the message group of a message ahead of the cursor."""
         self._names[offset] = name
 
     def add(self, offset: int, name: str) -> None:
@@ -65,7 +66,7 @@ class QueueOrder:
         return sorted(offsets[0] for offsets in self.groups.values())
 
     def tidy(self, cursor: int) -> None:
-        """Forget what was looked at ahead and is done by now: a filter passed it over."""
+        """Forget messages that were examined ahead of the cursor and are done now, because a filter passed them over."""
         rows = sum(map(len, self.groups.values()))
         if len(self._names) > rows + LOOK_AHEAD + _STALE_MAX:
             kept = {offset for offsets in self.groups.values() for offset in offsets}
@@ -73,7 +74,7 @@ class QueueOrder:
 
 
 class MessageGroups:
-    """The orders of all queues that FIFO groups were served from since this node began to lead."""
+    """The orders of all queues from which FIFO groups were served since this node started to lead."""
 
     def __init__(self, delivery: Delivery, uncommitted: UncommittedState, name_of: NameOf) -> None:
         self._delivery = delivery
@@ -89,7 +90,7 @@ class MessageGroups:
         self._orders.clear()
 
     def order(self, key: QueueKey) -> QueueOrder:
-        """The order of a queue; at first it is read from the rows there are."""
+        """The order of a queue; initially read from its rows."""
         order = self._orders.get(key)
         if order is None:
             order = self._orders[key] = QueueOrder()
@@ -99,7 +100,8 @@ class MessageGroups:
         return order
 
     def planned(self, key: QueueKey, offset: int) -> None:
-        """A record will give this new message a row; what the log refuses is undone with the uncommitted state."""
+        """A planned record will give this new message a row. If the log refuses the plan, this is rolled back with the uncommitted
+        state."""
         order = self._orders[key]
         name = order.name(offset)
         assert name is not None, "only a message that was looked at is planned"
@@ -107,7 +109,7 @@ class MessageGroups:
         self._uncommitted.on_rollback(lambda: order.remove(offset))
 
     def touched(self, key: QueueKey, offset: int) -> bool:
-        """A record about this offset was applied; True if the queue belongs to a FIFO group."""
+        """A record about this offset was applied. Returns whether the queue belongs to a FIFO group."""
         order = self._orders.get(key)
         if order is None:
             return False

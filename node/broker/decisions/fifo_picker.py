@@ -1,8 +1,8 @@
-"""What a Receive of a FIFO consumer group gets: of every message group the messages that are not done, in the order of their queue.
+"""Picks messages for a Receive of a FIFO consumer group: from each message group the messages that are not done, in queue order.
 
-Pure reading like `picker.py`, whose steps it replaces. Of each message group it takes the lowest messages first and stops at the first one
-that is leased, or about which something is in the log that is not applied yet. New messages of a locked group are jumped over: they become
-rows that wait (`delivery.py`), but only when something behind them is taken, so that a backlog of one message group writes nothing.
+Read-only like `picker.py`, whose steps it replaces. In each message group it takes the lowest messages first and stops at the first one
+that is leased, or about which an entry in the log is not applied yet. New messages of a locked message group are skipped: they get rows
+that wait (`delivery.py`), but only if a message behind them is taken, so that a backlog of one message group writes nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class FifoJob(Job):
     def __init__(self, picker: Picker, call: Receive, rules: Rules) -> None:
         super().__init__(picker, call, rules)
         self._opened: set[tuple[int, str]] = set()
-        """(queue, message group) of which everything that had a row is in this pick."""
+        """(queue, message group) pairs whose rows are all in this pick."""
         self._waiting: set[tuple[int, str]] = set()
-        """(queue, message group) of which something waits from this pick on."""
+        """(queue, message group) pairs with messages that wait from this pick on."""
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
-        """Behind what is visible again there may be new messages of its message group."""
+        """The steps per queue. Behind messages that are visible again there may be new messages of the same message group."""
         return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again, self.never_leased]
 
     def repeats(self, queues: Sequence[int]) -> bool:
-        """Hand out once more what a Receive with this attempt id was given, if that is leased still: its answer was lost."""
+        """Return the messages that an earlier Receive with this attempt id got, if they are still leased: its answer was lost."""
         if self._call.attempt_id:
             for queue in queues:
                 self._repeat(self._key(queue))
@@ -50,7 +50,7 @@ class FifoJob(Job):
                 self._take(key[2], offset, row.attempt, int(positions[0]), int(sizes[0]))
 
     def visible_again(self, queue: int) -> None:
-        """Of every message group whose lowest message is visible again: that one and those behind it, up to the first that is leased."""
+        """In each message group whose lowest message is visible again: take it and those behind it, up to the first that is leased."""
         key = self._key(queue)
         order = self._groups.order(key)
         ready = set(self._clock.ready(key))
@@ -70,7 +70,7 @@ class FifoJob(Job):
         self._opened.add((key[2], name))
 
     def never_leased(self, queue: int) -> None:
-        """New messages, from the cursor as of the log's end: those of message groups that nothing locks."""
+        """Take new messages of unlocked message groups, from the cursor as of the log's end."""
         key = self._key(queue)
         order = self._groups.order(key)
         start = self.pick.cursors.get(queue, self._start(key))
@@ -109,7 +109,7 @@ class FifoJob(Job):
                 scan.pass_over()
 
     def _settle(self, queue: int, scan: _Scan, end: int) -> None:
-        """Keep what was decided up to the last message taken or passed over; those waiting behind it are looked at again next time."""
+        """Keep the decisions up to the last message taken or passed over. Waiting messages behind it are examined again next time."""
         scan.cut()
         if scan.next > scan.first:
             self.pick.cursors[queue] = scan.next
@@ -122,15 +122,15 @@ class FifoJob(Job):
 
 
 class _Scan:
-    """A walk over new messages: what was decided about each."""
+    """A pass over new messages, with the decision about each."""
 
     def __init__(self, first: int) -> None:
         self.first = first
         self.next = first
-        """The first message not decided about."""
+        """The first message without a decision."""
         self.scanned = 0
         self.waits = 0
-        """How many messages in a row, up to here, are locked."""
+        """How many consecutive messages, up to here, are locked."""
         self.waiting: list[int] = []
         self.passed: list[tuple[int, int]] = []
 
@@ -156,7 +156,7 @@ class _Scan:
         self.waits += 1
 
     def cut(self) -> None:
-        """Forget the messages at the end that only wait."""
+        """Forget the trailing messages that only wait."""
         if self.waits:
             del self.waiting[-self.waits :]
             self.next -= self.waits

@@ -1,4 +1,4 @@
-"""What is said of a frame that is in the log: its place, made from the append, or read again from the log for one that comes twice."""
+"""Answers about frames in the log: made from the append, or read again from the log for a frame that was sent twice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_BYTES = 1 << 20
 
 
 def answer(batch: UnsealedBatch, place: Assignment, ranges: Sequence[Range], durability: Durability) -> FrameProduced:
-    """Of a frame that was appended now."""
+    """The answer for a frame that was just appended."""
     first, last = ranges[0], ranges[-1]
     queues = _queue_ranges(batch.queues, place.queue_offsets)
     at = batch.topics[0], first.first_index, first.term, len(batch)
@@ -29,7 +29,7 @@ def answer(batch: UnsealedBatch, place: Assignment, ranges: Sequence[Range], dur
 
 
 def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicate: bool = True) -> FrameProduced:
-    """Of a frame that was stored before; `read` (first index, bytes) gives the entries. They are all there: the log was not trimmed yet."""
+    """The answer for a frame that was stored before; `read` (first index, bytes) returns its entries, none of which may be trimmed."""
     last_index = stored.first_index + stored.count - 1
     parts: list[Range] = []
     index = stored.first_index
@@ -45,7 +45,7 @@ def answer_in_log(read: Callable[[int, int], Range], stored: Stored, *, duplicat
 
 
 def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]:
-    """(queue, first offset, count), by queue. In a frame the offsets of a queue follow each other."""
+    """(queue, first offset, count), by queue. Within a frame, the offsets of a queue are consecutive."""
     low, high = int(queues.min()), int(queues.max())
     if low == high:
         return ((low, int(offsets[0]), len(queues)),)
@@ -54,7 +54,7 @@ def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]
 
 
 def certified(done: Iterable[Done], durable: Callable[[], Mapping[str, int]]) -> list[Done]:
-    """The answers, with the replicas named that have a frame on stable storage: `durable` tells node → durable index."""
+    """Adds to the answers the replicas that have the frame on stable storage; `durable` returns node → durable index."""
     known: list[tuple[str, int]] | None = None
     out = []
     for one in done:

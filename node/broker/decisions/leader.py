@@ -1,10 +1,9 @@
-"""The one writer of a broker group: decides client calls against the state as of the log's end, while this node leads.
+"""The leader's side of a broker group: decides client calls against the state as of the log's end, while this node leads.
 
-Synchronous and deterministic. `take` accepts calls, `plan` turns them and the waiting Receives into the drafts of one batch;
-`appended` makes the plan so once the log took the batch, `withdraw` undoes it when the log refused. Nothing is answered before the
-entry that bears it is applied (`applied`), but sends of the classes `memory` and `master`: they are answered once it is replicated
-(`replicated`).
-Losing leadership ends every call: `unknown-outcome` for what was appended, `not-leader` for what was not.
+Synchronous and deterministic. `take` accepts calls; `plan` turns them and the waiting Receives into the drafts of one batch; `appended`
+confirms the plan once the log took the batch, `withdraw` undoes it if the log refused. A call is answered when the entry that carries its
+effect is applied (`applied`); only sends of the classes `memory` and `master` are answered earlier, when the entry is replicated
+(`replicated`). Losing leadership ends every call: `unknown-outcome` for appended ones, `not-leader` for the others.
 """
 
 from __future__ import annotations
@@ -42,48 +41,48 @@ from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 
 DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
-"""Nearly all calls: nothing but the next plan is concerned with them."""
+"""Nearly all calls; they concern nothing but the next plan."""
 _REMEMBERED_RECEIVES = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderSettings:
-    """What the one writer may do, per broker group."""
+    """The leader's settings for one broker group."""
 
     times: LeaseTimes = field(default_factory=LeaseTimes)
     receive_bytes_max: int = 16 << 20
     lite_topics_max: int = 20_000
-    """Lite topics of one topic that may have messages here."""
+    """How many lite topics of one topic may have messages here."""
     entry_bytes_max: int = (64 << 20) - 8
     policy: FlushPolicy = FlushPolicy.DURABLE
-    """What messages of topics without a durability of their own are acknowledged for."""
+    """The flush policy for topics without a durability of their own."""
     max_attempts: int = 17
-    """Deliveries of a message to a consumer group that has no configuration."""
+    """Deliveries of a message to a consumer group without a configuration."""
     ha: HaRules = field(default_factory=HaRules)
-    """What holds while the group has the rule IN_SYNC."""
+    """The rules in force while the group has the rule IN_SYNC."""
     preferred: str | None = None
-    """The replica that is to lead whenever it can."""
+    """The replica that should lead whenever it can."""
     producers_max: int = PRODUCERS_MAX
-    """Producers of native frames that a broker group remembers."""
+    """How many producers of native frames a broker group keeps."""
     transactions: TransactionRules = field(default_factory=TransactionRules)
 
 
 class Leader:
-    """Decisions of one broker group's leader. Idle (and empty) on a follower."""
+    """The decisions of one broker group's leader. Idle and empty on a follower."""
 
     transaction_resolver_type: type[TransactionResolver] = TransactionResolver
     producer_sequencing_type: type[ProducerSequencing] = ProducerSequencing
 
     def __init__(self, machine: Machine, settings: LeaderSettings) -> None:
         self.term: int | None = None
-        """The term this node leads, None on a follower."""
+        """The term that this node leads; None on a follower."""
         self.serving = False
         self._uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
         self._groups = MessageGroups(machine.delivery, self._uncommitted, machine.message_group_of)
         self._touched: Touched = []
-        """Rows of the queues of FIFO groups that the range at hand touched."""
+        """Rows that the current range touched, collected for FIFO groups."""
         self._picker = Picker(machine, machine.delivery, self.clock, self._uncommitted, self._groups, settings.receive_bytes_max)
         self.checks = CheckClock(machine.transactions, settings.transactions)
         room = settings.entry_bytes_max
@@ -108,14 +107,14 @@ class Leader:
         self._inbox: list[Call] = []
         self._awaited: list[tuple[int, int, Awaited]] = []
         self._early: deque[Awaited] = deque()
-        """Sends that wait to be replicated, by index; each call waits here or in `_awaited`, so that it is answered once."""
+        """Sends that wait for replication, by index. Each call waits either here or in `_awaited`, so that it is answered once."""
         self._uncommitted_topics: dict[str, int] = {}
-        """Stored topic → last entry of the class `memory` that is not applied yet."""
+        """Stored topic → its last unapplied entry of the class `memory`."""
         self._serial = 0
         self._releases: dict[tuple[QueueKey, int], int] = {}
-        """Leases whose Receive is gone, to be made visible again: (queue, offset) → lease number."""
+        """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease number."""
         self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
-        """Leases of the last Receives, without their messages: what is to be given back if an answer finds nobody."""
+        """Leases of the last Receives, without their messages, to be given back if an answer does not reach its caller."""
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
         )
@@ -129,12 +128,12 @@ class Leader:
     # Leadership
 
     def lead(self, term: int) -> None:
-        """This node won `term`; it serves once its term-start record is applied."""
+        """This node won `term`. It serves once its term-start record is applied."""
         assert self.term is None, "resign before leading again"
         self.term = term
 
     def serve(self, now_ns: int) -> None:
-        """The term-start record is applied: applied state covers every earlier term."""
+        """The term-start record is applied, so the applied state covers every earlier term."""
         self.serving = True
         self.clock.lead(now_ns)
         self.lite.lead(now_ns)
@@ -147,7 +146,7 @@ class Leader:
             self._accept(call)
 
     def resign(self, leader: str | None, commit_index: int) -> list[Done]:
-        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still come true when it is applied."""
+        """Leadership is lost. Answers that wait for an entry up to `commit_index` may still be given when it is applied."""
         self.term = None
         self.serving = False
         done = [Done(call.token, Refused("not-leader", leader)) for call in self._inbox if not isinstance(call, _SIGNS)]
@@ -183,7 +182,7 @@ class Leader:
     # Calls
 
     def take(self, calls: Sequence[Call], leader: str | None, now_ns: int) -> list[Done]:
-        """Accept calls. The answers are those that need no decision."""
+        """Accept calls. Returns the answers that need no decision."""
         done: list[Done] = []
         for call in calls:
             if self.serving and type(call) in DECIDED:
@@ -221,7 +220,7 @@ class Leader:
             self._inbox.append(call)
 
     def _cancel(self, token: Token) -> list[Done]:
-        """The caller of a Receive is gone: nothing it leased may stay invisible."""
+        """The caller of a Receive is gone, so none of its leased messages may stay invisible."""
         if self.polls.remove(token) is not None:
             return [Done(token, Received(()))]
         pair, leases = self._answered.pop(token, (("", ""), ()))
@@ -233,7 +232,7 @@ class Leader:
             self._releases[(pair[0], lease.topic or pair[1], lease.queue), lease.queue_offset] = lease.lease_number
 
     def expire(self, now_ns: int) -> None:
-        """End leases whose time is over: their messages are visible again."""
+        """End leases whose time is over, so that their messages are visible again."""
         if self.serving:
             for group, topic in self.clock.expire(now_ns):
                 self.polls.wake((group, topic))
@@ -242,11 +241,11 @@ class Leader:
             self.members.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
-        """End long polls whose time is over. Each was looked at once, however little time it had."""
+        """Answer long polls whose time is over. Each was examined at least once, however short its deadline."""
         return [Done(poll.call.token, Received(())) for poll in self.polls.due(now_ns)]
 
     def has_work(self) -> bool:
-        """Is there anything to plan?"""
+        """Whether there is anything to plan."""
         return self.serving and bool(
             self._inbox
             or self._releases
@@ -257,12 +256,12 @@ class Leader:
         )
 
     def look(self, now_ns: int, now_ms: int) -> None:
-        """Look for delayed messages whose time has come."""
+        """Look for due delayed messages."""
         if self.serving:
             self.timer_firing.look(now_ns, now_ms)
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """When `expire`, `due` or `look` has something to do next. Ending leases matter only while somebody waits for messages."""
+        """When `expire`, `due` or `look` has work next. The ends of leases count only while a Receive waits for messages."""
         times = [self.polls.wake_at_ns()]
         if self.serving:
             times += [self.timer_firing.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
@@ -273,38 +272,38 @@ class Leader:
     # Planning
 
     def begin_turn(self) -> None:
-        """What one turn may cost is given out anew."""
+        """Refill the work budget of a turn."""
         self._picker.looks.refill()
 
     def wants_turn(self) -> bool:
-        """Did this turn's share of work for filters run out before everybody was looked at?"""
+        """Whether this turn's budget for filters ran out before every waiting Receive was examined."""
         return self.serving and self._picker.looks.left <= 0 and bool(self.polls.dirty())
 
     def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False, alone: bool = False) -> Plan:
-        """Decide everything that waits. With `full` no client message is accepted; `alone`: see `Plan`."""
+        """Decide all waiting work. With `full`, client messages are refused; `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
         return self._planner.plan(Plan(first_index, now_ns, now_ms, full, alone), self._inbox, self._releases, self.polls)
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
-        """On a full disk, decide what can make room again; every other call is refused. Receives and releases go on waiting."""
+        """On a full disk, decide the trims, which can free space, and refuse every other call. Receives and releases keep waiting."""
         plan = Plan(first_index, now_ns, now_ms, full=True, releases=dict(self._releases))
         trims = [call for call in self._inbox if isinstance(call, Trim)]
         plan.done += [Done(call.token, Refused("disk-full")) for call in self._inbox if not isinstance(call, (Trim, *_SIGNS))]
         return self._planner.plan(plan, trims, {}, Polls())
 
     def withdraw(self) -> None:
-        """The log refused the plan: nothing of it happened."""
+        """The log refused the plan; none of it takes effect."""
         self._uncommitted.rollback()
         self.timer_firing.rollback()
 
     def refuse_all(self, reason: str, detail: str = "") -> list[Done]:
-        """Not even control records find room, or none could be committed: refuse every call; Receives go on waiting."""
+        """Refuse every call, because not even control records fit, or none could be committed. Receives keep waiting."""
         done = [Done(call.token, Refused(reason, detail=detail)) for call in self._inbox if not isinstance(call, _SIGNS)]
         self._inbox = []
         return done
 
     def appended(self, plan: Plan, queue_offsets: Sequence[int], store_ms: int) -> list[Done]:
-        """The batch of `plan` is in the log (or it had none)."""
+        """The batch of `plan` is in the log, or the plan had no drafts."""
         assert self.term is not None, "only a leader appends"
         self._uncommitted.keep()
         self.timer_firing.keep(plan)
@@ -340,7 +339,7 @@ class Leader:
         return plan.done
 
     def put_back(self, calls: Sequence[Call]) -> None:
-        """Calls of a plan that were not decided after all come first in the next one."""
+        """Calls of a plan that were not decided after all are first in the next one."""
         self._inbox = [*calls, *self._inbox]
 
     def frame_appended(self, call: ProduceFrame, answer: FrameProduced) -> None:
@@ -359,12 +358,12 @@ class Leader:
             self._uncommitted_topics[call.topic] = answer.last_index
 
     def frame_judged(self, verdict: Told) -> None:
-        """A frame was not appended: count why."""
+        """A frame was not appended: count the reason."""
         stored = isinstance(verdict, InLog) or not isinstance(verdict.outcome, Refused)
         self.counters["frame_duplicates" if stored else "frames_refused"] += 1
 
     def await_entry(self, index: int, token: Token, result: Result | Refused) -> None:
-        """Answer a call once an entry that was appended for it outside of a plan is applied."""
+        """Answer a call when an entry that was appended for it outside of a plan is applied."""
         assert self.term is not None, "only a leader appends"
         self._await(Awaited(index, self.term, token, result))
 
@@ -375,9 +374,9 @@ class Leader:
     # Replicated, and applied
 
     def replicated(self, index: int, *, alone: bool = False) -> list[Done]:
-        """A majority holds the entries of this term up to `index` or, `alone`, the master of an HA group has them on stable storage: answer
-        the sends that wait for no more than that. Whoever waits for the other of the two, because the group has another rule since, waits
-        for the commit."""
+        """A majority holds the entries of this term up to `index` in memory or, with `alone`, the master of an HA group has them on stable
+        storage. Answer the sends that wait for no more than that. If the group's rule has changed meanwhile, sends that wait for the other
+        of the two now wait for the commit."""
         done: list[Done] = []
         if self._early and alone is not (_class_of(self._early[0]) == Durability.MASTER.value):
             for early in self._early:
@@ -390,24 +389,24 @@ class Leader:
         return done
 
     def wants_commit(self) -> bool:
-        """Does a Receive wait for messages that nobody else is in a hurry for? Only committed messages are delivered."""
+        """Whether a Receive waits for messages whose commit is not urgent for any other caller. Only committed messages are delivered."""
         return any(self.polls.waits_for(topic) for topic in self._uncommitted_topics)
 
     def touched(self, now_ns: int, touched: Touched) -> None:
-        """Applying a range may have changed these rows."""
+        """Rows that applying a range may have changed."""
         for key, offset in touched:
             self.clock.touched(now_ns, key, offset)
         if len(self._groups):
             self._touched += touched
 
     def applied(self, entries: Range) -> list[Done]:
-        """The machine applied these entries; answer what waited for them."""
+        """The machine applied these entries: answer the calls that waited for them."""
         self._uncommitted.applied(entries.last_index)
         self.producer_sequencing.applied(entries.last_index)
         self.timer_firing.applied(entries.last_index)
         for key, offset in self._touched:
             if self._groups.touched(key, offset):
-                # Whatever became of this message, those behind it may be free now.
+                # Messages behind this one may be unlocked now, whatever the record changed.
                 self.polls.wake(key[:2])
         self._touched = []
         if self._uncommitted_topics:
@@ -416,7 +415,7 @@ class Leader:
         while self._awaited and self._awaited[0][0] <= entries.last_index:
             _, _, awaited = heappop(self._awaited)
             if awaited.term != entries.term:
-                # Another leader's entry stands where this one was appended.
+                # Another leader's entry is at this index.
                 done.append(Done(awaited.token, Refused("unknown-outcome")))
             elif awaited.result is not None:
                 done.append(Done(awaited.token, awaited.result))
@@ -425,7 +424,7 @@ class Leader:
         return done
 
     def _hand_out(self, awaited: Awaited) -> list[Done]:
-        """The lease of a Receive is committed: hand out its messages, or make them visible again if nobody waits any more."""
+        """The lease of a Receive is committed: hand out its messages, or make them visible again if the Receive no longer waits."""
         if awaited.poll is None:
             return [Done(awaited.token, Received(awaited.leases))]
         pair = awaited.poll.call.group, awaited.poll.call.topic

@@ -1,13 +1,13 @@
-"""The clock of leases: which messages in flight are visible again. Leader-local and derived, never replicated, never stored.
+"""The clock of leases: decides which messages in flight are visible again. Derived on the leader only; never replicated, never stored.
 
-A lease runs from max(its record was applied here, this node began to lead) on the monotonic clock. A lease with a duration ends
-that much later. A lease without one (auto-renewal) ends when its client has shown no sign of life for the liveness limit, counted from
-the same moment at the earliest (that is its grace after a change of leaders), one second after the client said goodbye, and in any case
-at the cap. An ended lease only becomes *ready*: nothing is written, and it stays ready whatever its client does later, until a
-record about it is applied.
+A lease starts when its record is applied here or when this node starts to lead, whichever is later, on the monotonic clock. A lease with a
+duration ends that much later. A lease without one (auto-renewal) ends when its client has shown no sign of life for the liveness limit,
+counted from the start of the lease at the earliest, which gives clients time after a change of leaders; one second after the client has
+terminated; and at the cap in any case. The end of a lease only makes its message *ready*: nothing is written, and the message stays ready,
+whatever its client does, until a record about it is applied.
 
-Time is kept for *batches*: the leases that began in the same turn and end together, because they have one duration or one client. A
-message in flight costs the clock its place in a batch, not a deadline of its own.
+Time is kept per *batch*: leases that started in the same turn and end together, because they have the same duration or the same client. A
+message in flight costs the clock a place in a batch, not a deadline of its own.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MS = 1_000_000
 SECOND = 1_000_000_000
 _SLACK_OF_HEAP = 1024
 _ROWS_MAX = 4096
-"""A batch with so many rows takes no more: what is taken away from the middle of it moves the rest."""
+"""A batch with this many rows accepts no more, because removing a row from the middle moves all rows behind it."""
 _BATCH = 2
-"""Column of a row: the number of its batch. The first column is its lease number."""
+"""The column with the number of a row's batch. The first column is its lease number."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
     """The periods of delivery, in nanoseconds of the monotonic clock.
 
-    `handover_ns` is added to every lease: what a committed lease needs at most to reach its consumer, so that the invisible time
-    which the consumer sees is never shorter than what it asked for. Leases begin on a grid of half of that, so that more of them share a
+    `handover_ns` is added to every lease: it bounds the time that a committed lease needs to reach its consumer, so that the invisible time
+    which the consumer sees is never shorter than it requested. Leases start on a grid of half of this time, so that more of them share a
     batch.
     """
 
@@ -53,9 +53,9 @@ class _Batch:
     number: int
     base_ns: int
     client: str
-    """Of leases that renew themselves."""
+    """Of auto-renewed leases."""
     end_ns: int | None
-    """None while they renew themselves."""
+    """None while the leases are auto-renewed."""
     rows: dict[QueueKey, array[int]] = field(default_factory=dict)
     """Offsets, ascending."""
     count: int = 0
@@ -66,11 +66,11 @@ class _Batch:
 class _Client:
     seen_ns: int = 0
     batches: dict[int, _Batch] = field(default_factory=dict)
-    """Its auto-renewed leases; a client without one is forgotten."""
+    """The batches of its auto-renewed leases. A client without any is forgotten."""
 
 
 class LeaseClock:
-    """Deadlines of all rows of a `Delivery`, on the leader. `lead` starts it, `touched` follows what is applied."""
+    """Deadlines of all rows of a `Delivery`, on the leader. `lead` starts it, `touched` follows applied records."""
 
     def __init__(self, delivery: Delivery, times: LeaseTimes) -> None:
         self._delivery = delivery
@@ -80,16 +80,16 @@ class LeaseClock:
         self._begun = 0
         self._clients: dict[str, _Client] = {}
         self._heap: list[tuple[int, int]] = []
-        """(deadline when it was looked at last, batch)"""
+        """(deadline when last computed, batch)"""
         self._ready: dict[QueueKey, dict[int, _Batch]] = {}
         self._open: dict[int | str, _Batch] = {}
-        """Batches that leases beginning at `_open_ns` may join: by duration, or by the client that renews them."""
+        """Batches that leases starting at `_open_ns` may join: by duration, or by the client that renews them."""
         self._open_ns = -1
         self.ready_count = 0
         """How many messages in flight are visible again."""
 
     def lead(self, now_ns: int) -> None:
-        """Start over: every row known counts from `now_ns`."""
+        """Start over: all existing leases start at `now_ns`."""
         self.resign()
         for key, queue in self._delivery.queues.items():
             if len(queue.rows):
@@ -110,13 +110,13 @@ class LeaseClock:
         table.load(offsets, leases, batches)
 
     def resign(self) -> None:
-        """Forget everything; a follower has no clock of leases."""
+        """Forget everything; a follower keeps no lease clock."""
         for part in (self._rows, self._batches, self._clients, self._heap, self._ready, self._open):
             part.clear()
         self.ready_count = 0
 
     def touched(self, now_ns: int, key: QueueKey, offset: int) -> None:
-        """A record about this offset was applied: its lease is new, or gone."""
+        """A record about this offset was applied: its lease is new, or has ended."""
         queue = self._delivery.queues.get(key)
         row = None if queue is None else queue.rows.find(offset)
         table = self._rows.get(key)
@@ -154,7 +154,7 @@ class LeaseClock:
         table.put(offset, lease, batch.number)
 
     def _base(self, now_ns: int) -> int:
-        """From when the time of a lease runs that begins now."""
+        """The start, on the grid, of a lease that begins now."""
         grid = max(1, self._times.handover_ns // 2)
         return -(-(now_ns + self._times.handover_ns) // grid) * grid
 
@@ -169,7 +169,7 @@ class LeaseClock:
         return batch
 
     def _leave(self, key: QueueKey, offset: int, batch: _Batch) -> None:
-        """The row is no more part of its batch."""
+        """Remove a row from its batch."""
         offsets = batch.rows[key]
         del offsets[bisect_left(offsets, offset)]
         batch.count -= 1
@@ -202,19 +202,19 @@ class LeaseClock:
     def _push(self, deadline_ns: int, number: int) -> None:
         heappush(self._heap, (deadline_ns, number))
         if len(self._heap) > 2 * len(self._batches) + _SLACK_OF_HEAP:
-            # Most items belong to leases that ended early: the heap must not grow with the messages acknowledged.
+            # Most items belong to leases that ended early. The heap must not grow with the number of acknowledged messages.
             self._heap = [(self._deadline(batch), batch.number) for batch in self._batches.values() if not batch.ready]
             heapify(self._heap)
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
-        """Signs of life of these clients."""
+        """Record signs of life of these clients."""
         for name in clients:
             client = self._clients.get(name)
             if client is not None:
                 client.seen_ns = max(client.seen_ns, at_ns)
 
     def gone(self, client_id: str, at_ns: int) -> None:
-        """The client said goodbye: its auto-renewed leases end one second later, even if the same name comes back."""
+        """The client has terminated: its auto-renewed leases end one second later, even if a client with the same name comes back."""
         self._open.clear()
         for session, client in list(self._clients.items()):
             if client_of(session) == client_id:
@@ -224,7 +224,7 @@ class LeaseClock:
                     self._push(batch.end_ns, batch.number)
 
     def expire(self, now_ns: int) -> dict[tuple[str, str], None]:
-        """Make every lease whose time is over ready; the (group, topic) pairs that got something."""
+        """Make the messages of ended leases ready. Returns the (group, topic) pairs that have newly visible messages."""
         found: dict[tuple[str, str], None] = {}
         while self._heap and self._heap[0][0] <= now_ns:
             _, number = heappop(self._heap)
@@ -245,13 +245,13 @@ class LeaseClock:
         return found
 
     def expired(self, now_ns: int, key: QueueKey, offset: int) -> bool:
-        """Is the lease of this row over by this leader's clock?"""
+        """Whether the lease of this row has ended by this leader's clock."""
         table = self._rows.get(key)
         found = None if table is None else table.find(offset)
         return found is None or self._deadline(self._batches[found[0][_BATCH][found[1]]]) <= now_ns
 
     def ready(self, key: QueueKey) -> Iterator[int]:
-        """Offsets visible again, the longest ready first. Do not apply records while iterating."""
+        """Offsets that are visible again, longest ready first. Records must not be applied during the iteration."""
         for batch in self._ready.get(key, {}).values():
             yield from batch.rows[key]
 

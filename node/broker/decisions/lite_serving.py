@@ -1,11 +1,12 @@
-"""Lite topics at the leader: sets are changed, dead clients lose theirs, and Receives get messages of whatever in a client's set has some.
+"""Lite topics at the leader: changes clients' sets, removes dead clients' sets, and serves Receives from the lite topics of a client's set.
 
-A lite topic is one queue in order, and its lock is whole: while a consumer group holds a message of it whose lease runs, nobody of the
-group gets another one. When the lease of all that is in flight is over, the same messages come again from the first on, then new ones.
+A lite topic is one ordered queue, locked as a whole: while a consumer group has a message of it under a running lease, no client of the
+group gets another one. When all leases in flight have ended, the same messages are delivered again from the first on, then new ones.
 
-A client may read from thousands of lite topics, so none is looked at that has nothing: for every client there is a list of those that may
-have, filled when messages arrive, leases end and sets grow. It errs on the long side only; a look takes out what has nothing or is locked,
-and what unlocks it brings it back. Everything here is leader-local and made anew by the next leader (`lead`).
+A client may read from thousands of lite topics, so those without messages are not examined: each client has a list of lite topics that may
+have some, which grows when messages arrive, leases end and sets grow. The list may contain too much, but never too little. Examining a lite
+topic removes it from the list if it is empty or locked; the event that unlocks it adds it again. All of this is local to the leader; the
+next leader rebuilds it (`lead`).
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from ledgermq.proto.names import LITE_SEPARATOR, lite_stored, parse_lite
 from ledgermq.proto.types import TopicKind
 
 LOOKS = 8
-"""How often within the liveness limit dead clients are looked for."""
+"""How often within the liveness limit the leader looks for dead clients."""
 SETS_MAX = 1_000_000
-"""Members of all sets of a broker group."""
+"""Limit of the names in all sets of a broker group."""
 
 
 @dataclass(slots=True)
 class _Found:
-    """What one lite topic gives to a Receive."""
+    """The messages of one lite topic for a Receive."""
 
     topic: str
     offsets: list[int]
@@ -45,7 +46,7 @@ class _Found:
 
 
 class LiteServer:
-    """Lite topics of one broker group's leader."""
+    """The lite topics of one broker group, on its leader."""
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class LiteServer:
         self._max_bytes = max_bytes
         self._topics_max = topics_max
         self._maybe: dict[LiteKey, dict[str, None]] = {}
-        """Stored lite topics that may have messages for a client, the longest listed first."""
+        """Stored lite topics that may have messages for a client, longest listed first."""
         self._seen: dict[str, int] = {}
-        """Last sign of life of the clients with a set."""
+        """The last sign of life of each client with a set."""
         self._gone: dict[str, None] = {}
         """Clients whose sets are to be emptied."""
         self._look_ns = 0
@@ -77,7 +78,7 @@ class LiteServer:
     # Leadership
 
     def lead(self, now_ns: int) -> None:
-        """Start over from the applied state: every client counts as alive now."""
+        """Start over from the applied state; every client counts as alive now."""
         self.resign()
         for key in self._machine.lite.all():
             self._seen[key[2]] = now_ns
@@ -90,7 +91,7 @@ class LiteServer:
         self._gone.clear()
 
     def follow(self, effects: Effects, now_ns: int) -> None:
-        """Entries were applied: what may have messages now, and for whom."""
+        """Entries were applied: list the lite topics that may have messages now, for the clients that read them."""
         if not self._machine.lite.count and not effects.lite:
             return
         for topic in effects.topics:
@@ -105,7 +106,7 @@ class LiteServer:
                 self._list(key, names)
 
     def unlocked(self, group: str, topic: str) -> None:
-        """Something in flight of a consumer group was acknowledged, changed, or is visible again."""
+        """A message in flight of a consumer group was acknowledged, changed, or is visible again."""
         self._wake(topic, (reader for reader in self._machine.lite.readers(topic) if reader[0] == group))
 
     def _wake(self, topic: str, readers: Iterable[tuple[str, str]]) -> None:
@@ -133,19 +134,19 @@ class LiteServer:
     # Clients
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
-        """Signs of life, by session or by client id."""
+        """Record signs of life, given by session or client id."""
         if self._seen:
             for client in map(client_of, clients):
                 if client in self._seen:
                     self._seen[client] = max(self._seen[client], at_ns)
 
     def gone(self, client: str) -> None:
-        """The client said goodbye."""
+        """The client has terminated."""
         if client in self._seen:
             self._gone[client] = None
 
     def expire(self, now_ns: int) -> None:
-        """Look for clients that have shown no sign of life for too long."""
+        """Find clients that have shown no sign of life for too long."""
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns + self._liveness_ns // LOOKS
@@ -162,7 +163,7 @@ class LiteServer:
         return bool(self._gone)
 
     def drop_gone(self, plan: Plan) -> None:
-        """Empty the sets of clients that are gone; whoever comes back begins with a new one."""
+        """Plan records that empty the sets of clients that are gone. A client that comes back starts with a new set."""
         if plan.full:
             return
         for client in self._gone:
@@ -184,7 +185,7 @@ class LiteServer:
     # Sets
 
     def sync(self, plan: Plan, call: SyncLite) -> None:
-        """Change a client's set; nothing is written when it is what it should be."""
+        """Change a client's set. If it already is as requested, nothing is written."""
         lite = self._machine.lite
         key = (call.group, call.topic, call.client_id)
         config = self._machine.topics.get(call.topic)
@@ -221,13 +222,13 @@ class LiteServer:
         plan.size += 64 * (len(new) + len(lost))
         self._uncommitted.mark_name(index, _set_name(key))
         for name, _ in positions:
-            # What is leased meanwhile would begin where the group was.
+            # A lease planned before this record is applied would begin at the group's former position.
             self._uncommitted.mark_name(index, _lease_name((call.group, lite_stored(call.topic, name), 0)))
         plan.awaited.append((index, call.token, LiteSynced(size)))
         plan.count("lite_sets_changed")
 
     def _start(self, call: SyncLite, name: str) -> int | None:
-        """The offset at which the group is to begin in a lite topic; None: where it was, or else at the end."""
+        """The offset at which the group must begin in a lite topic; None: its former position, or the end if it has none."""
         topic = lite_stored(call.topic, name)
         begin, end = self._machine.begin(topic, 0), self._machine.end(topic, 0)
         if call.start == "last":
@@ -238,8 +239,8 @@ class LiteServer:
         return min(max(at, begin), end)
 
     def crowded(self, plan: Plan, call: Produce) -> str | None:
-        """Why there is no room for the lite topics that a send would begin; None if there is. What is on its way to be applied is not
-        counted, so that there may be a few more."""
+        """Why the limit forbids the lite topics that a send would create; None if it does not. Unapplied entries are not counted, so the
+        limit may be exceeded slightly."""
         for draft in call.drafts:
             parent = parse_lite(draft.stored_topic)[0]
             known = self._machine.lite_topics(parent)
@@ -255,7 +256,7 @@ class LiteServer:
     # Receives
 
     def serve(self, plan: Plan, pair: tuple[str, str], polls: Polls) -> None:
-        """Serve the Receives of one client, the longest waiting first, until nothing is left for them."""
+        """Serve the Receives of one client, longest waiting first, until no messages are left for them."""
         for poll in polls.waiting(pair):
             call = poll.call
             config = self._machine.topics.get(call.topic)
@@ -285,7 +286,7 @@ class LiteServer:
             one = self._look(queue_key, call.max_messages - count, self._max_bytes - size)
             if one is None or not self._machine.lite.has(key, parse_lite(topic)[1]):
                 del listed[topic]
-                # It may be locked by this very plan, which the log may refuse.
+                # This very plan may be what locks it, and the log may refuse the plan.
                 self._uncommitted.on_rollback(lambda topic=topic: self._maybe.setdefault(key, {}).setdefault(topic))  # type: ignore[misc]
             else:
                 found.append(one)
@@ -296,7 +297,7 @@ class LiteServer:
         return found
 
     def _look(self, key: QueueKey, most: int, max_bytes: int) -> _Found | None:
-        """The next messages of a lite topic; None if it has none or is locked."""
+        """The next messages of a lite topic; None if it is empty or locked."""
         machine, topic = self._machine, key[1]
         again = sorted(self._clock.ready(key))
         if self._rows(key) > len(again) or any(self._uncommitted.pending(key, offset) is not None for offset in again):
@@ -317,7 +318,7 @@ class LiteServer:
         return found if found.records else None
 
     def _lease(self, plan: Plan, poll: Poll, found: list[_Found]) -> None:
-        """One record for each lite topic; the Receive is answered when the last one is applied."""
+        """Plan one record per lite topic. The Receive is answered when the last one is applied."""
         call = poll.call
         leases: list[Lease] = []
         index = -1
@@ -341,8 +342,8 @@ class LiteServer:
             plan.leased.append((index, poll, tuple(leases)))
 
     def _give_up(self, plan: Plan, key: QueueKey, found: _Found) -> None:
-        """Make dead letters of the first messages that used up their attempts, and leave the others. While there is no room for one, all
-        stay where they are."""
+        """Make dead letters of the leading messages that used up their attempts, and keep the others. While a dead letter cannot be
+        written, all messages stay in place."""
         limit = self._dead_lettering.max_attempts(key[0])
         while found.attempts and found.attempts[0] > limit:
             if plan.full:
@@ -356,10 +357,10 @@ class LiteServer:
 
 
 def _set_name(key: LiteKey) -> str:
-    """The name under which a pending change of a set is marked."""
+    """The name that marks a pending change of a set."""
     return "lite-set:" + "\n".join(key)
 
 
 def _lease_name(key: QueueKey) -> str:
-    """The name under which a pending lease of a lite topic is marked: until it is applied the lite topic is locked."""
+    """The name that marks a pending lease of a lite topic, which locks the lite topic until it is applied."""
     return f"lite-lease:{key[0]}\n{key[1]}"

@@ -1,11 +1,11 @@
-"""Which messages a Receive gets: candidates of a (consumer group, topic), decided against the log's end.
+"""Picks the messages for a Receive: candidates of a (consumer group, topic), decided against the log's end.
 
-Pure reading. Queues are looked at in rotating order; messages visible again and messages never leased take turns at being first, so
-that neither a poison message nor a flood of new ones starves the other. A filter's tags are tested on the hashes in the consume queue
-first and then the filter on the properties in the record; what does not match is passed over and thereby consumed for the group. A message
-that was delivered as often as its group allows is picked for the dead-letter topic instead.
+Read-only. Queues are examined in rotating order. Messages that are visible again and messages never leased take turns at being first, so
+that neither a poison message nor a flood of new ones starves the other. A filter is first tested by its tags on the hashes in the consume
+queue, and then on the properties in the record; messages that do not match are passed over and thereby consumed for the group. A message
+that has used up its group's attempts is picked for the dead-letter topic instead.
 
-What looking at records may cost is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
+The number of records read for filters is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
 """
 
 from __future__ import annotations
@@ -24,46 +24,47 @@ from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
 
 SCAN_UNITS = 4096
-"""Units one Receive looks at per queue and turn; the rest is looked at in the next turn."""
+"""How many units one Receive examines per queue and turn; it continues in the next turn."""
 IN_FLIGHT_MAX = 65_536
-"""A consumer group holds at most about this many messages of a queue leased and not acknowledged: every one costs memory on every replica
-(invariant I11). Beyond it only messages visible again are handed out."""
+"""About how many messages of a queue a consumer group may have leased and unacknowledged: each takes memory on every replica (invariant
+I11). Beyond that only messages visible again are handed out."""
 FIRST_UNITS = 64
 TURNS_MAX = 16_384
-"""Of so many (consumer group, topic) it is remembered whose turn it is; beyond that all begin anew."""
+"""For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them start over."""
 DEAD_LETTERS_A_PICK = 64
-"""So many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
+"""At most this many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """One message chosen."""
+    """One picked message."""
 
     queue: int
     offset: int
     attempt: int
     record: bytes
     fresh: bool = False
-    """It has no row yet."""
+    """The message has no row yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a consumer group and the moment ask of a pick."""
+    """The rules of a pick that depend on the consumer group, the topic and the state of the disk."""
 
     max_attempts: int
     burying: bool = True
-    """Dead letters can be written now; else messages that used up their attempts stay where they are."""
+    """Dead letters can be written now. Otherwise messages that used up their attempts stay in place."""
     highest_first: bool = False
-    """None of a queue while a higher one has some."""
+    """No message of a queue is picked while a higher queue has some."""
 
 
 @dataclass(slots=True)
 class Pick:
-    """What one Receive gets. `passed` are ranges never leased, `passed_again` single offsets visible again; both do not match. `dead` are
-    (queue, offset) of messages that have used up their attempts, `waiting` of new ones that a FIFO group jumps over.
+    """The result for one Receive. `passed` are ranges of never leased messages that do not match, `passed_again` single offsets of messages
+    visible again that do not match. `dead` are (queue, offset) of messages that used up their attempts, `waiting` of new messages that a
+    FIFO group skips.
 
-    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of what is stored.
+    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of the stored messages.
     """
 
     messages: list[Picked] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Pick:
 
 
 class Picker:
-    """Chooses messages for Receives. Keeps nothing but whose turn it is."""
+    """Picks messages for Receives. Its only state is the rotation of queues."""
 
     def __init__(
         self,
@@ -100,14 +101,15 @@ class Picker:
         self.looks = Looks()
 
     def forget(self) -> None:
-        """Leadership is lost."""
+        """Leadership is lost: forget the rotation."""
         self._turns.clear()
 
     def pick(self, call: Receive, queues: int, rules: Rules, kind: type[Job] | None = None) -> Pick:
-        """Candidates for one Receive among queues 0 … `queues` − 1. `kind`: the steps of its group; None: those of an ordinary one."""
+        """Candidates for one Receive from queues 0 … `queues` − 1. `kind`: the steps for its kind of group; None: those of an ordinary
+        one."""
         turn = self._turns.get((call.group, call.topic), 0)
         if not turn and len(self._turns) >= TURNS_MAX:
-            # Members of broadcasting groups come and go under names that clients choose.
+            # Members of broadcasting groups come and go under client-chosen names, so this table needs a bound.
             self._turns.clear()
         self._turns[call.group, call.topic] = turn + 1
         job = (kind or Job)(self, call, rules)
@@ -144,11 +146,11 @@ class Job:
         self.pick = Pick()
 
     def steps(self, again_first: bool) -> list[Callable[[int], None]]:
-        """What to do with every queue, one after the other."""
+        """The steps to run on each queue, in order."""
         return [self.visible_again, self.never_leased] if again_first else [self.never_leased, self.visible_again]
 
     def repeats(self, queues: Sequence[int]) -> bool:
-        """Is the Receive to get what it got before, and nothing else?"""
+        """Whether the Receive gets exactly what an earlier attempt got."""
         return False
 
     def full(self) -> bool:
@@ -161,7 +163,7 @@ class Job:
         return (self._call.group, self._call.topic, queue)
 
     def _take(self, queue: int, offset: int, attempt: int, position: int, size: int, *, fresh: bool = False) -> bool:
-        """Choose this message if the filter wants it."""
+        """Pick this message if it matches the filter. Returns whether it does."""
         if not self.looks.matches(self._messages, position, size):
             return False
         self._bytes += size
@@ -172,7 +174,7 @@ class Job:
         return True
 
     def _consider(self, key: QueueKey, offset: int) -> bool:
-        """Decide about a message that is visible again; False if it stays where it is."""
+        """Decide about a message that is visible again. Returns False if it stays in place."""
         row = self._delivery.row(key, offset)
         if row is None or self._uncommitted.pending(key, offset) is not None:
             return False
@@ -186,7 +188,7 @@ class Job:
         return True
 
     def visible_again(self, queue: int) -> None:
-        """Redeliveries of one queue."""
+        """Pick redeliveries from one queue."""
         key = self._key(queue)
         for offset in self._clock.ready(key):
             if self.full():
@@ -197,22 +199,22 @@ class Job:
             self._consider(key, offset)
 
     def _enough(self) -> bool:
-        """Is there as much besides messages as one record should say?"""
+        """Whether the pick already has as many skipped and dead messages as one record should contain."""
         return len(self.pick.passed_again) >= SCAN_UNITS or len(self.pick.dead) >= DEAD_LETTERS_A_PICK
 
     def _start(self, key: QueueKey) -> int:
         """The cursor as of the log's end."""
         pending = self._uncommitted.cursor(key)
-        # What is pending may have been planned before a trim was applied.
+        # The pending cursor may have been planned before a trim was applied.
         return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
 
     def never_leased(self, queue: int) -> None:
-        """New messages of one queue, from its cursor as of the log's end."""
+        """Pick new messages from one queue, from its cursor as of the log's end."""
         key = self._key(queue)
         cursor = start = self._start(key)
         end = self._messages.end(key[1], queue)
         if start < end and self._in_flight(key, start) >= IN_FLIGHT_MAX:
-            # Looked at again in the next turn: an acknowledgement may have made room.
+            # Examined again in the next turn, because an acknowledgement may have freed a place.
             self.pick.more = True
             return
         stop = min(end, start + SCAN_UNITS)
@@ -226,12 +228,12 @@ class Job:
             self.pick.more |= cursor < end and not self.full()
 
     def _in_flight(self, key: QueueKey, cursor: int) -> int:
-        """Rows of a queue, and at most so many more once what is in the log is applied."""
+        """An upper bound of a queue's rows once all entries in the log are applied."""
         known = self._delivery.queues.get(key)
         return 0 if known is None else len(known.rows) + cursor - known.cursor
 
     def _scan(self, queue: int, first: int, count: int) -> int:
-        """Look at `count` messages from `first` on; returns the first one not looked at."""
+        """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
         positions, sizes, codes = self._messages.units(self._call.topic, queue, first, count)
         hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)
         done = first
@@ -248,7 +250,7 @@ class Job:
         return first + count
 
     def _pass(self, queue: int, begin: int, to: int) -> None:
-        """The messages begin … to − 1 do not match."""
+        """Pass over the messages begin … to − 1, which do not match."""
         passed = self.pick.passed
         if begin >= to:
             return

@@ -1,7 +1,7 @@
-"""The plan of one turn: drafts of one batch, in the order in which their entries will stand in the log, and what they answer.
+"""The plan of one turn: the drafts of one batch, in the order of their log entries, and the answers that depend on them.
 
-Only bookkeeping lives here. Acknowledgements, changes and ends of transactions of one turn share one record each: a place in the batch is
-reserved when the first one comes, so every lease number (the index of the entry that carries it) is known while planning.
+Bookkeeping only. The acknowledgements, changes, transaction ends and committed offsets of one turn share one record each. The first of a
+kind reserves the record's place in the batch, so every lease number (the index of the entry that carries it) is known during planning.
 """
 
 from __future__ import annotations
@@ -24,92 +24,93 @@ AckEntry = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """An answer that waits until the entry at `index` of this `term` is applied here or, for one of an earlier class, replicated."""
+    """An answer that waits until the entry at `index` of this `term` is applied here or, for an early durability class, replicated."""
 
     index: int
     term: int
     token: Token
     result: Result | Refused | None
-    """None: a Receive, to be answered with `leases`."""
+    """None: the answer to a Receive, with `leases`."""
     poll: Poll | None = None
-    """The Receive, as long as this node leads: it may be cancelled meanwhile."""
+    """The Receive, while this node leads; it may be cancelled meanwhile."""
     leases: tuple[Lease, ...] = ()
 
 
 @dataclass(slots=True)
 class Plan:
-    """What a turn wants to append, and whom it serves with that."""
+    """The drafts that a turn wants to append, and the calls that it thereby answers."""
 
     first_index: int
     now_ns: int
     now_ms: int
     full: bool
-    """No client message is accepted."""
+    """Client messages are not accepted."""
     alone: bool = False
     """The master of an HA group acknowledges alone (`flush.py`)."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
     """Answers that need no entry."""
     assured: list[Done] = field(default_factory=list)
-    """Answers that count if this replica still leads."""
+    """Answers that are valid only if this replica still leads."""
     frames: list[ProduceFrame] = field(default_factory=list)
-    """Frames, to be judged and appended one by one behind the drafts."""
+    """Frames, to be judged and appended one by one after the drafts."""
     held: set[int] = field(default_factory=set)
-    """Producers with a frame among the deferred calls: those behind it wait, too."""
+    """Producers with a frame among the deferred calls; their later frames must wait as well."""
     produced: list[tuple[Produce | Prepare, int, Durability]] = field(default_factory=list)
-    """Produce and Prepare calls with the place of their first draft and what their acknowledgement waits for."""
+    """Produce and Prepare calls with the place of their first draft and the durability class of their acknowledgement."""
     known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
-    """Of calls of `produced` with duplicates, for every message: its place among those that are new, or where it is already."""
+    """For calls of `produced` with duplicates, per message: its place among the new ones, or where it is already stored."""
     memory_drafts: int = 0
-    """How many drafts belong to calls of the class `memory`."""
+    """The number of drafts of calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result | Refused]] = field(default_factory=list)
     leased: list[tuple[int, Poll, tuple[Lease, ...]]] = field(default_factory=list)
     settled: list[Pair] = field(default_factory=list)
-    """Pairs for which nothing is left."""
+    """Pairs without remaining work."""
     unserved: list[Poll] = field(default_factory=list)
-    """Receives for a topic which is not in force."""
+    """Receives for a topic that is not in force."""
     acks: dict[tuple[str, str, int], AckEntry] = field(default_factory=dict)
     changes: list[tuple[str, str, int, int, int, int, str]] = field(default_factory=list)
     ended: list[tuple[int, str]] = field(default_factory=list)
-    """Half messages that end without becoming visible, and how."""
+    """Half messages that end without becoming visible, and the kind of end."""
     checked: list[tuple[int, int]] = field(default_factory=list)
-    """Half messages that are asked about, and the number of the check."""
+    """Half messages that are checked, and the number of the check."""
     halves: int = 0
-    """How many half messages are among the drafts."""
+    """The number of half messages among the drafts."""
     fired: bool = False
-    """Copies of delayed messages are among the drafts."""
+    """Whether copies of delayed messages are among the drafts."""
     recalls: int = 0
-    """How many recalls are among the drafts."""
+    """The number of recalls among the drafts."""
     deferred: list[Call] = field(default_factory=list)
-    """Calls that must wait until an entry already in the log is applied."""
+    """Calls that must wait until an entry in the log is applied, or for the next batch."""
     releases: dict[tuple[QueueKey, int], int] = field(default_factory=dict)
-    """Leases to be given back later: (queue, offset) → lease number."""
+    """Leases to give back later: (queue, offset) → lease number."""
     rows: int = 0
-    """Roughly how many handles stand in the shared records."""
+    """The approximate number of rows in the shared records."""
     counts: dict[str, int] = field(default_factory=dict)
     size: int = 0
-    """Roughly how many bytes the calls so far put into the log."""
+    """The approximate number of bytes that the planned calls add to the log."""
     lite_new: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Topic of kind lite → its lite topics that get their first message by this plan."""
+    """Topic of kind lite → its lite topics that get their first message from this plan."""
     members_dropped: list[str] = field(default_factory=list)
-    """Members of broadcasting groups that this plan forgets."""
+    """Members of broadcasting groups that this plan deletes."""
     lite_dropped: list[str] = field(default_factory=list)
-    """Clients that are gone, whose sets of lite topics this plan empties."""
+    """Clients that are gone and whose lite sets this plan empties."""
     ack_place: int = -1
     change_place: int = -1
     transaction_place: int = -1
     offsets: dict[QueueKey, int] = field(default_factory=dict)
-    """What consumer groups commit in this turn."""
+    """Offsets that consumer groups commit in this turn."""
     offset_place: int = -1
 
     @property
     def next_index(self) -> int:
-        """Index of the entry the next draft becomes."""
+        """The index of the entry that the next draft becomes."""
         return self.first_index + len(self.drafts)
 
     @property
     def urgent(self) -> bool:
-        """Somebody waits for the commit of a draft. Whatever is no client message is urgent: leases and acknowledgements do not wait."""
+        """Whether a caller waits for the commit of a draft. Every draft but a `memory` message is urgent, such as leases and
+        acknowledgements."""
         return len(self.drafts) > self.memory_drafts
 
     def refuse(self, token: Token, reason: str, detail: str = "") -> None:
@@ -119,28 +120,28 @@ class Plan:
         self.counts[name] = self.counts.get(name, 0) + by
 
     def ack_index(self) -> int:
-        """Index of this turn's ack record; reserves its place."""
+        """The index of this turn's ack record; reserves its place."""
         if self.ack_place < 0:
             self.ack_place = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + self.ack_place
 
     def change_index(self) -> int:
-        """Index of this turn's change record; reserves its place."""
+        """The index of this turn's change record; reserves its place."""
         if self.change_place < 0:
             self.change_place = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + self.change_place
 
     def transaction_index(self) -> int:
-        """Index of this turn's transaction record; reserves its place."""
+        """The index of this turn's transaction record; reserves its place."""
         if self.transaction_place < 0:
             self.transaction_place = len(self.drafts)
             self.drafts.append(None)
         return self.first_index + self.transaction_place
 
     def offset_index(self) -> int:
-        """Index of this turn's offset record; reserves its place."""
+        """The index of this turn's offset record; reserves its place."""
         if self.offset_place < 0:
             self.offset_place = len(self.drafts)
             self.drafts.append(None)

@@ -1,7 +1,7 @@
-"""Decisions about client calls, against the state as of the log's end: applied state + uncommitted state.
+"""Plans client calls against the state as of the log's end, which is the applied state plus the uncommitted state.
 
-Each method adds to the plan of the turn what one call or one waiting Receive needs: drafts, answers, and the marks in the uncommitted state
-that later decisions see. Nothing here knows whether the log will take the plan.
+Each method adds the work of one call, or of one waiting Receive, to the plan of the turn: drafts, answers, and marks in the uncommitted
+state for later decisions. Nothing here may assume that the log will accept the plan.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.types import Draft, TopicConfig, TopicKind
 
 _PLAN_BYTES = 8 << 20
-"""Calls beyond this go into the next batch of the same turn."""
+"""Calls beyond this many bytes go into the next batch of the same turn."""
 _HANDLE_BYTES = 256
 _ROW_BYTES_MAX = 1024
-"""At most so much of a shared record belongs to one handle: names and a client id at their longest."""
+"""The most bytes of a shared record that one handle takes: names and a client id at their longest."""
 
 
 class Planner:
-    """The one writer's rules. Keeps nothing; what it decides is in the plan and in the uncommitted state."""
+    """The leader's rules for calls. Stateless: decisions are in the plan and in the uncommitted state."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Planner:
         self._entry_bytes_max = entry_bytes_max
         self._policy = policy
         self._rows_max = entry_bytes_max // (2 * _ROW_BYTES_MAX)
-        """The shared records of a plan must fit into a log file; what comes behind so many handles is for the next batch."""
+        """How many rows a plan may have: its shared records must fit into a log file. Further calls go into the next batch."""
 
     def plan(self, plan: Plan, calls: Sequence[Call], releases: Mapping[tuple[QueueKey, int], int], polls: Polls) -> Plan:
         """Decide `calls`, give back the leases in `releases` ((queue, offset) → lease number), and serve the waiting Receives."""
@@ -140,8 +140,8 @@ class Planner:
         return plan
 
     def _produce_plain(self, plan: Plan, call: Produce) -> bool:
-        """One message of which nothing special is asked, while no configuration is under way: nearly every send. False: decide it in full;
-        what is accepted here would be accepted there, with the same effect."""
+        """The fast path for nearly every send: one message without special requirements, while no configuration is pending. Returns False
+        if the call needs the full path. The full path would accept the same calls, with the same effect."""
         if len(call.drafts) != 1 or plan.full or self._uncommitted.names_pending:
             return False
         draft = call.drafts[0]
@@ -182,7 +182,7 @@ class Planner:
             return
         if any(LITE_SEPARATOR in draft.stored_topic for draft in call.drafts):
             if self._uncommitted.configuring(RETAINED) is not None:
-                # Lite topics without messages vanish with a trim, and begin elsewhere afterwards.
+                # A trim removes lite topics without messages, which then begin at another offset.
                 plan.deferred.append(call)
                 return
             crowded = self._lite.crowded(plan, call)
@@ -200,7 +200,7 @@ class Planner:
         # The watermark may have to be raised first, by a record of its own.
         drafts = [self._timer_firing.stored(plan, draft) if draft.deliver_ms else draft for draft in call.drafts]
         if names:
-            # An id counts as stored once it is durable; so does the answer to whoever sends it again.
+            # An id counts as stored only when it is durable, so the first send and its repetitions are answered as durable.
             durability = Durability.DURABLE
             mark_ids(plan, self._uncommitted, names)
         plan.produced.append((call, len(plan.drafts), durability))
@@ -214,7 +214,8 @@ class Planner:
         return durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
 
     def _frame(self, plan: Plan, call: ProduceFrame) -> None:
-        """Checks that do not depend on the producer; `producer_sequencing.py` does the rest once the drafts of this plan are in the log."""
+        """Makes the checks that do not depend on the producer. `producer_sequencing.py` makes the others once this plan's drafts are in the
+        log."""
         frame, config = call.frame, self._machine.topics.get(call.topic)
         if plan.full:
             plan.refuse(call.token, "disk-full")
@@ -232,7 +233,7 @@ class Planner:
             plan.size += len(frame.batch.data)
 
     def _judge(self, plan: Plan, handle: Handle) -> tuple[bool, int | None]:
-        """Is the handle valid? If an entry not applied yet is why it is not, also the index of that entry."""
+        """Whether the handle is valid, and if an unapplied entry is the reason why it is not, the index of that entry."""
         key = (handle.group, handle.topic, handle.queue)
         pending = self._uncommitted.pending(key, handle.queue_offset)
         if pending is None:
@@ -247,10 +248,10 @@ class Planner:
         return good, pending
 
     def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
-        """Has this very lease been acknowledged? If an entry not applied yet says so, also the index of that entry."""
+        """Whether this very lease has been acknowledged, and if an unapplied entry says so, the index of that entry."""
         pending = self._uncommitted.acking(key, offset)
         if pending is not None:
-            # Nobody acknowledges a lease that is not in force, so the one applied is the one that the entry names.
+            # Only a current lease can be acknowledged, so the applied lease is the one that the entry names.
             return self._machine.delivery.lease(key, offset) == lease, pending
         return self._machine.delivery.acknowledged(key, offset, lease), None
 
@@ -269,10 +270,10 @@ class Planner:
                 plan.count("acked")
             else:
                 good, acking = self._acknowledged(key, handle.queue_offset, handle.lease_number)
-                # It counted, and its answer was lost: whoever repeats it hears the same again.
+                # The acknowledgement took effect and its answer was lost, so a repetition gets the same answer.
                 pending = acking if good else pending
                 plan.count("handles_refused", int(not good))
-                # Because of an entry that might never be committed: the answer waits for it.
+                # The answer depends on an entry that may never be committed, so it waits for it.
                 index = index if pending is None else max(index, pending)
             flags.append(good)
         if index < 0:
@@ -303,7 +304,7 @@ class Planner:
         if row is None or row.lease != lease or self._uncommitted.pending(key, offset) is not None:
             return
         if self._uncommitted.configuring(reset_name(key)) is not None:
-            # A reset that stands in the log already gives it back.
+            # A reset that is already in the log gives the lease back.
             return
         plan.rows += 1
         index = plan.change_index()
@@ -317,7 +318,7 @@ class Planner:
         if pending is not None:
             plan.awaited.append((pending, call.token, Recalled(False)))
         elif not self._timer_firing.recallable(plan, place, call.deliver_ms):
-            # Its time has come, whether or not what fired it is ever committed.
+            # The message is due, even if the entry that fired it is never committed.
             plan.done.append(Done(call.token, Recalled(False)))
         elif self._machine.timers.recalled_count + plan.recalls >= RECALLED_MAX:
             plan.refuse(call.token, "too-many-recalls", f"{RECALLED_MAX} recalled messages of this broker group are not due yet")
@@ -335,7 +336,7 @@ class Planner:
         names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
         judged = {topic_name(frame.topic) for frame in plan.frames}
         if any(self._uncommitted.configuring(name) is not None or name in judged for name in names):
-            # Frames of this plan stand behind its drafts, and were judged by the topic as it is before them.
+            # Frames of this plan come after its drafts, but were checked against the topic as it was before them.
             plan.deferred.append(call)
             return
         index = -1
@@ -350,8 +351,8 @@ class Planner:
             plan.awaited.append((index, call.token, Configured()))
 
     def _reset(self, plan: Plan, call: Reset) -> None:
-        """Until the reset is applied nothing of the pair is leased and no handle of its queues counts: what was leased before vanishes,
-        and what is leased afterwards begins at the new cursor."""
+        """Until the reset is applied, nothing of the pair is leased and no handle of its queues is valid: earlier leases vanish, and later
+        ones begin at the new cursor."""
         count = self._machine.queues_of(call.topic)
         if not count or not all(0 <= queue < count for queue, _ in call.queues):
             plan.refuse(call.token, "unknown-topic", f"a queue of topic {call.topic}")
@@ -370,8 +371,8 @@ class Planner:
         plan.count("reset", len(queues))
 
     def _commit_offset(self, plan: Plan, call: CommitOffset) -> None:
-        """Whoever pulled a message saw it applied, so the applied end bounds what can be committed. A reset in the same turn counts by its
-        place: this turn's offsets share one record, so behind a reset they wait for the next one."""
+        """A consumer has pulled only applied messages, so the applied end bounds the offsets that it can commit. The offsets of a turn
+        share one record; an offset that comes after a reset must wait for the next turn's record."""
         key = (call.group, call.topic, call.queue)
         if not 0 <= call.queue < self._machine.queues_of(call.topic):
             plan.refuse(call.token, "unknown-topic", f"queue {call.queue} of topic {call.topic}")
@@ -381,14 +382,14 @@ class Planner:
             plan.deferred.append(call)
         else:
             plan.rows += 1
-            # Of several in one turn the last one counts, in its place.
+            # Of several commits in one turn the last one counts, in its place.
             plan.offsets.pop(key, None)
             plan.offsets[key] = call.offset
             plan.awaited.append((plan.offset_index(), call.token, OffsetCommitted()))
             plan.count("offsets_committed")
 
     def _retain(self, plan: Plan, call: Seal | Trim) -> None:
-        """A seal or a trim that says nothing new proposes nothing; one behind another that is not applied yet waits for it."""
+        """A seal or a trim that changes nothing is answered at once; one that follows an unapplied one waits for it."""
         retained = self._machine.retained
         if self._uncommitted.configuring(RETAINED) is not None:
             plan.deferred.append(call)
@@ -404,7 +405,7 @@ class Planner:
         return min(max(offset, self._machine.begin(topic, queue)), self._machine.end(topic, queue))
 
     def _serve(self, plan: Plan, pair: Pair, polls: Polls) -> None:
-        """Serve the Receives of one (consumer group, topic), the longest waiting first, until nothing is left for them."""
+        """Serve the Receives of one (consumer group, topic), longest waiting first, until no messages are left for them."""
         group, topic = pair
         if polls.is_lite(pair):
             self._lite.serve(plan, pair, polls)

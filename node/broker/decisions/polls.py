@@ -1,7 +1,7 @@
-"""Receives that wait: long polls of this leader, by (consumer group, topic), each until it got messages or its deadline came.
+"""Waiting Receives: the long polls of this leader by (consumer group, topic), each until it gets messages or its deadline passes.
 
-Here lives only who waits and who must be looked at again; what a Receive may get is decided in `plan.py`. Iteration order is that of
-arrival everywhere (plain dicts, never sets): the same inputs give the same turn.
+This module only keeps which Receives wait and which must be examined again; `planner.py` decides what they get. Every iteration is in order
+of arrival (plain dicts, never sets), so that the same inputs give the same turn.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
 
 END_GRID_NS = 20_000_000
-"""A fifth of what a long poll ends before its caller's own deadline (`node/frontend/rocketmq/service_config.py`)."""
+"""A fifth of the time by which a long poll ends before its caller's deadline (`node/frontend/rocketmq/service_config.py`)."""
 
 Pair = tuple[str, str]
-"""(consumer group, stored topic), or as `lite_pair` says"""
+"""(consumer group, stored topic), or the result of `lite_pair`"""
 
 
 def lite_pair(group: str, topic: str, client: str) -> Pair:
-    """The pair of a client that reads from lite topics: its set is its own, so it waits for itself."""
+    """The pair of a client that reads lite topics. Each client has its own set of lite topics, so it has a pair of its own."""
     return group, f"{topic}\n{client}"
 
 
 @dataclass(slots=True)
 class Poll:
-    """One Receive. `leasing`: a lease for it is in the log and not applied yet."""
+    """One Receive. `leasing`: a lease for it is in the log but not applied yet."""
 
     call: Receive
     leasing: bool = False
@@ -38,7 +38,7 @@ class Poll:
 
 
 class Polls:
-    """All Receives not answered yet."""
+    """All unanswered Receives."""
 
     def __init__(self) -> None:
         self._polls: dict[Token, Poll] = {}
@@ -51,7 +51,7 @@ class Polls:
         return len(self._polls)
 
     def add(self, call: Receive) -> None:
-        """A Receive arrived; it is looked at in this turn."""
+        """Accept a Receive; this turn examines it."""
         poll = self._polls[call.token] = Poll(call)
         self._waiting.setdefault(poll.pair, {})[call.token] = poll
         self._pairs_of.setdefault(call.topic, {})[poll.pair] = None
@@ -62,22 +62,22 @@ class Polls:
         return self._polls.get(token)
 
     def waiting(self, pair: Pair) -> list[Poll]:
-        """Who waits for messages of this pair, the longest waiting first."""
+        """The Receives that wait for messages of this pair, longest waiting first."""
         return list(self._waiting.get(pair, {}).values())
 
     def is_lite(self, pair: Pair) -> bool:
-        """Do the Receives of this pair want messages of lite topics?"""
+        """Whether the Receives of this pair ask for messages of lite topics."""
         return any(poll.call.lite for poll in self._waiting.get(pair, {}).values())
 
     def leasing(self, poll: Poll) -> None:
-        """A lease for this Receive was appended: it stops waiting and will be answered when that is applied."""
+        """A lease for this Receive was appended. It stops waiting, and is answered when the lease is applied."""
         poll.leasing = True
         self._unwait(poll)
-        # An empty answer now would throw the lease away, cost each message an attempt, and look to the caller like an empty topic.
+        # An empty answer now would discard the lease, cost each message an attempt, and look like an empty topic to the caller.
         self._deadline(_end_ns(poll), poll.call.token)
 
     def remove(self, token: Token) -> Poll | None:
-        """The Receive is answered or about to be."""
+        """Remove a Receive that is answered, or about to be."""
         poll = self._polls.pop(token, None)
         if poll is not None:
             self._unwait(poll)
@@ -95,7 +95,7 @@ class Polls:
             del self._pairs_of[poll.call.topic]
 
     def waits_for(self, topic: str) -> bool:
-        """Does a Receive without a lease wait for messages of this topic?"""
+        """Whether a Receive without a lease waits for messages of this topic."""
         return topic in self._pairs_of
 
     def wake_topic(self, topic: str) -> None:
@@ -108,32 +108,32 @@ class Polls:
             self._dirty[pair] = None
 
     def wake_all(self) -> None:
-        """This node begins to serve."""
+        """This node starts to serve."""
         self._dirty.update(dict.fromkeys(self._waiting))
 
     def dirty(self) -> list[Pair]:
-        """The pairs to look at, in the order they were woken."""
+        """The pairs to examine, in the order in which they were woken."""
         return list(self._dirty)
 
     def later(self, pair: Pair) -> None:
-        """Look at this pair again, after the others."""
+        """Move this pair behind the others that are to be examined."""
         if pair in self._dirty:
             del self._dirty[pair]
             self._dirty[pair] = None
 
     def settled(self, pair: Pair) -> None:
-        """Nothing is left for this pair until it is woken again."""
+        """This pair has no work left until it is woken again."""
         self._dirty.pop(pair, None)
 
     def all(self) -> list[Poll]:
-        """Every Receive, the oldest first."""
+        """Every Receive, oldest first."""
         return list(self._polls.values())
 
     def of_client(self, client_id: str) -> list[Poll]:
         return [poll for poll in self._polls.values() if client_of(poll.call.client_id) == client_id]
 
     def clear(self) -> list[Poll]:
-        """Hand out all Receives and forget them: this node leads no longer."""
+        """Return all Receives and forget them, because this node no longer leads."""
         polls = list(self._polls.values())
         for poll in polls:
             self.remove(poll.call.token)
@@ -147,7 +147,7 @@ class Polls:
             heapify(self._deadlines)
 
     def due(self, now_ns: int) -> list[Poll]:
-        """Take out the Receives whose time is over."""
+        """Remove and return the Receives whose time is over."""
         due = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
@@ -158,7 +158,7 @@ class Polls:
         return due
 
     def wake_at_ns(self) -> int | None:
-        """When the next deadline may come, on a grid: the ends of many polls share a turn, late by less than their callers allow."""
+        """The next deadline, rounded up to a grid so that many polls end in one turn. The delay is less than their callers allow."""
         return -(-self._deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self._deadlines else None
 
 

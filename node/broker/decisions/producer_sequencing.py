@@ -1,11 +1,12 @@
 """The leader's rules for native producers and their frames, against the state as of the log's end.
 
-That is the applied state (`producers.py`) and what this leader appended since, which stands here. Opening and resuming are drafts of the
-turn's plan and are undone with it. A frame is judged only when everything before it is in the log, and is then appended at once or not at
-all: nothing of it is undone here but by losing the leadership.
+That state is the applied one (`producers.py`) plus what this leader has appended since, which is kept here. Opening and resuming add drafts
+to the turn's plan and are undone with it. A frame is judged only when everything before it is in the log, and is then appended at once or
+not at all: nothing about a frame is undone here except by losing leadership.
 
-Every answer stays true. What is stored, committed and applied is known for good. What rests on an entry that is not applied waits for it.
-What rests on what is *not* there (no such producer, a message missing) counts only if this replica still leads: another leader may have it.
+No answer may become false later. Answers about committed and applied frames are final. An answer that depends on an unapplied entry waits
+for that entry. An answer that depends on something *missing* (no such producer, a missing message) is valid only if this replica still
+leads, because another leader may have it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ledgermq.proto import control
 from ledgermq.proto.types import Frame
 
 PRODUCERS_MAX = 10_000
-"""Of a broker group. Beyond that the longest silent one is dropped for each that is opened."""
+"""Limit of a broker group. Beyond it, each newly opened producer replaces the one that has been silent for longest."""
 DROPPED_MAX = 100
-"""Of those whose time is over, at most so many are dropped by one record."""
+"""How many expired producers one record drops at most."""
 NAME_MAX = 1024
 EPOCH_MAX = (1 << 16) - 1
 ID_MAX = (1 << 32) - 1
@@ -35,19 +36,19 @@ _RECORD_BYTES = 256
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The frame comes next."""
+    """The frame is next in its producer's sequence and is to be appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class InLog:
-    """It is applied: all there is to say of it stands in the log."""
+    """The frame is applied; the answer is read from the log."""
 
     frame: Stored
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """The answer once the entry at `index` is applied."""
+    """The answer that is valid once the entry at `index` is applied."""
 
     index: int
     outcome: FrameProduced | FrameKnown | Refused
@@ -55,14 +56,14 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class IfLeading:
-    """The answer if this replica still leads."""
+    """The answer that is valid if this replica still leads."""
 
     outcome: Refused
 
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The answer, for good."""
+    """A final answer."""
 
     outcome: FrameKnown | Refused
 
@@ -73,19 +74,19 @@ Verdict = Append | Told
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """A producer as of the log's end. `index`: the last entry about it, which is not applied."""
+    """A producer as of the log's end. `index`: the last entry about it, which is not applied yet."""
 
     name: str
     epoch: int
     next_sequence: int
     index: int
     frames: deque[tuple[int, FrameProduced]]
-    """Those that are not applied, with their first sequence number and what is to be answered."""
+    """Its unapplied frames: (first sequence number, answer)."""
     owner: str
 
 
 class ProducerSequencing:
-    """Producers and frames that this leader appended and has not applied. Empty on a follower."""
+    """Producers and frames that this leader has appended and not applied yet. Empty on a follower."""
 
     def __init__(self, producers: Producers, uncommitted: UncommittedState, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers = producers
@@ -93,7 +94,7 @@ class ProducerSequencing:
         self._producers_max = producers_max
         self._standing: dict[int, _Standing] = {}
         self._ids: dict[str, int] = {}
-        """By name, of those with a record that is not applied."""
+        """Ids by name, for producers with an unapplied record."""
         self._dropped: dict[int, int] = {}
         """Producer → index of the record that drops it."""
         self._next_id = 1
@@ -128,13 +129,13 @@ class ProducerSequencing:
             self._dropped = {number: at for number, at in self._dropped.items() if at > index}
 
     def _at_end(self, number: int) -> _Standing | Producer | None:
-        """The producer as of the log's end."""
+        """The producer as of the log's end; None if there is none."""
         return None if number in self._dropped else self._standing.get(number) or self._producers.get(number)
 
     # Opening
 
     def open(self, plan: Plan, call: OpenProducer) -> None:
-        """A new producer, or the next epoch of a named one."""
+        """Plan a new producer, or the next epoch of a named one."""
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
@@ -152,14 +153,14 @@ class ProducerSequencing:
         if number > ID_MAX:
             plan.refuse(call.token, "too-many-producers", "this broker group has given out every producer id there is")
             return
-        # A name that has used up its epochs goes on under another id.
+        # A name that has used up its epochs continues under another id.
         sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))
         dropped = (*spent, *self._drop(plan, set(spent)))
         plan.count("producers_opened")
         self._record(plan, call.token, control.ProducerRecord(number, 0, call.name, sequence, dropped, call.owner), sequence)
 
     def resume(self, plan: Plan, call: ResumeProducer) -> None:
-        """The epoch goes on. The record changes nothing: that it is committed proves that this leader's log missed nothing."""
+        """Plan the continuation of an epoch. The record changes nothing, but its commit proves that this leader's log is complete."""
         wrong = self._mistaken(call.producer_id, call.epoch)
         if plan.full:
             plan.refuse(call.token, "disk-full")
@@ -173,7 +174,7 @@ class ProducerSequencing:
             known = self._at_end(call.producer_id)
             assert known is not None, "it is not mistaken"
             if known.owner != call.owner:
-                # A small number is no secret: only who opened a producer sends in its name.
+                # Producer ids are small numbers and easily guessed, so only the user who opened a producer may use it.
                 plan.assured.append(Done(call.token, _unknown(call.producer_id)))
                 return
             plan.count("producers_resumed")
@@ -181,7 +182,7 @@ class ProducerSequencing:
             self._record(plan, call.token, record, known.next_sequence)
 
     def _drop(self, plan: Plan, spent: set[int]) -> list[int]:
-        """Who goes, so that one more finds room. Nobody of whom anything is on its way: in the log, or in this plan."""
+        """The producers to drop so that one more fits: never one with an entry in flight, in the log or in this plan."""
         held = {*self._standing, *self._dropped, *spent, *plan.held, *(call.frame.producer_id for call in plan.frames)}
         dropped = list(islice((n for n in self._producers.expired(plan.now_ms) if n not in held), DROPPED_MAX))
         new = sum(self._producers.get(number) is None for number in self._standing)
@@ -219,7 +220,7 @@ class ProducerSequencing:
     # Frames
 
     def judge(self, frame: Frame) -> Verdict:
-        """What becomes of a frame that is to stand behind everything there is."""
+        """The verdict on a frame that would be appended at the log's end."""
         number, standing = frame.producer_id, self._standing.get(frame.producer_id)
         wrong = self._mistaken(number, frame.epoch)
         if wrong is not None:
@@ -237,7 +238,7 @@ class ProducerSequencing:
         return self._known(frame, standing)
 
     def _known(self, frame: Frame, standing: _Standing | None) -> Verdict:
-        """Every message of the frame is in the log."""
+        """The verdict on a frame whose messages are all in the log."""
         applied = self._producers.get(frame.producer_id)
         for first_sequence, answer in standing.frames if standing is not None else ():
             if (first_sequence, answer.count) == (frame.first_sequence, len(frame)):
@@ -251,7 +252,7 @@ class ProducerSequencing:
         return Later(standing.index, FrameKnown(standing.next_sequence))
 
     def _mistaken(self, number: int, epoch: int) -> Later | IfLeading | Now | None:
-        """Why this producer cannot go on in this epoch; None if it can."""
+        """Why this producer cannot continue in this epoch; None if it can."""
         if number in self._dropped:
             return Later(self._dropped[number], _unknown(number))
         known, applied = self._at_end(number), self._producers.get(number)

@@ -1,9 +1,9 @@
-"""Pulls: reads of one queue from an offset on that wait for messages. Nothing is leased and nothing is written.
+"""Pulls: reads of one queue from an offset on that wait for messages. They lease nothing and write nothing.
 
-A pull comes here once the leader is known to miss nothing that was acknowledged before it (`reads.py`). What it finds is committed, so it
-stays true whoever leads; only a leader serves it, because elsewhere it could wait beside the messages, but for one that begins far behind
-the end (`Cold`). Messages that the filter does not
-want move the place from which it goes on, so a wait never looks at a message twice, and the caller learns how far it came.
+A pull arrives here once the leader is known to have everything that was acknowledged before it (`reads.py`). It returns committed messages,
+so the answer stays true under later leaders. Only a leader serves pulls, because on a follower a pull could wait for messages that the
+leader already has; the exception is a pull that begins far before the end (`Cold`). Messages that do not match the filter still advance the
+pull's offset, so no message is examined twice during a wait, and the caller learns how far the pull came.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgermq.node.broker.filters.filters import CallLooks, Looks
 from ledgermq.node.broker.state.machine import Machine
 
 SCAN_UNITS = 4096
-"""Units one pull looks at per turn; the rest is looked at in the next turn."""
+"""How many units one pull examines per turn; it continues in the next turn."""
 _FIRST_UNITS = 64
 
 
@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class Pulls:
-    """The pulls of one replica that wait."""
+    """The waiting pulls of one replica."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -46,7 +46,7 @@ class Pulls:
         return len(self._waiting)
 
     def take(self, call: Pull) -> None:
-        """A pull whose read index is applied; it is looked at by the next `serve`."""
+        """Accept a pull whose read index is applied; the next `serve` examines it."""
         self._waiting[call.token] = _Waiting(call, call.offset)
         self._of_topic.setdefault(call.topic, {})[call.token] = None
         self._dirty[call.token] = None
@@ -56,18 +56,18 @@ class Pulls:
             heapify(self._deadlines)
 
     def wake(self, topics: Iterable[str]) -> None:
-        """These topics have new messages, or are not what they were."""
+        """These topics have new messages, or their configuration changed."""
         if self._of_topic:
             for topic in topics:
                 self._dirty.update(self._of_topic.get(topic, {}))
 
     def serve(self) -> list[Done]:
-        """Answer the pulls for which there is something."""
+        """Answer the pulls that have messages."""
         done: list[Done] = []
         dirty, self._dirty = self._dirty, {}
         for place, token in enumerate(dirty):
             if self.looks.left <= 0:
-                # The others go on behind them, in the next turn.
+                # The remaining pulls come next, in the next turn.
                 self._dirty = dict.fromkeys(list(dirty)[place:]) | self._dirty
                 break
             waiting = self._waiting[token]
@@ -82,7 +82,7 @@ class Pulls:
         return done
 
     def due(self, now_ns: int) -> list[Done]:
-        """End the pulls whose time is over. Each was looked at once, however little time it had."""
+        """Answer the pulls whose deadline has passed with an empty result. Each was examined at least once, however short its deadline."""
         done: list[Done] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
@@ -93,7 +93,7 @@ class Pulls:
         return done
 
     def cancel(self, token: Token) -> list[Done]:
-        """The caller is gone."""
+        """The caller is gone: the pull ends with an empty result."""
         waiting = self._waiting.get(token)
         if waiting is None:
             return []
@@ -101,7 +101,7 @@ class Pulls:
         return [Done(token, Pulled((), (), waiting.offset))]
 
     def resign(self, refused: Refused) -> list[Done]:
-        """Leadership is lost: every caller may ask the next leader."""
+        """Leadership is lost. Every caller may ask the next leader."""
         tokens = list(self._waiting)
         for token in tokens:
             self._remove(token)
@@ -109,7 +109,7 @@ class Pulls:
         return [Done(token, refused) for token in tokens]
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """When there is something to do next."""
+        """When `serve` or `due` has work next; None if no pull waits."""
         if self._dirty:
             return now_ns
         return self._deadlines[0][0] if self._deadlines else None
@@ -123,7 +123,7 @@ class Pulls:
             del self._of_topic[topic]
 
     def _look(self, waiting: _Waiting) -> Pulled | Refused:
-        """What there is for a pull now; without messages `next_offset` says how far the filter has passed."""
+        """The messages that a pull can get now; without any, `next_offset` says how far the filter came."""
         call, machine = waiting.call, self._machine
         queues = machine.queues_of(call.topic)
         if not 0 <= call.queue < queues:
@@ -141,7 +141,7 @@ class Pulls:
 
 
 class _Scan:
-    """One look at a queue."""
+    """One pass over a queue for one pull."""
 
     def __init__(self, machine: Machine, call: Pull, looks: CallLooks) -> None:
         self._machine = machine
@@ -161,7 +161,7 @@ class _Scan:
         return len(self.records) >= self._call.max_messages or self._bytes >= self._call.max_bytes
 
     def scan(self, first: int, count: int) -> int:
-        """Look at `count` messages from `first` on; the first one not looked at."""
+        """Examine `count` messages from `first` on. Returns the offset of the first one not examined."""
         call, machine = self._call, self._machine
         positions, sizes, codes = machine.units(call.topic, call.queue, first, count)
         hits = np.flatnonzero(np.isin(codes, self._codes)).tolist() if self._codes else range(count)

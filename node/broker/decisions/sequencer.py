@@ -1,8 +1,8 @@
-"""The sequencer: which queue offset the next message of a queue gets, decided against the state as of the log's end.
+"""The sequencer: assigns the queue offset of the next message of a queue, against the state as of the log's end.
 
-The one writer of a broker group (its leader) owns it. Next offset of a queue = what is applied + what this log holds beyond that.
-Rebuilt from the uncommitted tail when a node becomes leader; afterwards it only moves with appends. Offsets are dense for ever
-(invariant I6), so `assign` is a plan and `appended` makes it so: a batch the log refused leaves no gap.
+Only the leader of a broker group has one. The next offset of a queue is the applied one plus the entries of the log beyond it. A new leader
+rebuilds it from the uncommitted tail; afterwards it moves only with appends. Offsets must be dense for ever (invariant I6), so `assign`
+only plans and `appended` confirms: a batch that the log refuses leaves no gap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHORT = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Queue offsets of one batch and the next offsets once it is in the log."""
+    """Queue offsets (int64, n) of one batch, and the next offsets once it is in the log."""
 
     queue_offsets: I64
     next_offsets: dict[tuple[str, int], int]
@@ -28,7 +28,7 @@ class Assignment:
 
 
 class Sequencer:
-    """Next queue offsets and the last store time at the log's end. `applied(topic, queue)` is the next offset by applied state."""
+    """Next queue offsets and the last store time at the log's end. `applied(topic, queue)` is the next offset in the applied state."""
 
     def __init__(self, applied: Callable[[str, int], int]) -> None:
         self._applied = applied
@@ -36,17 +36,17 @@ class Sequencer:
         self._store_ms = 0
 
     def reset(self, store_ms: int) -> None:
-        """Forget the tail: the log's end is what is applied, stored last at `store_ms`."""
+        """Forget the tail: the log ends with the applied state, whose last store time is `store_ms`."""
         self._next.clear()
         self._store_ms = store_ms
 
     def forget(self, topics: Iterable[str]) -> None:
-        """These topics, of one queue each, begin anew: what is applied says where."""
+        """These topics, with one queue each, start over where the applied state says."""
         for topic in topics:
             self._next.pop((topic, 0), None)
 
     def seen(self, topic: str, queue: int, queue_offset: int, store_ms: int) -> None:
-        """An entry of the uncommitted tail, in log order."""
+        """Take in an entry of the uncommitted tail; called in log order."""
         self._next[topic, queue] = queue_offset + 1
         self._store_ms = max(self._store_ms, store_ms)
 
@@ -56,7 +56,7 @@ class Sequencer:
         return self._applied(topic, queue) if known is None else known
 
     def assign(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
-        """Plan queue offsets and the store time (which never falls along the log) of a batch."""
+        """Plan the queue offsets and the store time of a batch. Store times never decrease along the log."""
         store_ms = max(now_ms, self._store_ms)
         if len(batch) <= _SMALL:
             offsets, after = self._assign_each(batch)
@@ -82,7 +82,7 @@ class Sequencer:
         if one_topic and most == int(queues.min()):
             first = self.next_offset(batch.topics[0], most)
             return np.arange(first, first + n), {(batch.topics[0], most): first + n}
-        # Short numbers are sorted without comparing them.
+        # int16 keys are sorted by radix sort, without comparisons.
         keys = queues.astype(np.int16) if one_topic and most < _SHORT else (batch.topic_of.astype(np.int64) << 32) | queues.astype(np.int64)
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]
@@ -91,11 +91,12 @@ class Sequencer:
         named = [(batch.topics[key >> 32], key & 0xFFFFFFFF) for key in ordered[begins].tolist()]
         firsts = np.array([self.next_offset(*queue) for queue in named], np.int64)
         offsets = np.empty(n, np.int64)
-        # In `order` the messages of one queue stand together, in batch order: place behind the queue's first + the offset of that.
+        # In `order` the messages of a queue are adjacent and in batch order: offset = first offset of the queue + place within the queue's
+        # run.
         offsets[order] = np.arange(n) + np.repeat(firsts - begins, counts)
         return offsets, dict(zip(named, (firsts + counts).tolist(), strict=True))
 
     def appended(self, assignment: Assignment) -> None:
-        """The batch of this plan is in the log."""
+        """The batch of this assignment is in the log."""
         self._next.update(assignment.next_offsets)
         self._store_ms = assignment.store_ms

@@ -1,9 +1,9 @@
-"""The leader's half of delayed messages: where one is stored, when one fires, and what is appended then (docs/format.md §4.4).
+"""The leader's rules for delayed messages: where a message is stored, when it fires, and what is appended then (docs/format.md §4.4).
 
-Everything is decided against the watermark as of the log's end: the applied one, and what this leader has appended beyond it. A new
-message is stored above it and within its reach. Nothing fires before the leader's wall clock says so, nor past one that is in the log and
-not in its slot yet: the watermark would leave that one behind for ever. In each turn at most a bounded batch fires, so that calls and
-heartbeats are not kept waiting. The plan of a turn may be refused by the log; `keep` and `rollback` follow it.
+Decisions are made against the watermark as of the log's end: the applied one plus what this leader has appended since. A new message is
+stored above the watermark and within its reach. No message fires before the leader's wall clock reaches its time, nor after one that is in
+the log but not in its slot yet, because the watermark would then skip that one for ever. Each turn fires a bounded batch, so that calls and
+heartbeats do not wait. The log may refuse the plan of a turn; `keep` and `rollback` follow the plan.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ledgermq.proto.types import Draft
 
 BATCH = 512
 BATCH_BYTES = 1 << 20
-"""What fires in one turn at most; one message always does."""
+"""The most bytes that fire in one turn; one message always fires."""
 FLYING_MAX = 8
-"""Batches that are in the log and not applied yet: a leader without a majority does not fill its log."""
+"""Limit of batches that are in the log and not applied yet, so that a leader without a majority does not fill its log."""
 RETRY_NS = 100_000_000
 _TOPIC_RETRY_NS = 10_000_000
 STORED_BYTES = 512
-"""How much larger an entry may get by waiting on the timer topic."""
+"""How much larger an entry may become by waiting on the timer topic."""
 _LOOK_AGAIN_NS = 1_000_000_000
-"""The wall clock may be set while the monotonic one goes on: while something waits, it is looked at this often."""
+"""How often the wall clock is read while messages wait: it may be set while the monotonic clock continues."""
 _ADVANCE_EPOCHS = SLOTS // 8
 _REAL_FIELD = f"\x02{REAL_TOPIC}\x01".encode()
 _DELIVER_FIELD = f"\x02{DELIVER_MS}\x01".encode()
@@ -43,10 +43,10 @@ _BORN_MS = slice(40, 48)
 
 
 class _Stored(NamedTuple):
-    """What a record on the timer topic says, beside the message."""
+    """The parts of a record on the timer topic that are not the message itself."""
 
     own: bytes
-    """The properties that the message has in its topic: those before the first that `TimerFiring.stored` adds."""
+    """The properties that the message has in its topic: all before the first one that `TimerFiring.stored` adds."""
     deliver_ms: int
     topic: str
     queue: int
@@ -68,14 +68,14 @@ class _Stored(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """What a plan moves, to be put back if the log refuses it."""
+    """The state that a plan changes, saved in case the log refuses the plan."""
 
     end: Watermark
     at: int
 
 
 class TimerFiring:
-    """Timers of one broker group's leader. Idle on a follower."""
+    """The timers of one broker group, on its leader. Idle on a follower."""
 
     def __init__(self, machine: Machine, uncommitted: UncommittedState) -> None:
         self._machine = machine
@@ -86,25 +86,25 @@ class TimerFiring:
         """The watermark as of the log's end."""
         self._kept = _Position(self._end, 0)
         self._stored: deque[tuple[int, int]] = deque()
-        """(last index, lowest fire time) of batches with new messages that are in the log and not in their slots."""
+        """(last index, lowest fire time) of batches with new delayed messages that are in the log but not in their slots."""
         self._flying: deque[int] = deque()
-        """Last index of each batch of fired messages that is not applied."""
+        """Last index of each unapplied batch of fired messages."""
         self._planned: list[int] = []
-        """Fire times of the messages that the plan at hand stores."""
+        """Fire times of the messages that the current plan stores."""
         self._fired = False
-        """This turn's batch is planned."""
+        """Whether this turn's batch is already planned."""
         self._held_until_ns = 0
         self._sleep_until_ms = NEVER
-        """Nothing is to be read before, unless something arrives; 0: there is."""
+        """Nothing has to be read before this time unless a message arrives; 0: there is something to read."""
         self._now_ms = 0
 
     @property
     def watermark(self) -> Watermark:
-        """As of the log's end."""
+        """The watermark as of the log's end."""
         return self._end
 
     def lead(self) -> None:
-        """The applied state covers every earlier term: it is the log's end but for what is appended from here on."""
+        """The applied state covers every earlier term, so it is the log's end until this leader appends."""
         self.resign()
         self._end = self._timers.watermark
         self._kept = _Position(self._end, 0)
@@ -121,7 +121,7 @@ class TimerFiring:
     # Looking
 
     def look(self, now_ns: int, now_ms: int) -> None:
-        """Once a turn: take note of the time, and read on in the slot whose turn it is."""
+        """Called once per turn: note the time, and read on in the slot that is next."""
         self._now_ms, self._fired = now_ms, now_ns < self._held_until_ns
         arrived, self._timers.lowest_arrival = self._timers.lowest_arrival, NEVER
         if arrived == NEVER and now_ms < self._sleep_until_ms:
@@ -136,7 +136,7 @@ class TimerFiring:
         self._sleep_until_ms = self._next_epoch() * SLOT_MS if idle else 0
 
     def _next_epoch(self) -> int:
-        """The first epoch behind that of the window that has messages."""
+        """The first epoch after the window's that has messages."""
         found = self._timers.next_epoch(self._end.epoch if self._window is None else max(self._window.epoch + 1, self._end.epoch))
         return NEVER // SLOT_MS if found is None else found
 
@@ -146,7 +146,7 @@ class TimerFiring:
             return window
         if window is not None and not window.whole:
             return self._open(window.epoch)
-        # One that is used up stays as long as nothing of a later epoch is due, for what may still come.
+        # A used-up window stays while no message of a later epoch is due, because more messages may arrive in its slot.
         epoch = self._next_epoch()
         return window if epoch > epoch_of(self._now_ms) else self._open(epoch)
 
@@ -156,19 +156,19 @@ class TimerFiring:
         return Window(self._machine, epoch, first, key_of(self._end.fire_ms, self._end.offset) if self._end.epoch == epoch else -1)
 
     def hold(self, now_ns: int) -> None:
-        """Nothing can be appended now: look again in a while."""
+        """Nothing can be appended now: try again later."""
         self._held_until_ns = now_ns + RETRY_NS
         self._fired = True
 
     def ready(self) -> bool:
-        """Is there something to fire now?"""
+        """Whether there is something to fire now."""
         return not self._fired and self._may_fire()
 
     def _may_fire(self) -> bool:
         window = self._window
         if window is None or not window.current or len(self._flying) >= FLYING_MAX:
             return False
-        # What came into a slot of an earlier epoch a moment ago fires first.
+        # Messages that just arrived in the slot of an earlier epoch fire first.
         return self._timers.lowest_arrival >= window.epoch and window.at < window.until(self._limit())
 
     def _limit(self) -> int:
@@ -176,7 +176,7 @@ class TimerFiring:
         return min([self._now_ms, *[fire_ms for _, fire_ms in self._stored], *self._planned])
 
     def wake_at_ns(self, now_ns: int) -> int | None:
-        """When `look` has something to do next; what waits for an entry to be applied needs no time of its own."""
+        """When `look` has work next. Work that waits for an entry to be applied needs no wake-up time."""
         window, arrived = self._window, self._timers.lowest_arrival
         if now_ns < self._held_until_ns:
             return self._held_until_ns
@@ -195,7 +195,8 @@ class TimerFiring:
     # Storing
 
     def stored(self, plan: Plan, draft: Draft) -> Draft:
-        """A client's message as it is to be appended: what is due, or wants no time, as it is. May append a record to the plan first."""
+        """A client's message as it is to be appended; a message that is due or has no delivery time is unchanged. May add a record to the
+        plan first."""
         if draft.deliver_ms <= plan.now_ms:
             return draft
         if epoch_of(draft.deliver_ms) > self._end.reach:
@@ -207,7 +208,8 @@ class TimerFiring:
         return Draft(TIMER_TOPIC, slot_of(fire_ms), draft.body, properties, draft.born_ms, fire_ms, priority=draft.priority)
 
     def _placed(self, deliver_ms: int) -> int:
-        """The fire time of a message: its own, unless the watermark is beyond it already (a clock went back), or does not reach it."""
+        """The fire time of a message: its delivery time, unless the watermark is already beyond it (the clock went back) or does not reach
+        it."""
         fire_ms = max(deliver_ms, self._end.fire_ms)
         if epoch_of(fire_ms) > self._end.reach:
             fire_ms = self._end.reach * SLOT_MS
@@ -215,14 +217,14 @@ class TimerFiring:
         return fire_ms
 
     def _advance(self, plan: Plan) -> None:
-        """Raise a watermark that stood still for long, since nothing fired, to where nothing is known to wait."""
+        """Raise a watermark that has not moved for long, because nothing fired, to a time before which no message waits."""
         to_ms = min(plan.now_ms, self._lowest_waiting())
         if epoch_of(to_ms) > self._end.epoch + _ADVANCE_EPOCHS:
             plan.drafts.append(control.draft(control.TimersRecord(to_ms, -1), plan.now_ms))
             self._end = Watermark(to_ms, -1)
 
     def _lowest_waiting(self) -> int:
-        """Nothing that is not done fires before this time."""
+        """A time before which no pending message fires."""
         lowest = min([fire_ms for _, fire_ms in self._stored] + self._planned, default=NEVER)
         window = self._window
         if window is not None:
@@ -235,7 +237,7 @@ class TimerFiring:
     # Firing
 
     def fire(self, plan: Plan) -> None:
-        """Append copies of what is due, in order."""
+        """Append copies of due messages, in firing order."""
         window = self._window
         if window is None or not self.ready():
             return
@@ -252,7 +254,7 @@ class TimerFiring:
             record = self._machine.record(position, bytes_)
             stored = _Stored.of(record)
             if self._uncommitted.configuring(topic_name(stored.topic)) is not None:
-                # Until the topic's record is applied nobody knows whether the message has a topic.
+                # Until the topic's record is applied, it is unknown whether the message still has a topic.
                 self._held_until_ns = plan.now_ns + _TOPIC_RETRY_NS
                 break
             place = first_place(stored.first, fire_ms, offset)
@@ -264,7 +266,7 @@ class TimerFiring:
                 skipped, dropped = True, dropped + 1
             else:
                 if dropped:
-                    # The copy's mark says nothing of how many were dropped before it.
+                    # The copy's mark does not say how many messages were dropped before it.
                     plan.drafts.append(control.draft(control.TimersRecord(*before, dropped), plan.now_ms))
                 plan.drafts.append(self._copy(plan, record, stored, place, (fire_ms, offset), self._machine.index_at(position)))
                 size, skipped, dropped = size + bytes_, False, 0
@@ -275,12 +277,13 @@ class TimerFiring:
         plan.size += size
 
     def _is_wanted(self, stored: _Stored) -> bool:
-        """Does the topic that the message was sent to still exist?"""
+        """Whether the incarnation of the topic to which the message was sent still exists."""
         config = self._machine.topics.get(stored.topic)
         return config is not None and config.incarnation == stored.incarnation and stored.queue < config.queues
 
     def _copy(self, plan: Plan, record: bytes, stored: _Stored, first: Place, at: tuple[int, int], index: int) -> Draft:
-        """The message in its topic or, if its time is beyond the reach it had, on the timer topic again. `at`: where it fires now."""
+        """The copy of a firing message: in its topic or, if its delivery time was out of reach, on the timer topic again. `at`: where it
+        fires now."""
         body, born_ms = record[_BODY_AT : stored.body_end], int.from_bytes(record[_BORN_MS], "big", signed=True)
         mark = origin_text(KIND, at[0], slot_of(at[0]), at[1])
         if stored.deliver_ms <= plan.now_ms:
@@ -297,21 +300,21 @@ class TimerFiring:
         return self._timers.is_recalled(place, deliver_ms) or self._uncommitted.configuring(recall_name(place)) is not None
 
     def recallable(self, plan: Plan, place: Place, deliver_ms: int) -> bool:
-        """Is the message still to be delivered, and not due?"""
+        """Whether the message is neither delivered nor due nor recalled, so that it can be recalled."""
         if place.due_ms(deliver_ms) <= plan.now_ms or place.passed(deliver_ms, self._end):
             return False
         return not self._is_recalled(place, deliver_ms) and not self._contradicts(place, deliver_ms)
 
     def _contradicts(self, place: Place, deliver_ms: int) -> bool:
-        """Does the message of this place, if that can still be read, have another delivery time? Whoever sends an id again, with another
-        time, is told the place of the first message, which is not what a recall with that time means."""
+        """Whether the message at this place, if still readable, has another delivery time. A client that repeats an id with a different
+        time gets the place of the first message, which a recall with that time does not mean."""
         slot = slot_of(place.fire_ms)
         if not self._machine.begin(TIMER_TOPIC, slot) <= place.offset < self._machine.end(TIMER_TOPIC, slot):
             return False
         positions, sizes, _ = self._machine.units(TIMER_TOPIC, slot, place.offset, 1)
         return _Stored.of(self._machine.record(int(positions[0]), int(sizes[0]))).deliver_ms != deliver_ms
 
-    # What became of the plan
+    # Outcome of the plan
 
     def keep(self, plan: Plan) -> None:
         """The plan is in the log."""
@@ -324,7 +327,7 @@ class TimerFiring:
         self._kept = _Position(self._end, 0 if self._window is None else self._window.at)
 
     def rollback(self) -> None:
-        """The log refused the plan: nothing of it happened."""
+        """The log refused the plan; none of it takes effect."""
         self._end = self._kept.end
         self._planned.clear()
         if self._window is not None:
@@ -340,12 +343,12 @@ class TimerFiring:
 
 
 def recall_name(place: Place) -> str:
-    """The name under which a recall is marked in the uncommitted state."""
+    """The name that marks a recall in the uncommitted state."""
     return f"recall:{place.fire_ms}:{place.offset}"
 
 
 def fire_times(drafts: Sequence[Draft | None]) -> tuple[int, ...]:
-    """Fire time of those that wait, 0 of the others; nothing if none waits."""
+    """Fire times of delayed drafts, 0 for others; empty if no draft is delayed."""
     if not any([draft is not None and draft.stored_topic == TIMER_TOPIC for draft in drafts]):
         return ()
     times = [0 if draft is None or draft.stored_topic != TIMER_TOPIC else draft.tags_code for draft in drafts]

@@ -1,8 +1,8 @@
-"""The next timers of one epoch, read out of its slot in columns and steps: what a leader is about to fire, and no more of it than that.
+"""A window on the next timers of one epoch, read from its slot in columns and steps.
 
-A slot holds its messages in the order of their arrival. Whoever wants the next ones in the order of firing reads the whole of it, in
-steps of a bounded number of units, and keeps the lowest keys; if there are more than a window holds, what is above is read again when the
-window is used up. So memory is bounded, however many messages are due in one minute, or in one millisecond.
+A slot holds its messages in order of arrival. To get the next ones in firing order, a window reads the whole slot in steps of a bounded
+number of units and keeps the lowest keys. If the slot has more messages than the window holds, the slot is read again when the window is
+used up. So memory is bounded, however many messages are due in one minute, or in one millisecond.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ledgermq.proto.types import I32, I64
 
 WINDOW_ROWS = 1 << 16
 SCAN_UNITS = 1 << 17
-"""Units looked at in one step."""
+"""Units examined in one step."""
 EVERYTHING = 1 << 62
 _OFFSET_MASK = (1 << 40) - 1
 
 
 class Window:
-    """Rows of one epoch by rising key, of those above `after`. `at` is the first one not taken yet."""
+    """Rows of one epoch with keys above `after`, in key order. `at` is the first row not taken yet."""
 
     def __init__(self, units: Messages, epoch: int, first: int, after: int) -> None:
         self.epoch = epoch
@@ -30,29 +30,29 @@ class Window:
         self._units = units
         self._slot = epoch % SLOTS
         self._next = max(first, units.begin(TIMER_TOPIC, self._slot))
-        """The first queue offset that was not looked at."""
+        """The first queue offset not examined yet."""
         self._after = after
         self._bound = EVERYTHING
-        """Rows above it were left out."""
+        """Rows with higher keys were left out."""
         self._parts: list[tuple[I64, I64, I32]] = []
-        """Keys, positions and sizes that were found and are not merged yet."""
+        """Keys, positions and sizes of rows that are not merged yet."""
         self._found = 0
         self.keys: I64 = np.zeros(0, np.int64)
         self.positions: I64 = np.zeros(0, np.int64)
         self.sizes: I32 = np.zeros(0, np.int32)
 
     def __len__(self) -> int:
-        """Rows not taken yet."""
+        """The number of rows not taken yet."""
         return len(self.keys) - self.at
 
     @property
     def current(self) -> bool:
-        """Everything that is in the slot was looked at: the rows are the next ones."""
+        """Whether the whole slot was examined, so that the rows are the next ones to fire."""
         return not self._parts and self._next >= self._units.end(TIMER_TOPIC, self._slot)
 
     @property
     def whole(self) -> bool:
-        """No row of the epoch was left out."""
+        """Whether no row of the epoch was left out."""
         return self._bound == EVERYTHING
 
     def fire_ms(self, row: int) -> int:
@@ -68,8 +68,8 @@ class Window:
         return int(np.searchsorted(self.keys, key_of(fire_ms, _OFFSET_MASK - 1), side="right")) if fire_ms >= self.epoch * SLOT_MS else 0
 
     def step(self) -> None:
-        """Look at more of the slot; when nothing is left, put the rows in order."""
-        # Where nothing waited any more the log may have been trimmed.
+        """Examine more of the slot; at its end, sort the rows."""
+        # The log may have been trimmed where no message waits any more.
         self._next = max(self._next, self._units.begin(TIMER_TOPIC, self._slot))
         count = min(SCAN_UNITS, self._units.end(TIMER_TOPIC, self._slot) - self._next)
         if count > 0:

@@ -1,8 +1,8 @@
-"""Decisions about transactions, against the state as of the log's end: which halves are taken, how they end, which are asked about.
+"""Decisions about transactions, against the state as of the log's end: which halves are accepted, how they end, and which are checked.
 
-Each method adds to the plan of the turn what one call needs: drafts, answers, and the marks in the uncommitted state that later decisions
-see. A transaction ends once: with the message it becomes, or with a row in the turn's `transaction` record. Between the planned end and its
-application the uncommitted state says so, and every other caller waits for it.
+Each method adds the work of one call to the plan of the turn: drafts, answers, and marks in the uncommitted state for later decisions. A
+transaction ends once: with the message that it becomes, or with a row in the turn's `transaction` record. From the planned end until it is
+applied, the uncommitted state marks it, and every other call about the transaction waits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ledgermq.proto.types import Draft
 Transactional = Prepare | Resolve | Overdue | CountChecks
 _ROW_BYTES = 64
 _CHECK_BYTES = 8 << 20
-"""So much of half messages is read for the checks of one call, and at least one; the others come again."""
+"""How many bytes of half messages are read for the checks of one call; at least one message is read. The others come again later."""
 _DROPS = (CHECKS, AGE)
 
 
 class TransactionResolver:
-    """The one writer's rules about transactions. Keeps nothing but the clock of checks."""
+    """The leader's rules about transactions. Stateless except for the clock of checks."""
 
     def __init__(
         self, machine: Machine, clock: CheckClock, uncommitted: UncommittedState, entry_bytes_max: int, rules: TransactionRules
@@ -65,8 +65,8 @@ class TransactionResolver:
     # Half messages
 
     def _prepare(self, plan: Plan, call: Prepare) -> None:
-        """Half messages are checked against the topic they are for, and acknowledged when they are durable, whatever its class: an id that
-        a client holds names one half for ever."""
+        """Half messages are checked against their real topic. They are always acknowledged as durable, whatever the topic's class: an id
+        that a client holds must identify the same half for ever."""
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
@@ -105,7 +105,7 @@ class TransactionResolver:
             plan.count("half_messages", len(drafts))
 
     def _half(self, draft: Draft, recovery_ms: int | None) -> Draft | None:
-        """The half message; None if it is too large. It names two topics: the message it becomes is never larger."""
+        """The half message; None if it is too large. It names two topics, so the message that it becomes is never larger."""
         try:
             half = half_draft(draft, recovery_ms)
         except LedgerError:
@@ -151,7 +151,7 @@ class TransactionResolver:
         plan.count("transactions_committed")
 
     def _end(self, plan: Plan, offset: int, how: str) -> int:
-        """A half ends without becoming visible; the index of the entry that says so."""
+        """A half ends without becoming visible. Returns the index of the entry that records it."""
         index = plan.transaction_index()
         plan.ended.append((offset, how))
         plan.rows += 1
@@ -159,7 +159,7 @@ class TransactionResolver:
         return index
 
     def _pending(self, offset: int) -> tuple[int, str] | None:
-        """(entry, how) of the end of this half that is not applied yet."""
+        """(entry index, kind) of the end of this half, if it is in the log or planned, and not applied yet."""
         for how in (COMMIT, ROLLBACK, *_DROPS):
             index = self._uncommitted.configuring(half_name(offset, how))
             if index is not None:
@@ -173,7 +173,7 @@ class TransactionResolver:
     # Checks
 
     def _overdue(self, plan: Plan, call: Overdue) -> None:
-        """Who is due, without those whose time is over: these end here."""
+        """Lists the due halves. Those that exceeded their checks or age end here instead."""
         due: list[tuple[int, str]] = []
         dropped: list[tuple[int, str, str]] = []
         index = -1
@@ -200,7 +200,7 @@ class TransactionResolver:
         return AGE if now_ms - half.stored_ms > self._rules.age_max_ms else None
 
     def _count(self, plan: Plan, call: CountChecks) -> None:
-        """A check counts before it is sent: however often leaders change, a producer is not asked more often than that."""
+        """A check is counted before it is sent, so that changes of leaders never cause more checks than allowed."""
         halves: list[UndecidedHalf] = []
         index = -1
         size = 0
@@ -227,15 +227,15 @@ class TransactionResolver:
 
 
 def half_name(offset: int, how: str) -> str:
-    """The name under which the end of a half is marked in the uncommitted state."""
+    """The name that marks the end of a half in the uncommitted state."""
     return f"half:{offset}:{how}"
 
 
 def checked_name(offset: int) -> str:
-    """The name under which a check that is being counted is marked."""
+    """The name that marks a check that is being counted."""
     return f"half:{offset}:checked"
 
 
 def _agrees(ended: str, wanted: str) -> bool:
-    """Is the end what the caller wants? What was dropped is as good as rolled back."""
+    """Whether the transaction ended as the caller wants. A dropped transaction counts as rolled back."""
     return (ended == COMMIT) == (wanted == COMMIT)

@@ -1,8 +1,8 @@
-"""What this leader has appended and not applied yet, as far as later decisions depend on it.
+"""The uncommitted state: entries that this leader has appended but not applied yet, as far as later decisions depend on them.
 
-One writer decides against the state as of the log's end: applied state + this uncommitted state. Marks are made while a turn is planned;
-`keep` makes them permanent once the batch is in the log, `rollback` undoes a plan the log refused. A mark goes when the entry that bears it
-is applied, and all go when leadership is lost.
+The leader decides against the state as of the log's end, which is the applied state plus this one. Planning a turn sets marks; `keep` makes
+them permanent once the batch is in the log, and `rollback` undoes a plan that the log refused. A mark is removed when its entry is applied;
+all marks are removed when leadership is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class _Marks:
-    """What one entry of the log marked."""
+    """The marks of one log entry."""
 
     rows: list[RowKey] = field(default_factory=list)
     cursors: list[QueueKey] = field(default_factory=list)
@@ -35,7 +35,7 @@ class UncommittedState:
     def __init__(self) -> None:
         self._rows: dict[RowKey, int] = {}
         self._acked: set[RowKey] = set()
-        """Of the rows those whose entry acknowledges the lease in force."""
+        """Those of the rows whose entry acknowledges the current lease."""
         self._cursors: dict[QueueKey, tuple[int, int]] = {}
         self._names: dict[str, int] = {}
         self._by_index: deque[tuple[int, _Marks]] = deque()
@@ -56,11 +56,11 @@ class UncommittedState:
         return len(self._rows) + len(self._cursors) + len(self._names)
 
     def pending(self, key: QueueKey, offset: int) -> int | None:
-        """Index of the entry about this row that is not applied yet."""
+        """Index of the unapplied entry about this row; None if there is none."""
         return self._rows.get((key, offset))
 
     def acking(self, key: QueueKey, offset: int) -> int | None:
-        """Index of the entry that acknowledges the lease of this row and is not applied yet."""
+        """Index of the unapplied entry that acknowledges the lease of this row; None if there is none."""
         return self._rows[key, offset] if (key, offset) in self._acked else None
 
     def cursor(self, key: QueueKey) -> int | None:
@@ -70,11 +70,11 @@ class UncommittedState:
 
     @property
     def names_pending(self) -> bool:
-        """Is any configuration entry not applied yet?"""
+        """Whether any configuration entry is not applied yet."""
         return bool(self._names)
 
     def configuring(self, name: str) -> int | None:
-        """Index of the configuration entry about this name (see `topic_name`, `group_name`) that is not applied yet."""
+        """Index of the unapplied configuration entry about this name (see `topic_name`, `group_name`); None if there is none."""
         return self._names.get(name)
 
     def _mark(self, index: int) -> _Marks:
@@ -106,7 +106,7 @@ class UncommittedState:
         self._undo.append(lambda: put_back(self._names, name, before))
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Something beside the uncommitted state follows the plan, too."""
+        """Register an undo step of other state that follows the plan."""
         self._undo.append(undo)
 
     def keep(self) -> None:
@@ -137,31 +137,31 @@ class UncommittedState:
 
 
 RETAINED = "retained"
-"""The name under which a pending seal or trim is marked: they are decided one after the other."""
+"""The name that marks a pending seal or trim; they are decided one at a time."""
 
 
 def topic_name(stored: str) -> str:
-    """The name under which a topic's pending configuration is marked; that of a lite topic is that of the topic it belongs to."""
+    """The name that marks a topic's pending configuration. A lite topic has that of its parent topic."""
     return "topic:" + parent_of(stored)
 
 
 def group_name(stored: str) -> str:
-    """The name under which a consumer group's pending configuration is marked."""
+    """The name that marks a consumer group's pending configuration."""
     return "group:" + stored
 
 
 def reset_name(key: QueueKey) -> str:
-    """The name under which a pending reset of one queue is marked."""
+    """The name that marks a pending reset of one queue."""
     return f"reset-queue:{key[0]}:{key[1]}:{key[2]}"
 
 
 def reset_pair_name(group: str, topic: str) -> str:
-    """The name under which a pending reset of any queue of a topic is marked."""
+    """The name that marks a pending reset of any queue of a topic."""
     return f"reset:{group}:{topic}"
 
 
 def put_back(into: dict[K, V], key: K, before: V | None) -> None:
-    """A key has its former value again, or none."""
+    """Give a key its former value back; None removes it."""
     if before is None:
         into.pop(key, None)
     else:
