@@ -96,12 +96,10 @@ class CertificateFiles:
             if authority is not None:
                 x509.load_pem_x509_certificates(authority)
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            what = f"{self._certificate}, its key or its authority is not PEM that can be read ({error})"
-            raise ConfigError(what, "give PEM files, the key without a password") from error
+            what = f"{self._certificate}, its key or its authority is not PEM or cannot be read ({error})"
+            raise ConfigError(what, "use PEM files, and a key without a password") from error
         if not fits:
-            raise ConfigError(
-                f"the key {self._key} does not belong to the certificate {self._certificate}", "give the two that were made together"
-            )
+            raise ConfigError(f"the key {self._key} does not belong to the certificate {self._certificate}", "use a matching pair")
         return Pems(certificate, key, authority)
 
 

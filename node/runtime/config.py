@@ -70,12 +70,12 @@ class NodeConfig(Section):
         known = {group.name: None for group in self.cluster.groups}
         for stranger in self.join if isinstance(self.join, tuple) else ():
             if stranger not in known:
-                raise ValueError(f"join names {stranger!r}, which is no broker group; known: {', '.join(known)}")
+                raise ValueError(f"join names {stranger!r}, which is not a broker group; known: {', '.join(known)}")
         if self.join and len(self.nodes) == 1:
             raise ValueError("join needs the nodes of the cluster that this node joins; nodes lists only this one")
         for section, overrides in (("retention", self.retention.groups.keys()), ("flush", self.flush.groups.keys())):
             for stranger in sorted(overrides - known.keys()):
-                raise ValueError(f"{section}.groups names {stranger!r}, which is no broker group; known: {', '.join(known)}")
+                raise ValueError(f"{section}.groups names {stranger!r}, which is not a broker group; known: {', '.join(known)}")
         durable = [group.name for worker in self.workers for group in self.hosted_by(worker) if self.flush.of(group.name) != "memory"]
         if self.storage.append == "pool" and durable:
             policy = self.flush.of(durable[0])
@@ -189,7 +189,7 @@ class NodeConfig(Section):
             return
         what = f"listen_host {self.listen_host} is reachable from other machines and authentication is off"
         words = f'access.allow_unauthenticated: "{OPEN_TO_ALL}"'
-        raise FatalError(ExitCode.UNSAFE, what, f"set access.authentication to required, or listen on 127.0.0.1, or say in words: {words}")
+        raise FatalError(ExitCode.UNSAFE, what, f"set access.authentication to required, or listen on 127.0.0.1, or allow it by {words}")
 
     @property
     def http_host(self) -> str:

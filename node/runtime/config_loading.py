@@ -119,7 +119,7 @@ def _accepted(kind: str, context: Mapping[str, Any], message: str) -> str:
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
         "uuid_parsing": "expected a UUID such as 6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
-        "string_type": "expected a text",
+        "string_type": "expected text",
         "too_short": "expected at least {min_length} entry",
         "dict_type": "expected keys and values",
         "tuple_type": "expected a list",

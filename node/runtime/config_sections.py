@@ -31,7 +31,7 @@ class Raft(Section):
     @model_validator(mode="after")
     def _check(self) -> Raft:
         if not self.heartbeat_ms * 2 <= self.election_min_ms < self.election_max_ms:
-            raise ValueError("needed: 2 x heartbeat_ms <= election_min_ms < election_max_ms")
+            raise ValueError("required: 2 x heartbeat_ms <= election_min_ms < election_max_ms")
         return self
 
 
@@ -156,7 +156,7 @@ class Retention(Section):
     @model_validator(mode="after")
     def _check(self) -> Retention:
         if not self.warn_percent < self.delete_percent < self.refuse_percent:
-            raise ValueError("needed: warn_percent < delete_percent < refuse_percent")
+            raise ValueError("required: warn_percent < delete_percent < refuse_percent")
         return self
 
     def of(self, group: str) -> GroupRetention:

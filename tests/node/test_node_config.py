@@ -107,9 +107,9 @@ def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[s
         ("raft.heartbeat_ms", 300, ["heartbeat_ms", "election_min_ms"]),
         ("retention.delete_percent", 95, ["warn_percent < delete_percent < refuse_percent"]),
         ("retention.warn_percent", 0, ["retention.warn_percent = 0", "at least 1"]),
-        ("retention.groups", {"g9": {"hours": 1}}, ["'g9'", "no broker group", "g1"]),
+        ("retention.groups", {"g9": {"hours": 1}}, ["'g9'", "not a broker group", "g1"]),
         ("flush.policy", "async", ["flush.policy = 'async'", "'durable', 'memory' or 'hybrid'"]),
-        ("flush.groups", {"g9": "memory"}, ["flush.groups", "'g9'", "no broker group", "g1"]),
+        ("flush.groups", {"g9": "memory"}, ["flush.groups", "'g9'", "not a broker group", "g1"]),
         ("flush.interval_ms", "20s", ["interval_ms must not exceed thorough_ms"]),
         ("flush.least_pages", 0, ["flush.least_pages = 0", "at least 1"]),
         ("storage.append", "mmap", ["storage.append = 'mmap'", "'pwrite', 'map' or 'pool'"]),
@@ -299,7 +299,7 @@ def test_a_joining_node_names_the_cluster_it_joins() -> None:
     assert validate({**tree, "join": True}).hosted_groups
     with pytest.raises(ConfigError, match="names the replica 'n3'"):
         validate(tree)
-    with pytest.raises(ConfigError, match="join names 'g9', which is no broker group; known: g1"):
+    with pytest.raises(ConfigError, match="join names 'g9', which is not a broker group; known: g1"):
         validate({**example(), "join": ["g9"]})
     tree["nodes"] = {"n1": tree["nodes"]["n1"]}
     with pytest.raises(ConfigError, match="nodes lists only this one"):

@@ -262,6 +262,6 @@ def test_what_retention_removed_is_not_made_up() -> None:
         reader = s.engine.hosted["g1"].reader
         reader.begin_index = reader.limits.end_index
         found = await s.why()
-        assert found.reason == "done" and "not in the log any more" in found.answer
+        assert found.reason == "done" and "no longer in the log" in found.answer
 
     with_bench(work)

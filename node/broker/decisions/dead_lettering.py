@@ -53,7 +53,7 @@ class DeadLettering:
         elif self.bury(plan, key, handle.queue_offset, lease):
             plan.awaited.append((plan.next_index - 1, call.token, Forwarded(True)))
         else:
-            plan.refuse(call.token, "too-large", "the message and where it came from")
+            plan.refuse(call.token, "too-large", "the message with its origin properties")
 
     def give_up(self, plan: Plan, pair: Pair, pick: Pick) -> None:
         """Make dead letters of the messages that used up their attempts. If the copy of one fits no log file, the message is delivered once

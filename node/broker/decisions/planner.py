@@ -178,7 +178,7 @@ class Planner:
             plan.deferred.append(call)
             return
         if not call.drafts:
-            plan.refuse(call.token, "unknown-topic", "no message at all")
+            plan.refuse(call.token, "unknown-topic", "the call has no message")
             return
         if any(LITE_SEPARATOR in draft.stored_topic for draft in call.drafts):
             if self._uncommitted.configuring(RETAINED) is not None:

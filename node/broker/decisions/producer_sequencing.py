@@ -151,7 +151,7 @@ class ProducerSequencing:
             return
         number = max(self._next_id, self._producers.next_id)
         if number > ID_MAX:
-            plan.refuse(call.token, "too-many-producers", "this broker group has given out every producer id there is")
+            plan.refuse(call.token, "too-many-producers", "this broker group has used up all producer ids")
             return
         # A name that has used up its epochs continues under another id.
         sequence, spent = (0, ()) if known is None or before is None else (before.next_sequence, (known,))

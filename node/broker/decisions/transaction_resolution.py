@@ -95,7 +95,7 @@ class TransactionResolver:
                 return
             drafts.append(half)
         if not drafts:
-            plan.refuse(call.token, "unknown-topic", "no message at all")
+            plan.refuse(call.token, "unknown-topic", "the call has no message")
         else:
             mark_ids(plan, self._uncommitted, names)
             plan.produced.append((call, len(plan.drafts), Durability.DURABLE))

@@ -88,7 +88,7 @@ def _of_message(index: int, record: Record, subject: Subject) -> Iterator[Event]
     if record.topic == HALF_TOPIC:
         yield Event(index, record.store_ms, "half", f"transaction {record.queue_offset} of this broker group, undecided")
     elif record.topic == TIMER_TOPIC:
-        yield Event(index, record.store_ms, "delayed", "waits for its time" if not kind else "waits for its time once more")
+        yield Event(index, record.store_ms, "delayed", "waits for its delivery time" if not kind else "waits for its delivery time again")
     elif kind == "tx":
         yield Event(index, record.store_ms, "committed", where)
     elif kind == "timer":
@@ -123,7 +123,7 @@ def _said(index: int, ms: int, found: control.ControlRecord, subject: Subject) -
     elif isinstance(found, control.ResetRecord):
         for queue, cursor in found.queues:
             for offset in subject.offsets(subject.topic, queue) if found.topic == subject.topic else ():
-                detail = f"the group goes on at offset {cursor}: {'skipped' if offset < cursor else 'to be delivered again'}"
+                detail = f"the group continues at offset {cursor}: {'skipped' if offset < cursor else 'to be delivered again'}"
                 yield Event(index, ms, "reset", detail, found.group)
     elif isinstance(found, control.TransactionRecord):
         halves = subject.offsets(HALF_TOPIC, HALF_QUEUE)
@@ -132,16 +132,16 @@ def _said(index: int, ms: int, found: control.ControlRecord, subject: Subject) -
                 yield Event(index, ms, "rolled-back" if how == "rollback" else "dropped", _ENDS.get(how, how))
         for offset, number in found.checked:
             if offset in halves:
-                yield Event(index, ms, "checked", f"a producer was asked for the {number}. time")
+                yield Event(index, ms, "checked", f"check number {number} with a producer")
     elif isinstance(found, control.RecallRecord) and (TIMER_TOPIC, slot_of(found.fire_ms), found.offset) in subject.places:
         yield Event(index, ms, "recalled", "by its producer")
 
 
 _ENDS: Mapping[str, str] = {
-    "rollback": "the producer decided against it",
+    "rollback": "the producer rolled it back",
     "checks": "no decision after the last check",
-    "age": "no producer could be asked for too long",
-    "topic": "its topic was deleted or begun anew",
+    "age": "no producer could be asked before the age limit",
+    "topic": "its topic was deleted or recreated",
 }
 
 
@@ -155,10 +155,10 @@ def _leased(index: int, ms: int, found: control.LeaseRecord, subject: Subject) -
             yield Event(index, ms, "leased", detail, found.group, attempt, client_of(found.client), found.duration_ms)
     for queue, begin, to in found.passed:
         if any(begin <= offset < to for offset in subject.offsets(found.topic, queue)):
-            yield Event(index, ms, "passed-over", "the filter of a receive did not want it", found.group, client=client_of(found.client))
+            yield Event(index, ms, "passed-over", "it did not match the filter of a receive", found.group, client=client_of(found.client))
     for queue, passed in found.passed_again:
         if subject.offsets(found.topic, queue) & set(passed):
-            yield Event(index, ms, "passed-over", "the filter of a later receive did not want it", found.group)
+            yield Event(index, ms, "passed-over", "it did not match the filter of a later receive", found.group)
     for queue, waiting in found.waiting:
         if subject.offsets(found.topic, queue) & set(waiting):
             yield Event(index, ms, "waiting", "for an earlier message of its message group", found.group)

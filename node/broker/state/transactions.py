@@ -12,7 +12,7 @@ Transition table of one half offset:
     message with origin `tx:` (a commit)   -              ended: commit            -
     record `transaction`, check m          -              undecided (m)            -
     record `transaction`, end              -              ended: as it says        -
-        its topic deleted or recreated         -              ended: topic             -
+    its topic deleted or recreated         -              ended: topic             -
     trim to above it                       -              unknown                  -
 
 Memory is bounded (I11): an undecided half takes one row, and their number is limited when they are accepted. Of the ended ones the last
