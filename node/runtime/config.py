@@ -127,8 +127,8 @@ class NodeConfig(Section):
         return self.hosted_by(self.node)
 
     def hosted_by(self, member: str) -> tuple[BrokerGroup, ...]:
-        """The broker groups of one of this node's workers. On a joining node a group belongs to the worker that it names; groups that name
-        none of this node's workers are spread over them by position. No worker ever has two replicas of one group."""
+        """The broker groups of one of this node's workers. Joined groups that name none of this node's workers are
+        spread over them by position. A node never has two replicas of one group."""
         workers = self.workers
         found = []
         for place, group in enumerate(self.cluster.groups):

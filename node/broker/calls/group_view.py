@@ -42,7 +42,7 @@ class GroupView:
     """As of the applied index; None before the group's first record is applied."""
     incarnations: Mapping[str, str] = field(default_factory=dict)
     """Node → the directory in the configuration in effect, which is that of the log's newest membership record, applied or not. Packets are
-    accepted by this map, because a record that admits a directory may need the vote of that very node to be committed."""
+    accepted by this map, because a record that admits a directory may need the acknowledgement of that very node to be committed."""
     in_effect: tuple[str, ...] = ()
     """All nodes named by that record, voters first."""
     ha: HaView | None = None

@@ -91,8 +91,7 @@ class Sequencer:
         named = [(batch.topics[key >> 32], key & 0xFFFFFFFF) for key in ordered[begins].tolist()]
         firsts = np.array([self.next_offset(*queue) for queue in named], np.int64)
         offsets = np.empty(n, np.int64)
-        # In `order` the messages of a queue are adjacent and in batch order: offset = first offset of the queue + place within the queue's
-        # run.
+        # In `order` the messages of a queue are adjacent, in batch order: offset = the queue's first offset + place within its run.
         offsets[order] = np.arange(n) + np.repeat(firsts - begins, counts)
         return offsets, dict(zip(named, (firsts + counts).tolist(), strict=True))
 

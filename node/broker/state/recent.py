@@ -33,7 +33,7 @@ class Recent:
 
     def __init__(self, begin_index: int) -> None:
         self._begin_index = begin_index
-        """The first index that the window could have."""
+        """The index at which the window was opened."""
         self._ranges: deque[Applied] = deque()
         self._entries = 0
         self._bytes = 0

@@ -74,7 +74,7 @@ class Place:
 
 
     def due_ms(self, deliver_ms: int) -> int:
-        """When a message with this delivery time fires for the last time; a message stored after its delivery time is late."""
+        """When a message with this delivery time fires for the last time: at that time, or at its first place if that is later."""
         return max(self.fire_ms, deliver_ms)
 
     def passed(self, deliver_ms: int, watermark: Watermark) -> bool:

@@ -108,7 +108,7 @@ class Transactions:
 
     def raise_minimum(self, minimum: int) -> list[int]:
         """The half topic now begins at this offset. Undecided halves keep their files, so there are none below it, except in a cluster that
-        was rebuilt from a backup or a survivor."""
+        was rebuilt from existing files."""
         gone = [offset for offset in self.halves if offset < minimum]
         for offset in gone:
             del self.halves[offset]
