@@ -98,7 +98,7 @@ def test_asking_again_for_what_is_so_appends_nothing() -> None:
     ("kind", "node", "incarnation", "said"),
     [
         ("add", "n2", "dir", "n2 is a voter of this group already"),
-        ("add", "n4", None, "which directory n4 has"),
+        ("add", "n4", None, "the directory of n4 is not known"),
         ("promote", "n4", None, "n4 is no member of this group"),
         ("remove", "n4", None, "its members are n1, n2, n3"),
     ],
