@@ -1,10 +1,10 @@
-"""The controller quorum: cluster metadata as intent, kept by a PySyncObj state machine on every node.
+"""The controller quorum: each node keeps the intended cluster metadata in a PySyncObj state machine.
 
 See docs/architecture.md, The controller.
 
-`metadata`, `voters` and the modules of one subject each (topics, users, broker groups, HA) decide and are pure; `journal` and `snapshot`
-keep; `wire`, `resolving` and `quorum` tame the library; `controller` is what the node talks to. `reconcile` and `ha_control` bring what was
-agreed to the broker groups, over the port in `ports.py`. No data path waits for anything in here, and no safety of a broker group's log
-rests on it. New metadata is a table of `state`, its commands, and their form in `command_fields`. `replica`, `frontend` and `process`
-import this room.
+`metadata`, `voters` and one module per subject (topics, users, broker groups, HA) decide and are pure. `journal` and `snapshot` store the
+state. `wire`, `resolving` and `quorum` adapt the library. The node uses `controller`. `reconcile` and `ha_control` bring the agreed
+metadata to the broker groups through the port in `ports.py`. The data path never waits for this package, and the safety of a broker group's
+log does not depend on it. A new kind of metadata needs a table in `state`, its commands, and their parsing in `command_fields`. `replica`,
+`frontend` and `process` import this package.
 """

@@ -1,9 +1,8 @@
-"""What the controller quorum knows of broker groups besides their replicas: what they were begun with, who is meant to lead, what moves.
+"""What the controller quorum stores about broker groups besides their replicas: initial settings, preferred leader, and moves.
 
-Pure, as all of the metadata: commands and exported values are plain JSON, and `metadata.py` gives these functions their place in its table.
-It is intent, like everything there. Who replicates a group and who leads it is decided in the group's own log; a replica that is named here
-opens its directory and waits for the log to name it.
-"""
+Pure, like all of the metadata. Commands and exported values are plain JSON, and `metadata.py` has these functions in its table. All of it
+is intent: the group's own log decides who its members are and who leads. A replica that is named here opens its directory and waits until
+the log names it. """
 
 from __future__ import annotations
 
@@ -20,16 +19,16 @@ Json = dict[str, Any]
 GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 RESERVED = "controller"
 SETTINGS_MAX = 64
-"""Keys of a group's settings: what the configuration of a node says about one has a dozen."""
+"""Limit for the keys of a group's settings; a real section of the configuration has about a dozen."""
 
 
 class Refusal(Exception):
-    """A command that is not carried out, in words."""
+    """The command is refused; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A replica on its way from one node to another."""
+    """The move of a replica from one node to another."""
 
     source: str
     target: str
@@ -37,19 +36,19 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class GroupSpec:
-    """One broker group. `settings` are those of its section in the configuration of a node (`config.BrokerGroup`) as it was begun, with
-    `replicas`, the founders, who write its first entry."""
+    """One broker group. `settings` is the group's section of the node configuration (`config.BrokerGroup`) at its creation. Its `replicas`
+    are the founders, who write the first entry of the log."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     preferred: str | None = None
-    """Who is meant to lead; the settings' own `preferred_leader` stands above it."""
+    """The preferred leader as agreed; `preferred_leader` in the settings has precedence."""
     joined: tuple[str, ...] = ()
-    """Nodes that came later: they begin no log."""
+    """Nodes that were added later; they do not create a log."""
     left: tuple[str, ...] = ()
-    """Nodes whose replica moved away: they do not open what lies there."""
+    """Nodes whose replica moved away; they do not open the files that are left there."""
     move: Move | None = None
     moved: Move | None = None
-    """The move that was finished last: who asks for it again is told that it is done."""
+    """The last completed move, so that a repeated request for it is answered as done."""
 
     @property
     def founders(self) -> tuple[str, ...]:
@@ -57,7 +56,7 @@ class GroupSpec:
 
     @property
     def leader_wanted(self) -> str | None:
-        """Whoever is meant to lead, whoever said so."""
+        """The preferred leader: from the settings, else as agreed; None if there is none."""
         return self.settings.get("preferred_leader") or self.preferred
 
 
@@ -66,7 +65,7 @@ Replicas = Mapping[str, Sequence[str]]
 
 
 def checked_settings(group: str, value: Any) -> Mapping[str, Any]:
-    """What a node says a group was begun with. Its meaning is known to the node's configuration alone."""
+    """Validate the settings of a new group. Only the node's configuration knows their meaning. Raises Refusal."""
     if not GROUP_NAME.fullmatch(group):
         raise Refusal(f"{group!r} is no name of a broker group: letters, digits, '_' and '-', at most 63")
     if group == RESERVED:
@@ -82,8 +81,8 @@ def checked_settings(group: str, value: Any) -> Mapping[str, Any]:
 
 
 def announced(specs: Specs, told: Mapping[str, Any], replicas: Replicas) -> Specs:
-    """The specs with those that configuration files tell of groups that had none; with two groups or more, each of those that are new here
-    gets somebody who is meant to lead it, so that leaders spread evenly."""
+    """Add the groups that configuration files describe and that have no spec yet. With two or more groups, each new one gets a preferred
+    leader, so that the leaders are spread evenly. Raises Refusal."""
     known = dict(specs)
     fresh = sorted(group for group in told if group not in specs and group in replicas)
     for group in fresh:
@@ -95,7 +94,7 @@ def announced(specs: Specs, told: Mapping[str, Any], replicas: Replicas) -> Spec
 
 
 def preferred_of(group: str, replicas: Iterable[str], specs: Specs) -> str | None:
-    """The replica that is meant to lead the fewest other groups, the first by name among equals; None where the settings say who."""
+    """The replica that is preferred by the fewest other groups, by name among equals; None if the settings name a preferred leader."""
     spec = specs.get(group)
     if spec is not None and spec.settings.get("preferred_leader"):
         return None
@@ -107,7 +106,7 @@ def preferred_of(group: str, replicas: Iterable[str], specs: Specs) -> str | Non
 
 
 def added(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str]], group: str, settings: Any) -> tuple[Specs, bool]:
-    """A new broker group; False: it is there, begun with the same settings."""
+    """Add a broker group. The flag is False if the group exists with the same settings. Raises Refusal."""
     wanted = checked_settings(group, settings)
     if group in replicas:
         known = specs.get(group)
@@ -121,7 +120,7 @@ def added(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str
 
 
 def check_places(group: str, replicas: Collection[str], nodes: Mapping[str, Mapping[str, str]]) -> None:
-    """Every replica on a node of its own, at an address of its own."""
+    """Check that every replica is on another machine and at another address. Raises Refusal."""
     taken: dict[str, str] = {}
     if pair := together(replicas):
         what = f"broker group {group} would have two replicas on one machine: {pair[0]} and {pair[1]} are workers of one node"
@@ -138,7 +137,7 @@ def check_places(group: str, replicas: Collection[str], nodes: Mapping[str, Mapp
 
 
 def move_begun(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str, str]], group: str, move: Move) -> Specs:
-    """A replica is to move. The same again is fine; one move of a group at a time."""
+    """Begin to move a replica. A repetition succeeds; a group has at most one move at a time. Raises Refusal."""
     spec = spec_of(specs, replicas, group)
     if spec.move == move:
         return specs
@@ -156,7 +155,7 @@ def move_begun(specs: Specs, replicas: Replicas, nodes: Mapping[str, Mapping[str
 
 
 def move_ended(specs: Specs, replicas: Replicas, group: str, move: Move, *, done: bool) -> tuple[Specs, tuple[str, ...]]:
-    """The replica has moved, or (`done` false) the move is given up: the specs, and whom the group is meant to have."""
+    """End a move: the replica has moved, or (`done` false) the move is aborted. Returns the specs and the group's intended replicas."""
     spec = spec_of(specs, replicas, group)
     now = tuple(replicas[group])
     if spec.move != move:
@@ -170,7 +169,7 @@ def move_ended(specs: Specs, replicas: Replicas, group: str, move: Move, *, done
 
 
 def preferring(specs: Specs, replicas: Replicas, group: str, node: str) -> Specs:
-    """Somebody else is meant to lead."""
+    """Set the preferred leader. Raises Refusal."""
     spec = spec_of(specs, replicas, group)
     if node not in replicas[group]:
         raise Refusal(f"node {node} has no replica of broker group {group}; its replicas are on {', '.join(sorted(replicas[group]))}")
@@ -181,7 +180,7 @@ def preferring(specs: Specs, replicas: Replicas, group: str, node: str) -> Specs
 
 
 def placed_again(specs: Specs, group: str, node: str) -> Specs:
-    """A replica is meant to be on a node once more: what lies there is opened again, and begins nothing."""
+    """Note that a node is to have a replica again: it opens the files that are there and does not create a log."""
     spec = specs.get(group)
     if spec is None or (node not in spec.left and (node in spec.joined or node in spec.founders)):
         return specs
@@ -196,7 +195,7 @@ def spec_of(specs: Specs, replicas: Replicas, group: str) -> GroupSpec:
 
 
 def fewest_replicas(replicas: Replicas, nodes: Iterable[str], count: int) -> tuple[str, ...]:
-    """The nodes with the fewest replicas, the first by name among equals; of the workers of one node at most one."""
+    """The `count` nodes with the fewest replicas, by name among equals, at most one worker per node. Sorted by name."""
     load = dict.fromkeys(sorted(nodes), 0)
     for placed in replicas.values():
         for node in placed:
@@ -240,7 +239,7 @@ def restore_spec(value: Mapping[str, Any]) -> GroupSpec:
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether two groups were begun alike, whenever that was."""
+    """Whether two groups have the same settings, apart from the time of creation."""
     ignored = ("created_ms",)
     return {key: value for key, value in known.items() if key not in ignored} == {
         key: value for key, value in wanted.items() if key not in ignored

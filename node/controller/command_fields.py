@@ -1,4 +1,4 @@
-"""What a command says, field by field: the value, or the reason why the command is refused. Pure, like `metadata.py`."""
+"""Parses the fields of a controller command; an invalid field refuses the command. Pure, like `metadata.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODE_NAME = re.compile(MEMBER_NAME)
 
 
 class Refused(Exception):
-    """The command changes nothing; its outcome says why."""
+    """The command changes nothing; its outcome gives the reason."""
 
     def __init__(self, code: int, detail: str) -> None:
         super().__init__(detail)

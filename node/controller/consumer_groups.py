@@ -1,4 +1,4 @@
-"""Consumer groups among what the controller quorum agrees on: the commands that create, change and delete them. Pure as `metadata.py`."""
+"""The commands of the controller quorum that create, change and delete consumer groups. Pure, like `metadata.py`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create_group(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def update_group(state: State, command: Json) -> tuple[State, Outcome]:
-    """Other settings; null leaves one alone, a backoff without values is the default again."""
+    """Change settings. A null leaves a setting unchanged; a backoff without values restores the default."""
     key = read_group_key(command)
     known = existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
     group = _with_settings(known, command)
@@ -46,7 +46,7 @@ def update_group(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def _with_settings(group: GroupConfig, command: Json) -> GroupConfig:
-    """The group with what the command says about it."""
+    """The group with the settings that the command gives."""
     given: Json = {}
     if command.get("max_attempts") is not None:
         given["max_attempts"] = read_count(command["max_attempts"], "max_attempts", MAX_ATTEMPTS)

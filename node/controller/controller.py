@@ -1,9 +1,9 @@
-"""The controller as the node uses it: asyncio in front, the quorum on a thread of its own behind.
+"""The controller as the node uses it: an asyncio interface in front of the quorum, which runs on its own thread.
 
-Here live the calls (each bounded in time, each answered with the resulting configuration or a `LedgerError`), the barrier read, the change
-notices and the health. What a command means is decided in `metadata`, how it is kept and agreed on in `quorum`; nothing of either is here.
+This module has the calls (each with a deadline, each answered with the resulting configuration or a `LedgerError`), the barrier read, the
+change notifications and the health status. `metadata` decides what a command means; `quorum` replicates and stores it.
 
-A command that the quorum may have lost is submitted again under the same request id, so it is carried out at most once.
+If the quorum may have lost a command, it is submitted again under the same request id, so it is executed at most once.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 5.0
 ATTEMPT_S = 1.5
-"""How long one submission may stay unanswered before it is repeated: a message between nodes can be lost with its connection."""
+"""A submission without an answer is repeated after this time: a message between nodes can be lost with its connection."""
 PAUSE_S = 0.05
-"""Between submissions while there is no leader."""
+"""Delay between submissions while there is no leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """Who takes part and where. `addresses` gives the places of the nodes' controllers (host:port, the likeliest first); they may change
-    (`Controller.move`).
+    """The members of the quorum and their addresses. `addresses` gives the addresses of the nodes' controllers (host:port, the most likely
+    first); they may change (`Controller.move`).
 
-    `first_voters`: who votes when a quorum begins, the same on all of them; a joining node asks all others. Later the journal knows better.
-    A worker that is not its node's first never votes: it listens.
+    `first_voters`: the voters of a new quorum, the same on all of them. A joining node contacts all other nodes instead. Once the journal
+    names the voters, the journal counts. Of the workers of a node only the first may vote; the others listen.
     """
 
     node: str
@@ -73,19 +73,19 @@ class ControllerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a readiness check and a status page may know. `has_quorum`: a leader is known and a majority is connected to this node."""
+    """What readiness checks and status pages show. `has_quorum`: a leader is known and a majority is connected to this node."""
 
     node: str
     leader: str | None = None
     has_quorum: bool = False
     caught_up: bool = False
-    """Everything that was committed when this node came back is applied here."""
+    """Everything that was committed when this node started is applied here."""
     term: int = 0
     applied_index: int = 0
     failed: str | None = None
     voters: tuple[str, ...] = ()
     reached: frozenset[str] = frozenset()
-    """Nodes whose controllers are connected to this one, and itself."""
+    """Nodes whose controllers are connected to this one, including this node."""
 
     @property
     def ready(self) -> bool:
@@ -93,12 +93,12 @@ class Health:
 
 
 def quorum_secret(secret: bytes, cluster_id: str) -> bytes:
-    """The secret of one cluster's controllers: nodes of two clusters that share a secret still refuse each other."""
+    """Derive the controllers' secret of one cluster, so that nodes of two clusters with the same secret reject each other."""
     return hmac.new(secret, b"ledgermq controller " + cluster_id.encode(), hashlib.sha256).hexdigest().encode()
 
 
 class Controller:
-    """One node's part in the controller quorum. All coroutines and callbacks belong to the loop that ran `start`."""
+    """One node's member of the controller quorum. All coroutines and callbacks run on the loop that ran `start`."""
 
     def __init__(self, config: ControllerConfig, disk: Disk | None = None) -> None:
         self._config = config
@@ -115,10 +115,10 @@ class Controller:
         self._barrier_waiters: list[tuple[asyncio.Future[None], float]] = []
         self._barrier_task: asyncio.Task[None] | None = None
 
-    # -- life ---------------------------------------------------------------------------------------------------------------------
+    # -- lifecycle ----------------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover, listen and take part. Raises FatalError or StorageError, both with an exit code and a sentence that says what to do."""
+        """Recover, listen and join the quorum. Raises FatalError or StorageError, both with an exit code and a remedy."""
         if not self._config.secret:
             raise FatalError(ExitCode.UNSAFE, "the controller has no cluster secret", "set cluster.secret_file")
         require_library()
@@ -130,7 +130,7 @@ class Controller:
         logger.info("controller: listening on %s, one of %d", self._config.listen, len(self._quorum.voters))
 
     async def stop(self) -> None:
-        """Leave the quorum; everything promised is on disk."""
+        """Leave the quorum and close its files. Everything acknowledged is on disk."""
         self._stopping.set()
         if self._quorum is not None:
             self._quorum.wake()
@@ -141,11 +141,11 @@ class Controller:
             await asyncio.gather(self._barrier_task, return_exceptions=True)
 
     def on_change(self, callback: Callable[[State], None]) -> None:
-        """Call back on the loop with every newer state; several changes may come as one."""
+        """Call `callback` on the loop with every newer state; several changes may be reported as one."""
         self._watchers.append(callback)
 
     def on_failure(self, callback: Callable[[FatalError], None]) -> None:
-        """Call back on the loop when the controller cannot go on: the node should exit with the error's code."""
+        """Call `callback` on the loop when the controller cannot continue: the node should exit with the error's code."""
         self._failure_watchers.append(callback)
 
     @property
@@ -159,14 +159,15 @@ class Controller:
         return self._health
 
     def move(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """Where the other nodes' controllers are from now on; connections that stand go on, new ones go there. From the loop's thread."""
+        """Set the addresses of the other nodes' controllers. Existing connections stay; new ones use the new addresses. Call this on the
+        loop's thread."""
         self._addresses = dict(addresses)
         if self._quorum is not None:
             self._quorum.addresses = self._addresses
 
     def listen(self, wanted: bool) -> None:
-        """Whether this node is sent what the quorum decides while it has no vote there: for a replica that never votes. A worker that is
-        not its node's first always listens. From any thread."""
+        """Set whether this node receives the quorum's entries while it has no vote, as the node of an observer does. A worker that is not
+        the first of its node always listens. May be called from any thread."""
         if self._quorum is not None:
             self._quorum.listening = wanted or not is_first(self._config.node)
 
@@ -184,7 +185,8 @@ class Controller:
         durability: TopicDurability = TopicDurability.GROUP,
         dedup_ms: int = 0,
     ) -> tuple[Topic, bool]:
-        """The topic, and whether this call made it; the same settings again are fine. Raises Conflict, BadRequest, or see `submit`."""
+        """The topic, and whether this call created it; a repetition with the same settings succeeds. Raises Conflict, BadRequest, or see
+        `submit`."""
         choices = {"kind": kind.value, "permission": permission.value, "durability": durability.value}
         settings = {**choices, "queues": queues, "dedup_ms": dedup_ms}
         outcome = await self.submit("create-topic", {"ns": namespace, "name": name, **settings}, timeout)
@@ -203,7 +205,8 @@ class Controller:
         grow: Mapping[str, int] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> Topic:
-        """Change what is given, as `topics.update_topic`. Raises NotFound, Conflict (fewer queues), BadRequest, or see `submit`."""
+        """Change the given settings, as `topics.update_topic` does. Raises NotFound, Conflict (fewer queues), BadRequest, or see
+        `submit`."""
         given = {"permission": permission, "durability": durability}
         choices = {name: None if value is None else value.value for name, value in given.items()}
         settings = {"queues": queues, "dedup_ms": dedup_ms, "add_group": add_group, "grow": dict(grow or {}), **choices}
@@ -211,17 +214,17 @@ class Controller:
         return restore_topic(_value(outcome))
 
     async def delete_topic(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> Topic:
-        """What was deleted. Raises NotFound, or see `submit`."""
+        """Delete a topic; returns its last settings. Raises NotFound, or see `submit`."""
         return restore_topic(_value(await self.submit("delete-topic", {"ns": namespace, "name": name}, timeout)))
 
     async def adopt_topic(self, namespace: str, name: str, broker_group: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """A dead-letter topic is in force in this broker group. Raises BadRequest, or see `submit`."""
+        """Record that a dead-letter topic exists in this broker group. Raises BadRequest, or see `submit`."""
         _value(await self.submit("adopt-topic", {"ns": namespace, "name": name, "broker_group": broker_group}, timeout))
 
     async def create_group(
         self, namespace: str, name: str, max_attempts: int = 17, *, timeout: float = DEFAULT_TIMEOUT_S, **settings: Any
     ) -> tuple[GroupConfig, bool]:
-        """The consumer group, and whether this call made it. `settings`: fields of a `group` record. Raises ILLEGAL_CONSUMER_GROUP,
+        """The consumer group, and whether this call created it. `settings`: fields of a `group` record. Raises ILLEGAL_CONSUMER_GROUP,
         Conflict, BadRequest, or see `submit`."""
         group_name(namespace, name)
         fields = {"ns": namespace, "name": name, "max_attempts": max_attempts, **settings}
@@ -233,7 +236,7 @@ class Controller:
         return read_group(_value(await self.submit("update-group", {"ns": namespace, "name": name, **settings}, timeout)))
 
     async def delete_group(self, namespace: str, name: str, timeout: float = DEFAULT_TIMEOUT_S) -> GroupConfig:
-        """What was deleted. Raises NotFound, or see `submit`."""
+        """Delete a consumer group; returns its last settings. Raises NotFound, or see `submit`."""
         return read_group(_value(await self.submit("delete-group", {"ns": namespace, "name": name}, timeout)))
 
     async def announce(
@@ -243,8 +246,8 @@ class Controller:
         specs: Mapping[str, Mapping[str, Any]] | None = None,
         timeout: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Make nodes with their addresses and broker groups with their replicas and `specs`, what they were begun with, known; every node
-        does so when it starts."""
+        """Register nodes with their addresses, and broker groups with their replicas and `specs` (the settings they were created with).
+        Every node does this when it starts; nothing is submitted if everything is known."""
         state, described = self.state, specs or {}
         known_nodes = all(state.nodes.get(name) == dict(addresses) for name, addresses in nodes.items())
         known_groups = all(state.broker_groups.get(name) == tuple(replicas) for name, replicas in broker_groups.items())
@@ -258,50 +261,51 @@ class Controller:
     async def add_broker_group(
         self, group: str, settings: Mapping[str, Any], timeout: float = DEFAULT_TIMEOUT_S
     ) -> tuple[GroupSpec, bool]:
-        """The broker group as it is meant to be, and whether this call began it. Raises Conflict, or see `submit`."""
+        """The intended broker group, and whether this call created it. Raises Conflict, or see `submit`."""
         outcome = await self.submit("add-broker-group", {"group": group, "settings": dict(settings)}, timeout)
         return restore_spec(_value(outcome)), outcome.changed
 
     async def begin_move(self, group: str, move: Move, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """A replica is to move. Raises Conflict, or see `submit`."""
+        """Begin to move a replica. Raises Conflict, or see `submit`."""
         await self.submit("begin-move", {"group": group, "from": move.source, "to": move.target}, timeout)
 
     async def end_move(self, group: str, move: Move, *, done: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """The replica has moved, or the move is given up. Raises Conflict, or see `submit`."""
+        """End a move: the replica has moved (`done`), or the move is aborted. Raises Conflict, or see `submit`."""
         await self.submit("end-move", {"group": group, "from": move.source, "to": move.target, "done": done}, timeout)
 
     async def prefer_leader(self, group: str, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Who is meant to lead a broker group. Raises Conflict, or see `submit`."""
+        """Set the preferred leader of a broker group. Raises Conflict, or see `submit`."""
         await self.submit("prefer-leader", {"group": group, "node": node}, timeout)
 
     async def set_node(
         self, node: str, addresses: Mapping[str, str], *, state: str | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        """Make a node known, or tell where it is now. `state` as in `nodes.set_node`. Raises Conflict, BadRequest, or see `submit`."""
+        """Register a node, or change its addresses. `state` as in `nodes.set_node`. Raises Conflict, BadRequest, or see `submit`."""
         await self.submit("set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout)
 
     async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Forget a node, and remember that. Raises Conflict while a broker group is meant to have a replica there, or see `submit`."""
+        """Remove a node for good. Raises Conflict while a broker group is meant to have a replica there, or see `submit`."""
         await self.submit("remove-node", {"node": node}, timeout)
 
     async def place_replica(self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Note that a broker group is meant to have a replica on a node, or not; its own log decides. Raises NotFound, or see `submit`."""
+        """Record whether a broker group is meant to have a replica on a node; the group's own log decides its members. Raises BadRequest,
+        Conflict, or see `submit`."""
         await self.submit("place-replica", {"group": group, "node": node, "present": present}, timeout)
 
     async def appoint(self, group: str, wish: HaRequest, timeout: float = DEFAULT_TIMEOUT_S) -> Appointment:
-        """Elect or force a master of an HA group, or change its in-sync set, as its replica wishes. Raises Conflict when the wish is not
+        """Submit a replica's request to elect or force a master of an HA group, or to change its in-sync set. Raises Conflict if it is not
         granted, or see `submit`."""
         return from_json(_value(await self.submit(*ha.command_of(group, wish), timeout)))
 
     async def set_voter(self, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> tuple[str, ...]:
-        """Let a node vote in this quorum, or no longer; the voters afterwards, committed. Not to be asked of the node that is to go: it
-        would not hear the answer. Raises Conflict with the explanation when the quorum would be lost or another change is under way, or see
-        `submit`."""
+        """Give a node a vote in this quorum, or take it away; returns the committed voters. Do not call this on the node that is to leave:
+        it would not receive the answer. Raises Conflict with an explanation if the quorum would be lost, HA_NOT_AVAILABLE if the quorum did
+        not change in time, or see `submit`."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
         timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
         while True:
-            # What is in force here may be undone; what a barrier finds in force is committed.
+            # The voters in force here may come from an uncommitted entry. After a barrier they are committed.
             await self.barrier(max(until - self._loop.time(), PAUSE_S))
             current = quorum.voters
             if (node in current) == present:
@@ -311,15 +315,15 @@ class Controller:
                 raise fail(Code.PRECONDITION_FAILED, reason)
             left = until - self._loop.time()
             if left <= 0:
-                # Why is known only where its leader is.
+                # Only the leader knows why it refused.
                 why = quorum.refusal or "its leader refuses, or changes"
                 raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:.1f} s: {why}")
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
     async def name_voters(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Have the voters of now named by a new entry: the first entry of a journal that joined names nobody, and a node that only listens
-        would not learn who votes before the next change. Raises HA_NOT_AVAILABLE when that was not done in time."""
+        """Append an entry that names the present voters. The first entry of the journal of a joined node names no voters, so a node that
+        only listens would not learn them before the next change. Raises HA_NOT_AVAILABLE on timeout."""
         assert self._quorum is not None and self._loop is not None, "start the controller first"
         timeout = within(timeout)
         quorum, until = self._quorum, self._loop.time() + timeout
@@ -332,8 +336,8 @@ class Controller:
         raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not name its voters within {timeout:.1f} s; try again")
 
     async def barrier(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """After this, `state` here contains every command that was answered anywhere before the call. Callers that wait together share
-        one round; nobody joins a round that began before its call. Raises as `submit`."""
+        """After this, `state` here contains every command that was answered on any node before the call. Concurrent callers share a round,
+        but no caller joins a round that began before its call. Raises as `submit`."""
         assert self._loop is not None, "start the controller first"
         timeout = within(timeout)
         waiter: asyncio.Future[None] = self._loop.create_future()
@@ -353,7 +357,7 @@ class Controller:
             limit = max(until for _, until in round_) - self._loop.time()
             error: LedgerError | None = None
             try:
-                # The round is everybody's, and as patient as the most patient of them.
+                # The round serves all waiters, so its deadline is the latest of theirs.
                 await self._submitted("barrier", {}, max(limit, 0.001))
             except LedgerError as failure:
                 error = failure
@@ -365,8 +369,8 @@ class Controller:
                         waiter.set_exception(error)
 
     async def submit(self, operation: str, arguments: Json, timeout: float) -> Outcome:
-        """Carry out one command. Raises the refusal of the state machine; HA_NOT_AVAILABLE when there is no quorum and nothing was changed;
-        PROXY_TIMEOUT when it may still be carried out. `timeout` is shorter for a call whose caller waits no longer (`within`)."""
+        """Execute one command. Raises LedgerError: the refusal of the state machine; HA_NOT_AVAILABLE if there is no quorum and nothing was
+        changed; PROXY_TIMEOUT if the command may still be executed. `within` shortens `timeout` to the caller's own deadline."""
         return await self._submitted(operation, arguments, within(timeout))
 
     async def _submitted(self, operation: str, arguments: Json, timeout: float) -> Outcome:
@@ -389,7 +393,7 @@ class Controller:
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
     async def _attempt(self, command: Json, limit: float) -> tuple[Outcome | None, int | None]:
-        """Outcome of one submission, or None and why not (None for silence)."""
+        """The outcome of one submission, or None and the reason for the failure (None if there was no answer)."""
         assert self._quorum is not None
         quorum = self._quorum
         try:
@@ -435,7 +439,7 @@ class Controller:
         secret = quorum_secret(config.secret, config.cluster_id)
         others = tuple(name for name in config.addresses if name != config.node and is_first(name))
         seeds = others if config.joining else config.first_voters or tuple(filter(is_first, config.addresses))
-        # A voter with followers hurries no more than one among others: they would hear it a hundred times a second.
+        # A single voter with followers keeps the normal timing: its short heartbeat would reach the followers a hundred times a second.
         followers = sum(not is_first(name) for name in config.addresses)
         timing = config.timing.for_nodes(len(seeds) + config.joining + followers)
         place = Place(config.node, seeds, config.listen, config.directory, config.joining)
@@ -446,7 +450,7 @@ class Controller:
             while not self._stopping.is_set():
                 quorum.tick()
                 self._publish(quorum)
-        except Exception as error:  # whatever it is, the library may have stopped half way through a change: never go on
+        except Exception as error:  # the library may have stopped in the middle of a change, so the controller must not continue
             self._fail(error)
         finally:
             try:
@@ -484,7 +488,7 @@ class Controller:
             self._post(lambda: [watcher(fatal) for watcher in self._failure_watchers])
 
     def _as_fatal(self, error: Exception) -> FatalError:
-        """What is known to happen to files has its status and sentence; anything else is a bug, and its trace is logged."""
+        """A known file error keeps its exit code and remedy; any other error is a bug, and its traceback is logged."""
         stopped = f"the controller of node {self._config.node} stopped"
         if isinstance(error, OSError) and concerns_files(error):
             error = explain(self._config.directory, error)
@@ -501,7 +505,7 @@ class Controller:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            # The loop is closed: nobody is left to be told.
+            # The loop is closed, so no callback can run.
             logger.debug("controller: the event loop is gone")
 
 

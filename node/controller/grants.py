@@ -1,7 +1,7 @@
-"""Users and what they may do, as values: grants, patterns of names, and which grant covers which resource. Pure.
+"""Users and their permissions as values: grants, name patterns, and the test whether a grant covers a resource. Pure.
 
-A pattern is `NAME`, `NAME*` (a prefix) or `*`, and belongs to the empty namespace unless it is written `NAMESPACE@NAME`, where the
-namespace may end in `*` as well: `*@*` is every name there is. Nothing is allowed that no grant covers.
+A pattern is `NAME`, `NAME*` (a prefix) or `*`. It applies to the empty namespace unless it is written `NAMESPACE@NAME`; the namespace may
+end in `*` too, so `*@*` matches every name. A call is allowed only if a grant covers it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PATTERN = re.compile(r"(?:[A-Za-z0-9_\-%|]{0,127}\*?@)?(?:[A-Za-z0-9_\-%|]{1,25
 
 
 class Action(str, Enum):
-    """What may be done. To administer a topic or group is to create, change, look into and delete it, and to use it."""
+    """What a user may do. The admin action on a topic or group includes creating, changing, inspecting, deleting and using it."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -26,7 +26,7 @@ class Action(str, Enum):
 
 
 class Kind(str, Enum):
-    """What it may be done to."""
+    """The type of resource that a grant applies to."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -34,7 +34,7 @@ class Kind(str, Enum):
 
 
 USERS = "users"
-"""The only resource of the kind `cluster` with a name: the users themselves."""
+"""The only named resource of the kind `cluster`: the users."""
 _POSSIBLE = frozenset(
     {
         *((Action.PUBLISH, Kind.TOPIC), (Action.SUBSCRIBE, Kind.TOPIC), (Action.SUBSCRIBE, Kind.GROUP)),
@@ -45,7 +45,7 @@ _POSSIBLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a call needs to be allowed: an action on one thing, by its stored name."""
+    """The permission that a call requires: an action on one resource, by its stored name."""
 
     action: Action
     kind: Kind
@@ -81,7 +81,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def grant_of(text: str) -> Grant:
-    """The grant that a text describes; ValueError says what is wrong with it."""
+    """Parse a grant. Raises ValueError with the reason if the text is invalid."""
     action, _, rest = text.partition(":")
     kind, _, pattern = rest.partition(":")
     try:
@@ -102,22 +102,22 @@ OPERATOR_GRANTS = frozenset({Grant(Action.ADMIN, Kind.CLUSTER, USERS)})
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may call, and as what. Without a secret it is a role: a set of permissions that others are given by its name."""
+    """A user who may call. A user without a secret is a role: a named set of permissions that other users can be given."""
 
     name: str
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Sealed (`sealing.py`), the newest first; the second is the one before, until the change of secrets is ended."""
+    """Sealed (`sealing.py`), the newest first. The second is the previous secret, which stays valid until it is ended."""
     grants: frozenset[Grant] = frozenset()
     roles: frozenset[str] = frozenset()
 
 
 def is_user_name(text: str) -> bool:
-    """Names are access keys: nothing in them may end a part of the authorization header."""
+    """Names are access keys, so they must not contain a delimiter of the authorization header."""
     return _USER(text) is not None
 
 
 def effective(user: User, users: Mapping[str, User]) -> frozenset[Grant]:
-    """The user's own permissions and those of its roles. A role's roles do not count: nobody should have to search for a permission."""
+    """The user's own permissions and those of its roles. Roles do not nest, so that a permission is easy to trace."""
     of_roles = (users[role].grants for role in user.roles if role in users)
     return user.grants.union(*of_roles)
 

@@ -1,8 +1,8 @@
-"""Who is master of each HA group among what the controller quorum agrees on: the commands that elect one, change the in-sync set, and
-force one. Pure, like `metadata.py`.
+"""The commands by which the controller quorum elects a master of an HA group, changes its in-sync set, or forces a master. Pure, like
+`metadata.py`.
 
-Here commands become the values of `ledgermq.raft.ha_control` and back; whether a wish is granted is decided there alone. Nothing older
-than what is agreed on here is acted on: a replica leads an epoch only when it was told of the appointment.
+This module converts commands to values of `ledgermq.raft.ha_control` and back; only that module decides whether a request is granted. A
+replica leads an epoch only after it has received the appointment for it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ledgermq.raft.transfer import Cause
 
 Json = dict[str, Any]
 Appointments = Mapping[str, Appointment]
-"""Broker group → what is agreed for it; replaced as a whole whenever one changes."""
+"""Broker group → its current appointment; replaced as a whole on every change."""
 
 ELECT, ALTER, FORCE = "ha-elect", "ha-alter", "ha-force"
 MEMBERS_MAX = 64
 
 
 def command_of(group: str, wish: HaRequest) -> tuple[str, Json]:
-    """Operation and arguments that ask for a wish of the core."""
+    """The operation and the arguments that submit a request of the Raft core to the controller."""
     if isinstance(wish, AlterIsr):
         numbers = {"generation": wish.generation, "epoch": wish.epoch, "version": wish.version}
         return ALTER, {"group": group, "node": wish.node, **numbers, "in_sync": dict(wish.in_sync)}
@@ -36,7 +36,7 @@ def command_of(group: str, wish: HaRequest) -> tuple[str, Json]:
 
 
 def carry_out(operation: str, known: Appointments, command: Json) -> tuple[Appointments, Json]:
-    """The appointments after a command, and the one that it made. Raises Refusal, in words for people."""
+    """The appointments after a command, and the new appointment of its group. Raises Refusal."""
     group = _text(command, "group")
     present = known.get(group)
     granted = _OPERATIONS[operation](present, command)
@@ -80,7 +80,7 @@ _OPERATIONS: dict[str, Callable[[Appointment | None, Json], Appointment | str]] 
 
 
 def export(appointments: Appointments) -> Json:
-    """For the quorum's own snapshot; `restore` is the inverse."""
+    """For the controller's snapshot; `restore` is the inverse."""
     return {group: to_json(appointment) for group, appointment in sorted(appointments.items())}
 
 
@@ -103,7 +103,7 @@ def _number(command: Json, name: str) -> int:
 
 
 def _directories(command: Json, name: str) -> Mapping[str, str]:
-    """Node → the directory that it is known by."""
+    """Node → identity of the data directory of its replica."""
     value = command.get(name)
     if not isinstance(value, dict) or len(value) > MEMBERS_MAX:
         raise Refusal(Code.BAD_REQUEST, f"{name} names at most {MEMBERS_MAX} nodes and their directories, not {value!r}")

@@ -1,11 +1,11 @@
-"""Between the controller quorum and the replicas of HA groups on this node: appointments come in, wishes go out.
+"""Connects the controller quorum with the replicas of HA groups on this node: it delivers appointments and submits requests.
 
 See docs/architecture.md, HA groups.
 
-Whatever is agreed on of a group goes to its replica: at the start, with every change, and again when the replica wishes for something as
-if it did not know, as one does that was opened again in this process. What a replica wishes is put to the quorum once, within a deadline,
-and dropped if it is not granted: the core wishes again by its own timers, from what it knows then. So nothing is kept here, nothing waits
-here, and the data path never does: without a quorum groups run on under the masters they have.
+A replica gets the current appointment of its group when it opens, on every change, and again when it sends a request that shows that it
+does not know the appointment (for instance after it was reopened in this process). A request of a replica is submitted once, with a
+deadline, and dropped if it is not granted: the core sends a new request by its own timers, from its current state. So this module stores
+no requests, and the data path never waits for it. Without a quorum, groups continue under their current masters.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ledgermq.proto.status import LedgerError
 from ledgermq.raft.ha_control import AlterIsr, Appointment, HaRequest
 
 WITHIN_S = 2.0
-"""A wish older than this was wished for in another situation."""
+"""Deadline of a submitted request. A later answer would belong to an outdated situation."""
 
 log = get_logger()
 
 
 class HaControl:
-    """`groups`: those hosted here, which may come and go, of whichever rule; the log of each decides whether its appointment means anything
-    to it. All methods belong to the loop's thread."""
+    """`groups`: the broker groups hosted here, of any quorum rule; the set may change. The log of each group decides whether an appointment
+    applies to it. All methods run on the event loop's thread."""
 
     def __init__(self, engine: GroupCaller, controller: Controller, groups: Iterable[str]) -> None:
         self._engine = engine
@@ -37,30 +37,30 @@ class HaControl:
         self._groups = groups
         self._notified: dict[str, Appointment] = {}
         self._asked: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """One of a kind at a time for each group."""
+        """(group, kind of request) → the task in progress; at most one each."""
         self._reasons: dict[tuple[str, str], str] = {}
-        """Why the last wish of a kind came to nothing: said once, however often it is repeated."""
+        """Why the last request of a kind failed. A repeated reason is logged once."""
         self._logged: dict[str, dict[str, object]] = {}
-        """What was said of each group last. A master that hears nobody asks again and again whether the set is as it was."""
+        """The appointment last logged for each group. A master that hears no replica repeats its request while nothing changes."""
 
     def changed(self) -> None:
-        """The controller's state is another one, or is there for the first time."""
+        """Handle a new state of the controller, including the first one."""
         for group in list(self._groups):
             known, notified = self._controller.state.appointments.get(group), self._notified.get(group)
             if known is not None and (notified is None or notified.order < known.order):
                 self._notify(group, known)
 
     def opened(self, group: str) -> None:
-        """The group runs, maybe anew: this replica was told nothing yet."""
+        """Handle the opening of a group: its replica has not received any appointment yet."""
         self._notified.pop(group, None)
         self.changed()
 
     def wished(self, group: str, wishes: Sequence[HaRequest]) -> None:
-        """What the group's replica wishes after a turn."""
+        """Submit the requests that the group's replica made in one turn."""
         for wish in wishes:
             known = self._controller.state.appointments.get(group)
             if known is not None and _is_behind(wish, known):
-                # It could not be granted. Told before this wish was made, the replica will find nothing new in it.
+                # The controller would refuse this request. If the replica knows this appointment already, it ignores the repetition.
                 self._notify(group, known)
                 continue
             key = group, _kind(wish)
@@ -78,7 +78,7 @@ class HaControl:
         try:
             granted = await self._controller.appoint(group, wish, WITHIN_S)
         except LedgerError as error:
-            # Refused, or without a quorum: either way the core looks again, and wishes what it then thinks right.
+            # After a refusal or a timeout the core examines its state again and sends a new request if it still needs one.
             metrics.HA_WISHES.labels(group, key[1], "unanswered" if error.retryable else "refused").inc()
             if self._reasons.get(key) != error.message:
                 self._reasons[key] = error.message
@@ -105,7 +105,7 @@ def _kind(wish: HaRequest) -> str:
 
 
 def _is_behind(wish: HaRequest, known: Appointment) -> bool:
-    """Whether what is agreed on here is news to the one that wishes."""
+    """Whether the agreed appointment is newer than the one the request was based on."""
     if wish.generation != known.generation:
         return wish.generation < known.generation
     return wish.epoch < known.epoch or (isinstance(wish, AlterIsr) and wish.version < known.version)

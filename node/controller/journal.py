@@ -1,13 +1,14 @@
-"""The controller's journal: what a node promised to the quorum (log entries, term, vote), on stable storage before anyone hears of it.
+"""The controller's journal: puts a node's promises to the quorum (log entries, term, vote) on stable storage first.
 
-Here live the file format (docs/format.md §12), its recovery, and the class the library is given instead of its own journal, which never
-syncs. The library calls `add`, `setCurrentTerm` and the rest and then answers a peer or applies an entry; those calls only collect changes,
-and `flush` makes them durable: one record, one write, one fdatasync. Whoever lets anything out of the process calls `flush` first; that is
-`wire.QuorumTransport.send` for messages and `setRaftCommitIndex` for what is about to be applied.
+This module has the file format (docs/format.md §12), its recovery, and the class that replaces the library's own journal, which never
+syncs. The library calls `add`, `setCurrentTerm` and the rest, and then answers a peer or applies an entry. Those calls only collect
+changes; `flush` makes them durable with one record, one write and one fdatasync. Everything that leaves the process must wait for `flush`:
+`wire.QuorumTransport.send` calls it for messages and `setRaftCommitIndex` for entries that are about to be applied.
 
-Torn is not corrupt. A record is written only after the one before it was synced. So a bad record with nothing valid behind it was never
-promised and is cut; a bad record with a valid one behind it had been promised and is damage: the node refuses to start. While nothing
-happens, and at stop, a mark record is put behind the last change, which thereby counts as promised too.
+Torn is not corrupt. A record is written only after the previous one was synced. So an invalid record without a valid one behind it was
+never promised and is cut off. An invalid record with a valid one behind it was promised: it is damaged, and the node refuses to start.
+While the journal is idle, and when it is closed, a mark record follows the last change, so that damage to the last change is recognised
+too.
 
 The first failed write or sync is final (invariant I9): every later call raises.
 """
@@ -42,7 +43,7 @@ DEFAULT_FILE_BYTES = 2 << 20
 
 
 def frame(sequence: int, changes: Sequence[Change]) -> bytes:
-    """One record: changes that become durable together."""
+    """Encode one record: changes that become durable together."""
     body = SEQUENCE.pack(sequence) + json.dumps(changes, separators=(",", ":")).encode("ascii")
     return FRAME.pack(len(body) - SEQUENCE.size, crc32c.crc32c(body), sequence) + body[SEQUENCE.size :]
 
@@ -60,7 +61,7 @@ def record_at(data: bytes, offset: int) -> tuple[int, bytes] | None:
 
 
 def scan(data: bytes, path: str) -> Iterator[list[Change]]:
-    """The changes of every record of a journal file in order. Raises Damaged or UnknownFormat; ends at the torn record, if there is one."""
+    """Yield the changes of each record of a journal file in order, up to a torn record. Raises Damaged or UnknownFormat."""
     check_header(data, path)
     offset, expected = HEADER.size, FIRST_SEQUENCE
     while True:
@@ -70,7 +71,7 @@ def scan(data: bytes, path: str) -> Iterator[list[Change]]:
         yield json.loads(found[1])
         offset += FRAME.size + len(found[1])
         expected += 1
-    # The first record came with the file, by rename: it is never torn.
+    # The first record was put in place with the file, by a rename: it is never torn.
     if expected == FIRST_SEQUENCE or valid_behind(data, offset, expected):
         raise Damaged(
             f"the controller journal {path} is damaged at byte {offset}, before its last record: restore the file from a backup; or, "
@@ -87,8 +88,8 @@ def check_header(data: bytes, path: str) -> None:
 
 
 def valid_behind(data: bytes, offset: int, expected: int) -> bool:
-    """Whether a valid record of a later sequence lies behind `offset`. Payloads are ASCII text, so four zero bytes occur in no payload,
-    and the upper half of every sequence, eight bytes into its record, is four zero bytes."""
+    """Whether a valid record with a later sequence lies behind `offset`. Payloads are ASCII text, so they contain no four zero bytes; the
+    upper half of every sequence, eight bytes into its record, is four zero bytes."""
     end = len(data.rstrip(b"\0"))
     found = data.find(bytes(4), offset + 8, end)
     while found >= 0:
@@ -101,7 +102,7 @@ def valid_behind(data: bytes, offset: int, expected: int) -> bool:
 
 @dataclass(slots=True)
 class Kept:
-    """What the records of a journal add up to."""
+    """The result of applying the records of a journal in order."""
 
     term: int = 0
     vote: str | None = None
@@ -128,18 +129,19 @@ class Kept:
             assert kind == "mark", f"unknown change {kind!r} with a valid checksum"
 
     def as_change(self) -> Change:
-        """One change that yields all of this, whatever was before it."""
+        """One change that produces this whole state, independent of the state before it."""
         entries = [[command.decode("latin-1"), index, term] for command, index, term in self.entries]
         return ["all", self.term, self.vote, self.commit, entries]
 
 
 class Journal(JournalInterface):  # type: ignore[misc]  # the library has no types
-    """The library's journal interface over one file. Belongs to one thread."""
+    """The library's journal interface over one file. Used by one thread."""
 
     def __init__(
         self, disk: Disk, directory: str, *, snapshot: tuple[Entry, Entry] | None = None, file_bytes: int = DEFAULT_FILE_BYTES
     ) -> None:
-        """Open or create the journal of `directory`. `snapshot`: the last two entries that the snapshot beside it covers."""
+        """Open or create the journal of `directory`. `snapshot`: the last two entries that the snapshot beside it covers. Raises
+        StorageError, OSError."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{NAME}"
@@ -155,10 +157,10 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         self._kept = self._recovered()
         self._finish_compaction(snapshot)
         self._stored_commit = self._kept.commit
-        # Whatever was read may be in the page cache only; a fresh file makes it durable before anything is answered from it.
+        # The bytes that were read may be in the page cache only; a fresh file makes them durable before the node answers from them.
         self._rewrite()
 
-    # -- what the library calls ---------------------------------------------------------------------------------------------------
+    # -- called by the library ----------------------------------------------------------------------------------------------------
 
     def add(self, command: bytes, idx: int, term: int) -> None:
         self._check()
@@ -176,7 +178,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         self._change(["cut", entryFrom])
 
     def deleteEntriesTo(self, entryTo: int) -> None:
-        """Compaction: the snapshot beside this file covers these entries. Its name becomes durable first."""
+        """Drop entries that the snapshot beside this file covers. First sync the directory, so that the snapshot's name is durable."""
         self._check()
         try:
             self._disk.sync_dir(self._directory)
@@ -187,7 +189,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         try:
             self._rewrite()
         except NoSpace:
-            # The file goes on as it is, with one more record; the next compaction tries again.
+            # The old file stays and gets one more record; the next compaction tries again.
             self._must_sync = True
 
     def __getitem__(self, item: Any) -> Any:
@@ -197,7 +199,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         return len(self._kept.entries)
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """The library applies entries up to here next, counting this node among those that have them: so it must have them."""
+        """The library applies entries up to this index next and counts this node among those that have them, so they must be durable."""
         self.flush()
         self._kept.commit = raftCommitIndex
 
@@ -229,13 +231,13 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
     # -- durability ---------------------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Make every change durable that someone may come to depend on. Cheap when there is none. Raises LogFenced for good."""
+        """Make all pending changes durable. Does nothing if there are none. Raises LogFenced, on this and every later call."""
         self._check()
         if self._must_sync:
             self._write()
 
     def mark(self) -> None:
-        """Put a record behind the last change, if none is there yet."""
+        """Write a mark record behind the last change, if there is none yet."""
         self.flush()
         if not self._marked or self._kept.commit != self._stored_commit:
             self._pending.append(["mark"])
@@ -248,7 +250,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
 
     def _write(self) -> None:
         changes = self._pending
-        # Useful but never waited for: it travels with the next record.
+        # The commit index is useful but not essential, so it travels with the next record.
         if self._kept.commit != self._stored_commit:
             changes = [*changes, ["commit", self._kept.commit]]
         record = frame(self._sequence, changes)
@@ -271,7 +273,7 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
             raise self._failure from error
 
     def _rewrite(self) -> None:
-        """All that counts in a fresh file, put in place of the old one in one step. Raises NoSpace with the old file still in place."""
+        """Write the whole state to a fresh file and replace the old one atomically. Raises NoSpace with the old file still in place."""
         record = frame(FIRST_SEQUENCE, [self._kept.as_change()])
         size = max(self._file_bytes, 2 * (HEADER.size + len(record)))
         try:
@@ -330,9 +332,9 @@ class Journal(JournalInterface):  # type: ignore[misc]  # the library has no typ
         return kept
 
     def _finish_compaction(self, snapshot: tuple[Entry, Entry] | None) -> None:
-        """Drop what a snapshot covers if the node stopped between writing the snapshot and shortening the journal.
+        """Drop the entries that a snapshot covers if the node stopped between writing the snapshot and shortening the journal.
 
-        The library would throw the whole journal away there, with entries this node has promised to keep.
+        The library would discard the whole journal instead, including entries that this node has promised to keep.
         """
         entries = self._kept.entries
         if snapshot is None:

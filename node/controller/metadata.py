@@ -1,12 +1,12 @@
-"""What the controller quorum agrees on: nodes, broker groups, topics, consumer groups and users, as intent, and the masters
-of HA groups, which only the quorum decides (`ha.py`). See docs/architecture.md, The controller.
+"""The state machine of the controller quorum: nodes, broker groups, topics, consumer groups and users as intent, and the masters of HA
+groups, which only the quorum decides (`ha.py`). See docs/architecture.md, The controller.
 
-Pure and deterministic: `apply(state, command)` returns the next state and what to tell the caller, from its arguments alone. States are
-immutable, so any thread may read one; commands, outcomes and the exported state are plain JSON values. No clock, no chance, no I/O, and
-nothing of the library that replicates the commands.
+Pure and deterministic: `apply(state, command)` returns the next state and the answer to the caller, and depends only on its arguments.
+States are immutable, so any thread may read one. Commands, outcomes and the exported state are plain JSON values. The module uses no clock,
+no randomness, no I/O, and nothing of the library that replicates the commands.
 
-Every command carries the id of the request it serves. The outcomes of the last requests are part of the state, so a request that is
-submitted again because its answer was lost is answered, not carried out twice.
+Every command has the id of its request. The state contains the outcomes of the last requests, so a request that was submitted again because
+its answer was lost gets that outcome and is not executed twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REMEMBERED_REQUESTS = 512
 
 
 def apply(state: State, command: Json) -> tuple[State, Outcome]:
-    """The one transition. Refusals leave everything but the remembered outcomes as it was."""
+    """The only state transition. A refused command changes nothing but the stored outcomes. Raises UnknownCommand."""
     operation = _OPERATIONS.get(command.get("op", ""))
     if operation is None:
         raise UnknownCommand(f"controller command {command.get('op')!r}")
@@ -57,14 +57,14 @@ def apply(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def barrier(state: State, _: Json) -> tuple[State, Outcome]:
-    """Changes nothing: its place in the log is what its caller wants."""
+    """Changes nothing: the caller only needs its position in the log."""
     return state, Outcome()
 
 
 def _on_users(
     operation: Callable[[Mapping[str, User], Json], tuple[Mapping[str, User], Json]],
 ) -> Callable[[State, Json], tuple[State, Outcome]]:
-    """A command of `users.py` as one on the whole state."""
+    """Turn a command of `users.py` into one on the whole state."""
 
     def carry_out(state: State, command: Json) -> tuple[State, Outcome]:
         try:
@@ -77,7 +77,7 @@ def _on_users(
 
 
 def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
-    """Receipts are signed with this key from now on, unless another came first."""
+    """Add a key that signs receipts from now on, unless another key was added first."""
     try:
         keys, value = receipt_keys.add(state.receipt_keys, command)
     except ValueError as error:
@@ -86,7 +86,7 @@ def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def _on_appointments(operation: str) -> Callable[[State, Json], tuple[State, Outcome]]:
-    """A command of `ha.py` as one on the whole state."""
+    """Turn a command of `ha.py` into one on the whole state."""
 
     def carry_out(state: State, command: Json) -> tuple[State, Outcome]:
         try:

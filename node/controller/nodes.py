@@ -1,6 +1,6 @@
-"""Nodes and broker groups among what the controller quorum agrees on: the commands that add, move and remove them. Pure as `metadata.py`.
+"""The commands of the controller quorum that add, move and remove nodes and replicas. Pure, like `metadata.py`.
 
-The rules of what a broker group was begun with, and of moves, are in `broker_groups.py`.
+`broker_groups.py` has the rules for the settings of a broker group and for moves.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ledgermq.proto.workers import node_of
 
 
 def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
-    """What a configuration file says at a start: seeds. Nodes and broker groups that nobody knows become known; what is known, and what was
-    removed, stays as it is, because a file may be older than the cluster."""
+    """Register the seeds of a configuration file. Unknown nodes and broker groups become known; known and removed ones stay as they are,
+    because a file may be older than the cluster."""
     told = read_mapping(command.get("nodes"))
     nodes = {name: _read_addresses(addresses) for name, addresses in told.items() if name not in state.removed_nodes}
     groups = {name: tuple(read_text(r) for r in read_list(members)) for name, members in read_mapping(command.get("broker_groups")).items()}
@@ -27,7 +27,7 @@ def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
         for replica in replicas:
             if replica not in nodes and replica not in state.nodes:
                 raise Refused(Code.BAD_REQUEST, f"broker group {name} names the replica {replica}, which is no known node")
-    # An address of a kind that was not told before is new, too.
+    # An address of a kind that was not known before is added.
     merged = {name: MappingProxyType({**at, **state.nodes.get(name, {})}) for name, at in nodes.items()}
     after = merged_with(state.broker_groups, new_groups)
     specs = _by_specs(group_specs.announced, state.specs, read_mapping(command.get("specs")), after)
@@ -35,8 +35,8 @@ def set_cluster(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def set_node(state: State, command: Json) -> tuple[State, Outcome]:
-    """A node is there, or is reached elsewhere from now on. `state`: `joining`, `member`, `observer`, or null to leave it as it is; a node
-    that was unknown or removed has to be told as one of them."""
+    """Add a node, or change its addresses. `state`: `joining`, `member`, `observer`, or null to leave it unchanged; it is required for a
+    node that is unknown or was removed."""
     node = read_node_name(command)
     given = command.get("state")
     if given not in (None, JOINING, OBSERVER, "member"):
@@ -58,7 +58,7 @@ def set_node(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def remove_node(state: State, command: Json) -> tuple[State, Outcome]:
-    """Nobody talks to the node any more. Removing what was removed is fine."""
+    """Remove a node: the others stop talking to it. Removing a removed node succeeds."""
     node = read_node_name(command)
     if node in state.removed_nodes:
         return state, Outcome()
@@ -73,7 +73,7 @@ def remove_node(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
-    """A broker group is meant to have a replica on a node, or not to."""
+    """Record whether a broker group is meant to have a replica on a node."""
     node, group = read_node_name(command), read_text(command.get("group"))
     present = command.get("present")
     if group not in state.broker_groups or not isinstance(present, bool):
@@ -90,7 +90,7 @@ def place_replica(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def add_broker_group(state: State, command: Json) -> tuple[State, Outcome]:
-    """A new broker group; its founders open it as soon as they hear of it. The same again is fine."""
+    """Add a broker group; its founders open it as soon as they learn of it. Repeating the command succeeds."""
     group = read_text(command.get("group"))
     specs, new = _by_specs(group_specs.added, state.specs, state.broker_groups, state.nodes, group, command.get("settings"))
     value = group_specs.export_spec(specs[group])
@@ -101,7 +101,7 @@ def add_broker_group(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def begin_move(state: State, command: Json) -> tuple[State, Outcome]:
-    """A replica is to move to another node, which opens it as soon as it hears of it."""
+    """Begin to move a replica to another node, which opens it as soon as it learns of the move."""
     group, move = read_text(command.get("group")), _read_move(command)
     specs = _by_specs(group_specs.move_begun, state.specs, state.broker_groups, state.nodes, group, move)
     replicas = tuple(sorted({*state.broker_groups[group], move.target}))
@@ -109,7 +109,7 @@ def begin_move(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def end_move(state: State, command: Json) -> tuple[State, Outcome]:
-    """The replica has moved (`done`), or the move is given up. A move that is not under way has ended."""
+    """End a move: the replica has moved (`done`), or the move is aborted. If that move is not in progress, nothing changes."""
     group, move, done = read_text(command.get("group")), _read_move(command), command.get("done")
     if not isinstance(done, bool):
         raise Refused(Code.BAD_REQUEST, f"a move is done or given up, not {done!r}")
@@ -118,7 +118,7 @@ def end_move(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def prefer_leader(state: State, command: Json) -> tuple[State, Outcome]:
-    """Somebody is meant to lead a broker group."""
+    """Set the preferred leader of a broker group."""
     group = read_text(command.get("group"))
     specs = _by_specs(group_specs.preferring, state.specs, state.broker_groups, group, read_node_name(command))
     return next_state(state, specs=specs), Outcome()

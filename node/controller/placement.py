@@ -1,5 +1,5 @@
-"""Where replicas of a broker group may be found: as the group's own log says where it is known here, else as the controller places them and
-as the cluster was configured. A hint for whom to ask; who counts is decided in the log alone."""
+"""Finds the nodes that may have a replica of a broker group. Uses the group's own log where this node has it, otherwise the controller's
+placement and the configuration. The result is a hint for whom to contact; only the log decides who is a member."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ledgermq.node.broker.calls.group_view import GroupView
 
 
 class Placement(Mapping[str, Sequence[str]]):
-    """Broker group → nodes, as of the moment it is asked."""
+    """Broker group → nodes, evaluated at every access."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the controller room needs of the rest of the node. Protocols only; the node's engine fits by shape, and tests use small fakes."""
+"""What the controller package needs from the rest of the node. The engine satisfies these protocols; tests use small fakes."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class GroupCaller(Protocol):
     def new_token(self) -> Token: ...
     def call(self, group: str, call: Call) -> asyncio.Future[Any]: ...
     def notify_at_once(self, group: str, call: Call) -> None:
-        """Put a call that has no answer, past the gate that holds calls back."""
+        """Put a call that has no answer into the queue, past the gate that holds calls back."""
         ...

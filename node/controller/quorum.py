@@ -1,18 +1,18 @@
-"""The library in our harness: the only place that reaches into PySyncObj, pinned to the one version that was read line by line.
+"""Adapts PySyncObj: the only module, with `wire`, that uses its private names. It requires the one version that was reviewed line by line.
 
-What is bent, and why it has to be:
+What is changed in the library, and why:
 
 * `syncobj.createJournal` returns the journal it is given: 0.3.17 has no hook for a journal, and its own never syncs.
 * `syncobj.pickle` and `tcp_connection.pickle` are a JSON codec: 0.3.17 unpickles what peers send (invariant I12).
-* `Quorum._SyncObj__doApplyCommand` applies JSON commands and knows no others: the library would unpickle them.
-* `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and goes on with half a state.
-* No thread of the library: `controller.py` owns the ticks, because the library's own loop logs any error and continues.
-* Who votes is decided in `voters.py`; the library's hooks for it are replaced (`__changeCluster`, `__doChangeCluster`,
-  `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change is under way, applies old changes again after a restart, and
-  writes members into a snapshot that are newer than it.
-* Nodes are known by name (`wire.Member`), not by address: an address may change, a voter may not.
-* A node without a vote may listen (`listening`): it dials the voters as what the library calls a read-only node, is sent every entry,
-  counts for nothing, and hands commands on to the leader. `__onReadonlyNodeDisconnected` removes what the library would keep of it.
+* `Quorum._SyncObj__doApplyCommand` applies JSON commands only: the library would unpickle others.
+* `Quorum._SyncObj__loadDumpFile` lets a failure stop the node: the library logs it and continues with half a state.
+* The library runs no thread: `controller.py` calls the ticks, because the library's own loop logs any error and continues.
+* `voters.py` decides who votes, and the library's hooks for that are replaced (`__changeCluster`, `__doChangeCluster`,
+  `__deleteEntriesFrom`, `__generateRaftTimeout`): 0.3.17 forgets that a change is in progress, applies old changes again after a restart,
+  and writes members into a snapshot that are newer than the snapshot.
+* Nodes are identified by name (`wire.Member`), not by address: an address may change, the identity of a voter may not.
+* A node without a vote may listen (`listening`). It connects to the voters as what the library calls a read-only node, receives every
+  entry, is not counted, and forwards commands to the leader. `__onReadonlyNodeDisconnected` removes an entry that the library would keep.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ logger = logging.getLogger(__name__)
 
 LIBRARY_VERSION = "0.3.17"
 COMMAND_TYPE = b"J"
-"""First byte of our commands in the log; the library's own start with 0 to 3."""
+"""First byte of this program's commands in the log; the library's own start with 0 to 3."""
 NO_OP = b"\x01"
 COMMAND_BYTES_MAX = 32 << 10
-"""Below the library's batch size, so that it never splits a command."""
+"""Less than the library's batch size, so that it never splits a command."""
 
 SUCCESS = FAIL_REASON.SUCCESS
 NOT_TAKEN = frozenset({FAIL_REASON.MISSING_LEADER, FAIL_REASON.NOT_LEADER, FAIL_REASON.QUEUE_FULL, FAIL_REASON.REQUEST_DENIED})
-"""Failures after which the command is in no log because of this attempt."""
+"""Failures that guarantee that this attempt put the command into no log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Periods of the quorum in seconds. Metadata is not on the data path, so these are calm."""
+    """Periods of the quorum in seconds. Metadata is not on the data path, so they are long."""
 
     tick_s: float = 0.1
     heartbeat_s: float = 0.2
@@ -66,26 +66,26 @@ class Timing:
     election_max_s: float = 1.6
     reconnect_s: float = 0.5
     silent_s: float = 3.0
-    """A connection without a byte for this long, an attempt to make one, and a leader without a majority for this long, give up."""
+    """Time limit for a connection without received bytes, for a connection attempt, and for a leader without a majority."""
     compact_entries: int = 1000
-    """A longer journal is replaced by a snapshot."""
+    """A longer journal is compacted into a snapshot."""
     compact_again_s: float = 10.0
-    """How long after a compaction that failed (no space) the next is tried."""
+    """Delay before the next compaction after one that failed (no space)."""
 
     def for_nodes(self, count: int) -> Timing:
-        """A single node waits for nobody."""
+        """A single node needs no time for messages, so it elects itself quickly."""
         return self if count > 1 else replace(self, heartbeat_s=0.01, election_min_s=0.05, election_max_s=0.1)
 
 
 def require_library() -> None:
-    """Refuse any other version: private names are used here."""
+    """Refuse any other version, because this package uses private names of the library."""
     if VERSION != LIBRARY_VERSION:
         what = f"PySyncObj {VERSION} is installed, {LIBRARY_VERSION} is needed"
         raise FatalError(ExitCode.WRONG_VERSION, what, "install the locked requirements")
 
 
 def install() -> None:
-    """Bend the library, once for the process (see the module's law)."""
+    """Patch the library, once per process (see the module's docstring)."""
     require_library()
     library.createJournal = lambda journal: journal
     library.pickle = JsonCodec
@@ -93,15 +93,15 @@ def install() -> None:
 
 
 NEVER_S = 1e9
-"""An election timeout of a node that is no voter."""
+"""The election timeout of a node that is not a voter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one node's part in the quorum lives, and with whom it begins.
+    """Where one node's part of the quorum listens and stores its files, and its initial peers.
 
-    `seeds`: the voters of a quorum that begins, the same on all its nodes, or those a joining node asks. `joining`: a journal that begins
-    here waits until it is told who votes; it is not among the first voters.
+    `seeds`: the voters of a new quorum, the same on all its nodes, or the nodes that a joining node contacts. `joining`: this node is not
+    among the first voters; a new journal waits until the quorum tells it who votes.
     """
 
     node: str
@@ -112,7 +112,7 @@ class Place:
 
 
 class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
-    """One replica of the metadata. Not thread-safe, but for `submit…`, for `addresses` and for reading `state` and `voters`."""
+    """One replica of the metadata. Not thread-safe, except for `submit…`, `wake`, `addresses`, and reading `state` and `voters`."""
 
     def __init__(
         self, place: Place, addresses: Mapping[str, Sequence[str]], secret: bytes, disk: Disk, timing: Timing, file_bytes: int
@@ -133,21 +133,21 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._snapshot_path = f"{directory}/{snapshot.NAME}"
         self._place = place
         self.addresses: Mapping[str, Sequence[str]] = dict(addresses)
-        """Node → where its controller may be (host:port), the likeliest first; replaced as a whole when it changes."""
+        """Node → the addresses of its controller (host:port), the most likely first; replaced as a whole when it changes."""
         self.resolver = Resolver()
         self.listening = False
-        """Whether this node is to be sent what is decided while it has no vote. Set from any thread, heeded by the next `tick`."""
+        """Whether this node wants the entries while it has no vote. Set from any thread; the next `tick` applies it."""
         self.listens = False
-        """As of the last tick."""
+        """The value of `listening` that is in force, as of the last tick; False while this node has a vote."""
         self.refusal = ""
-        """Why this node, leading, last refused a change of the voters."""
+        """Why this node, as leader, last refused a change of the voters."""
         self.state = State()
         self.journal = Journal(disk, directory, snapshot=self._covered_by_snapshot(), file_bytes=file_bytes)
         if len(self.journal) == 0:
             first = () if place.joining else tuple(sorted(place.seeds))
             self.journal.add(voters.encode(first), 1, 0)
         self._base = self._snapshot_voters()
-        """The voters of the snapshot; None: it is older than this list, or there is none."""
+        """The voters of the snapshot; None if there is no snapshot or it does not contain them."""
         self._applied_voters = self._base
         self.voters = self._decided()
         conf = SyncObjConf(
@@ -168,7 +168,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             connectionRetryTime=timing.reconnect_s,
             connectionTimeout=max(timing.silent_s, timing.election_max_s),
             leaderFallbackTimeout=timing.silent_s,
-            # Compaction is started by `tick` alone: the library would try again at every tick while the disk is full.
+            # Only `tick` starts a compaction: the library would try again at every tick while the disk is full.
             logCompactionMinEntries=1 << 60,
             logCompactionMinTime=1e15,
         )
@@ -178,12 +178,12 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
                 nodeClass=self._member, transportClass=QuorumTransport,
             )  # fmt: skip
         except BaseException:
-            # Whatever ended the start: the journal's file must be free for the next one.
+            # The next start must be able to open the journal's file.
             self.journal._destroy()
             raise
 
     def tick(self) -> None:
-        """Wait for something to do, at most a tick, and do it. Raises what cannot be survived."""
+        """Wait at most one tick for work and do it. Raises an error that the controller cannot survive."""
         self._listen_or_not()
         self.doTick(self._timing.tick_s)
         now = time.monotonic()
@@ -194,23 +194,24 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             self.forceLogCompaction()
 
     def _listen_or_not(self) -> None:
-        """Greet everybody anew once this node has a vote, or is to listen without one."""
+        """Connect again with the right greeting when this node gets or loses its vote, or `listening` changes."""
         listens = self.listening and self._place.node not in self.voters
         if listens != self.listens:
             self.listens = listens
             self._SyncObj__updateClusterConfiguration([])
             self._SyncObj__updateClusterConfiguration([self._member(name) for name in self._others()])
-            logger.info("controller: this node %s", "listens without a vote" if listens else "does not listen any more: it votes, or waits")
+            logger.info("controller: this node %s", "listens without a vote" if listens else "does not listen without a vote any more")
 
     def make_durable(self) -> None:
-        """Called before anything leaves this process."""
+        """Sync the journal. The transport calls this before it sends anything. Raises LogFenced."""
         if self._failure is not None:
             raise self._failure
         self.journal.flush()
 
     def submit(self, command: Json, answer: Callable[[Outcome | None, int], None]) -> None:
-        """Hand a command to the log. `answer` is called on the quorum's thread with the outcome and SUCCESS, or with None and the failure,
-        or never: a leader may die. From any thread."""
+        """Submit a command to the log. `answer` is called on the quorum's thread with the outcome and SUCCESS, or with None and the
+        failure; it is never called if, for instance, the leader dies. May be called from any thread. Raises ValueError for a command that
+        is too long."""
         text = json.dumps(command, separators=(",", ":")).encode("ascii")
         if len(text) > COMMAND_BYTES_MAX:
             raise ValueError(f"the command has {len(text)} bytes; the limit is {COMMAND_BYTES_MAX}")
@@ -218,12 +219,13 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             if not self._open:
                 answer(None, FAIL_REASON.MISSING_LEADER)
                 return
-            # The pipe is full only when a wake-up is under way.
+            # The pipe is full only if a wake-up is pending.
             with suppress(BlockingIOError):
                 self._applyCommand(COMMAND_TYPE + text, answer, None)
 
     def submit_voters(self, wanted: Iterable[str], answer: Callable[[Outcome | None, int], None]) -> None:
-        """Let these nodes be the voters: one more or one less than now, or the leader refuses. Answered as `submit`. From any thread."""
+        """Propose these nodes as the voters. The leader refuses a change of more than one node. Answers like `submit`. May be called from
+        any thread."""
         with self._lock:
             if not self._open:
                 answer(None, FAIL_REASON.MISSING_LEADER)
@@ -232,17 +234,17 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
                 self._applyCommand(voters.encode(tuple(sorted(wanted))), answer, None)
 
     def reached(self) -> frozenset[str]:
-        """The nodes whose controllers this one is connected to, and itself."""
+        """The nodes whose controllers this one is connected to, including this node."""
         return frozenset(node.id for node in self._SyncObj__connectedNodes if node in self._SyncObj__otherNodes) | {self._place.node}
 
     def wake(self) -> None:
-        """End the current wait of `tick`. From any thread."""
+        """End the current wait of `tick`. May be called from any thread."""
         with self._lock, suppress(BlockingIOError):
             if self._open:
                 self._SyncObj__pipeNotifier.notify()
 
     def destroy(self) -> None:
-        """Close connections, port, journal and the library's wake-up pipe, which it leaves open itself."""
+        """Close the connections, the port, the journal, and the library's wake-up pipe, which the library itself leaves open."""
         with self._lock:
             if not self._open:
                 return
@@ -259,7 +261,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             return None
         named = voters.decode(command)
         if named is not None:
-            # In force since it was appended; from now on snapshots name them.
+            # These voters have been in force since the entry was appended; from now on snapshots contain them.
             self._applied_voters = named
             return Outcome()
         if command[:1] != COMMAND_TYPE:
@@ -269,7 +271,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         snapshot.adopt(self._disk, self._snapshot_path)
-        # Whatever is wrong with the file raises here; further in, the library would hide it.
+        # A damaged file raises here; errors further inside would be hidden by the library.
         tree, last, previous, named = snapshot.read(self._disk, self._snapshot_path)
         self._loading = (restore(tree), last, previous)
         super()._SyncObj__loadDumpFile(clearJournal)
@@ -278,9 +280,9 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._adopt(self._decided())
 
     def _SyncObj__changeCluster(self, request: list[Any]) -> bool:
-        """Asked of the leader before it appends: whether these may be the next voters. They vote from now on."""
+        """The leader calls this before it appends: decides whether these may be the next voters. If so, they vote from now on."""
         if len(request) != 2 or request[0] != voters.VERB or not all(isinstance(name, str) for name in request[1]):
-            self.refusal = "the request is none of this version"
+            self.refusal = "the request has a form that this version does not know"
             return False
         wanted = tuple(request[1])
         newest = voters.newest(self.journal[:])
@@ -294,14 +296,14 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         if reason is not None:
             self.refusal = reason
             if self._place.node not in wanted:
-                # A leader does not leave: somebody else leads first and takes the request when it is repeated.
+                # A leader must not remove itself: it hands over, and the next leader takes the repeated request.
                 self.transferLeadership()
             return False
         self._adopt(wanted)
         return True
 
     def _SyncObj__doChangeCluster(self, request: list[Any], reverse: bool = False) -> bool:
-        """Called for every entry that was appended, and, reversed, for those about to be cut, which `__deleteEntriesFrom` looks after."""
+        """Called for every appended entry, and with `reverse` for every entry about to be cut; `__deleteEntriesFrom` handles the latter."""
         if not reverse:
             self._adopt(tuple(request[1]))
         return True
@@ -315,19 +317,19 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__lastResponseTime.pop(node, None)
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        """Who is no voter never stands for election."""
+        """A node that is not a voter never stands for election."""
         drawn: float = super()._SyncObj__generateRaftTimeout()
         return drawn if self._place.node in self.voters else NEVER_S
 
     def _decided(self) -> tuple[str, ...]:
-        """The voters as of the journal's end: the newest entry that names them, else the snapshot, else the configuration."""
+        """The voters at the journal's end: from the newest entry that names them, else from the snapshot, else from the configuration."""
         newest = voters.newest(self.journal[:])
         if newest is not None:
             return newest[1]
         return tuple(sorted(self._place.seeds)) if self._base is None else self._base
 
     def _others(self) -> list[str]:
-        """Whom the library talks to. A joining node that was not told yet listens to those it was configured with."""
+        """The nodes that the library connects to. A joining node that does not know the voters yet connects to its seeds."""
         return sorted(set(self.voters or self._place.seeds) - {self._place.node})
 
     def _adopt(self, wanted: tuple[str, ...]) -> None:
@@ -352,7 +354,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         try:
             snapshot.write(self._disk, path, export(self.state), last, previous, self._applied_or_seeds())
         except OSError as error:
-            # The library hides this. A full disk may have space again; any other failure is final (I9).
+            # The library hides this error. A full disk may have space again; any other failure is final (I9).
             if not is_no_space(error):
                 text = f"the controller snapshot {path} cannot be written ({error.strerror}): check the disk, then start the node again"
                 self._failure = LogFenced(text, ExitCode.SYNC_FAILED)
@@ -364,7 +366,7 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
         return last, previous, [self._member(name) for name in self._others()]
 
     def _applied_or_seeds(self) -> tuple[str, ...]:
-        """The voters as of the last applied entry. The journal's first entry names them and is never applied by the library."""
+        """The voters as of the last applied entry. The journal's first entry names voters, but the library never applies it."""
         if self._applied_voters is not None:
             return self._applied_voters
         first = voters.decode(self.journal[0][0])

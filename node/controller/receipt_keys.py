@@ -1,7 +1,7 @@
-"""The keys that receipts are signed with, among what the controller quorum agrees on. Pure, like `metadata.py`.
+"""The keys that sign receipts, as agreed by the controller quorum. Pure, like `metadata.py`.
 
-They come sealed (`security/sealing.py`) and are never part of an answer. The newest signs; all of them verify, so a receipt stays provable
-as long as its key is kept.
+Keys arrive sealed (`security/sealing.py`) and are never part of an answer. The newest key signs and all of them verify, so a receipt can be
+verified as long as its key is kept.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 Json = dict[str, Any]
 
 MAX_KEYS = 256
-"""Twenty years of monthly changes; beyond, the oldest goes and its receipts cannot be verified any more."""
+"""Enough for twenty years of monthly changes. Beyond that the oldest key is dropped, and its receipts can no longer be verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptKey:
-    """`sealed` is the key as a sealed hexadecimal text."""
+    """`sealed` is the key as sealed hexadecimal text."""
 
     key_id: str
     sealed: str = field(repr=False)
@@ -30,8 +30,8 @@ Keys = tuple[ReceiptKey, ...]
 
 
 def add(keys: Keys, command: Json) -> tuple[Keys, Json]:
-    """A new key behind the one that its maker knew as the newest. When another came first, that one is the answer: however many nodes make
-    a key at once, one of them is kept. Raises ValueError."""
+    """Append a key if `after` is still the id of the newest key; otherwise answer with the key that was added first. So only one key
+    is kept when several nodes make one at the same time. Raises ValueError."""
     key_id, sealed, created_ms = command.get("key_id"), command.get("secret"), command.get("created_ms")
     if not isinstance(key_id, str) or not key_id or not isinstance(sealed, str) or not sealed or type(created_ms) is not int:
         raise ValueError("a receipt key has an id, a sealed key and the time when it was made")

@@ -1,12 +1,12 @@
-"""Brings intent into force: what the controller agreed on becomes control records in the log of each group led here.
+"""Brings the intent into force: the leader of each group on this node writes what the controller agreed on into the group's log.
 
 See docs/architecture.md, The controller.
 
-One thing goes the other way: dead-letter topics come into force in a log when it needs them, and the controller is told where they are.
+Dead-letter topics go the other way: a log creates one when it needs it, and the reconciler tells the controller where it is.
 
-Only a leader reconciles, one `Configure` at a time per group. What the intent does not know is left alone: only a remembered deletion
-deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log: after every win of
-leadership a controller barrier comes first; from then on the controller's state only gets newer. Nothing here waits on the data path.
+Only a leader reconciles, with one `Configure` at a time per group. It leaves alone what the intent does not know; only a recorded deletion
+deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log. Therefore the reconciler
+waits for a controller barrier after each election; from then on the controller's state only gets newer. The data path never waits for this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = get_logger()
 
 
 def difference(view: GroupView, group: str, intent: State, token: Callable[[], Token]) -> Configure | None:
-    """The one call that makes what is in force equal to the intent; None when it is."""
+    """The one call that makes the configuration in force equal to the intent; None if they are equal."""
     topics = {stored_name(topic.namespace, topic.name): topic for topic in intent.topics_of(group)}
     groups = {stored_name(*key): value for key, value in intent.groups.items()}
     new_topics = [topic for name, topic in sorted(topics.items()) if view.topics.get(name) != topic]
@@ -43,7 +43,7 @@ def difference(view: GroupView, group: str, intent: State, token: Callable[[], T
 
 
 def unknown_letters(view: GroupView, group: str, intent: State) -> list[tuple[str, str]]:
-    """Dead-letter topics that the log of a broker group has, and nobody could find."""
+    """Dead-letter topics that the log of a broker group has and the controller does not know there."""
     names = [parse_stored(stored) for stored in sorted(view.topics) if is_dead_letter_topic(stored)]
     return [key for key in names if key not in intent.topics or group not in intent.topics[key].placement]
 
@@ -67,12 +67,12 @@ class Reconciler:
             task.cancel()
 
     def take_in(self, group: str) -> None:
-        """A broker group came to this node."""
+        """Begin to reconcile a broker group that this node opened."""
         self._wake[group] = asyncio.Event()
         self._begin(group)
 
     def let_go(self, group: str) -> None:
-        """A broker group left this node."""
+        """Stop reconciling a broker group that left this node."""
         self._tasks.pop(group).cancel()
         del self._wake[group]
 
@@ -80,7 +80,7 @@ class Reconciler:
         self._tasks[group] = asyncio.create_task(self._work(group), name=f"reconcile-{group}")
 
     def changed(self) -> None:
-        """The intent changed, or a group's view did."""
+        """Compare again, because the intent or the view of a group changed."""
         for event in self._wake.values():
             event.set()
 
@@ -99,12 +99,12 @@ class Reconciler:
                     current = view.term
                 if not await self._once(group):
                     self._again(group)
-            except Exception as error:  # the controller may be without a leader for as long as it likes: try again later, say so
+            except Exception as error:  # the controller may be without a leader for any length of time: log it and retry
                 log.warning("intent not in force yet", group=group, reason=str(error) or type(error).__name__)
                 self._again(group)
 
     async def _once(self, group: str) -> bool:
-        """One comparison and, if needed, one Configure. True when nothing is left to do that we know of."""
+        """One comparison and, if needed, one Configure. Returns True when there is nothing left to do."""
         for namespace, name in unknown_letters(self._engine.views[group], group, self._controller.state):
             await self._controller.adopt_topic(namespace, name, group)
         call = difference(self._engine.views[group], group, self._controller.state, self._engine.new_token)

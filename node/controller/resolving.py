@@ -1,8 +1,7 @@
-"""Where host names lead at the moment, for the thread of the quorum, which must never wait for a name server.
+"""Resolves host names for the quorum's thread, which must never wait for a name server.
 
-An attempt to connect gets what the last look-up found and starts the next one, so a name that means another address now leads there with
-the attempt after. A look-up that fails takes nothing away: a name server that is gone is no reason to forget where a node was. Here live
-the look-ups and nothing else; who dials whom is decided in `wire`.
+A connection attempt uses the result of the last look-up and starts the next look-up, so a changed name takes effect with the attempt after
+this one. A failed look-up keeps the last result: a node stays reachable while the name server is down. `wire` decides who connects to whom.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Lookup = Callable[[str, None], Sequence[Any]]
-"""As `socket.getaddrinfo`."""
+"""Signature of `socket.getaddrinfo`."""
 
 
 class Resolver:
-    """Any number of names. `resolve` never blocks; from any thread."""
+    """Caches the addresses of host names. `resolve` never blocks and may be called from any thread."""
 
     def __init__(self, lookup: Lookup = socket.getaddrinfo) -> None:
         self._lookup = lookup
@@ -27,7 +26,7 @@ class Resolver:
         self._lock = threading.Lock()
 
     def resolve(self, host: str) -> tuple[str, ...]:
-        """The addresses of a host as far as they are known; empty: not yet."""
+        """The known addresses of a host; empty until its first look-up succeeds."""
         try:
             return (str(ipaddress.ip_address(host)),)
         except ValueError:

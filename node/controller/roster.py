@@ -1,8 +1,8 @@
-"""Which nodes there are and where they are reached: what the controller quorum said last, over what the configuration file says.
+"""The nodes of the cluster and their addresses: what the controller quorum says, with the configuration file as a fallback.
 
-The file's `nodes` are seeds: they lead to the others until the quorum has told of a node, and stay as a second address to try. What the
-quorum told is kept in `controller/nodes.json` (format §12), so that a node whose file is older than the cluster still finds everybody, and
-does not talk to a node that was removed. Here live the merging and that file; who dials is elsewhere.
+The file's `nodes` are seeds. A node uses them until the quorum has told it of the others, and keeps them as second addresses. What the
+quorum says is stored in `controller/nodes.json` (format §12), so that a node with an outdated file still finds every other node and does
+not connect to a removed one. This module merges the two and stores that file; it opens no connections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Addresses = Mapping[str, str]
 
 
 class Roster:
-    """All reads are of values that are replaced as a whole: from any thread."""
+    """Readable from any thread: every value is replaced as a whole."""
 
     def __init__(self, node: str, seeds: Mapping[str, Addresses], disk: Disk, directory: str) -> None:
         self._node = node
@@ -34,10 +34,11 @@ class Roster:
         self._told: Mapping[str, Addresses] = {}
         self._removed: frozenset[str] = frozenset()
         self._configured: Addresses | None = None
-        """What this node's configuration said of itself in its last life that was told anything."""
+        """This node's addresses in the configuration of the last run that received a list of nodes from the quorum."""
 
     def load(self) -> str | None:
-        """What an earlier life was told; a sentence when the file is of no use. The quorum tells it all again."""
+        """Load what the quorum said in an earlier run. Returns an explanation if the file cannot be used; the quorum then sends everything
+        again."""
         path = f"{self._directory}/{FILE}"
         if not self._disk.exists(path):
             return None
@@ -54,8 +55,8 @@ class Roster:
         return None
 
     def on_addresses(self, revision: int, nodes: Mapping[str, Mapping[str, str]], removed: Iterable[str], *, current: bool) -> bool:
-        """What the quorum says; whether anything is different now. `current`: this node's part of the quorum is up to date; until then an
-        older state than the last life's says nothing."""
+        """Take in the quorum's list of nodes; returns whether anything changed. `current`: this node's controller is up to date. Until it
+        is, a state older than the stored one is ignored."""
         if revision < self._revision and not current:
             return False
         now = {name: _addresses(at) for name, at in nodes.items()}
@@ -67,11 +68,11 @@ class Roster:
         return True
 
     def has_moved(self) -> None:
-        """The quorum knows where this node is now."""
+        """Note that the quorum knows this node's present addresses."""
         self._configured = self._seeds[self._node]
 
     def save(self) -> None:
-        """Durably. Raises OSError."""
+        """Store the list durably. Raises OSError."""
         self._disk.mkdirs(self._directory)
         nodes = {name: dict(at) for name, at in self._told.items()}
         value: dict[str, Any] = {"v": VERSION, "revision": self._revision, "nodes": nodes, "removed": sorted(self._removed)}
@@ -80,7 +81,7 @@ class Roster:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Every node of the cluster, itself included, sorted."""
+        """All nodes of the cluster, this one included, sorted."""
         return tuple(sorted((self._seeds.keys() | self._told.keys()) - self._removed))
 
     def knows(self, node: str) -> bool:
@@ -90,11 +91,11 @@ class Roster:
         return node in self._removed
 
     def address(self, node: str, kind: str) -> str | None:
-        """Where a node is, as far as anybody said."""
+        """The address of a node, from the quorum or else from the seeds; None if neither has one."""
         return self._told.get(node, {}).get(kind) or self._seeds.get(node, {}).get(kind)
 
     def peers(self) -> dict[str, tuple[str, ...]]:
-        """The other nodes and the addresses of their peer ports, the best first."""
+        """The other nodes and the addresses of their peer ports, the most likely first."""
         found = {}
         for name in self.nodes:
             if name != self._node and (where := self._places(name, "peer")):
@@ -102,15 +103,15 @@ class Roster:
         return found
 
     def controllers(self) -> dict[str, tuple[str, ...]]:
-        """The addresses of every node's controller port, the best first; this node's own is as it is configured."""
+        """The addresses of every node's controller port, the most likely first; for this node the configured one."""
         found = {name: self._places(name, "controller") for name in self.nodes if name != self._node}
         return {**found, self._node: (self._seeds[self._node]["controller"],)}
 
     @property
     def moved(self) -> Addresses | None:
-        """This node's own addresses, when its configuration gives others than in its last life: then it has to tell the quorum.
+        """This node's addresses if its configuration changed since its last run: it must then tell the quorum.
 
-        An operator's `set-address` against an unchanged configuration stands."""
+        An address set with `set-address` stays in force while the configuration is unchanged."""
         own = self._seeds[self._node]
         return own if self._configured is not None and own != self._configured else None
 

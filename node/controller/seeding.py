@@ -1,7 +1,7 @@
-"""The metadata that a cluster begins with when its data were there before it: topics and consumer groups of an imported store.
+"""Writes the first metadata of a cluster whose data existed before it: the topics and consumer groups of an imported store.
 
-Every node gets the same journal, which begins as a quorum's does, with the first voters, and goes on with commands as if an operator had
-given them; all of it counts as committed. What the commands mean is `metadata.py`'s.
+Every node gets the same journal. It starts with the first voters, as that of any quorum does, and continues with the commands that an
+operator would have given. All entries count as committed. `metadata.py` defines what the commands mean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ledgermq.storage.disk import Disk
 def commands_for(
     group: str, replicas: Sequence[str], nodes: Sequence[str], topics: Sequence[TopicConfig], consumers: Sequence[GroupConfig]
 ) -> list[Json]:
-    """The commands that lead to a cluster of these nodes with one broker group, these topics and consumer groups."""
+    """The commands that create a cluster of these nodes with one broker group, these topics and these consumer groups."""
     placed = {group: sorted(replicas)}
     made: list[Json] = [{"op": "set-cluster", "nodes": {node: {} for node in sorted(nodes)}, "broker_groups": placed}]
     for topic in topics:
@@ -37,7 +37,7 @@ def commands_for(
 
 
 def state_after(commands: Sequence[Json]) -> State:
-    """What they lead to. Raises ValueError for a command that is refused."""
+    """The state after these commands. Raises ValueError if a command is refused."""
     state = State()
     for command in commands:
         state, outcome = metadata.apply(state, command)
@@ -47,7 +47,7 @@ def state_after(commands: Sequence[Json]) -> State:
 
 
 def write_journal(disk: Disk, directory: str, nodes: Sequence[str], commands: Sequence[Json]) -> None:
-    """The journal of one node, in a directory without one. Durable when this returns. Raises NoSpace, OSError."""
+    """Write the journal of one node into a directory that has none. Durable on return. Raises NoSpace, OSError."""
     disk.mkdirs(directory)
     lines = [COMMAND_TYPE + json.dumps(command, separators=(",", ":")).encode("ascii") for command in commands]
     room = max(DEFAULT_FILE_BYTES, 4 * sum(map(len, lines)))

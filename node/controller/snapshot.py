@@ -1,7 +1,7 @@
-"""The controller's snapshot file: the agreed state at one log index, and the two log entries around it that the library asks for.
+"""The controller's snapshot file: the agreed state at one log index, and the last two log entries that it covers, which the library needs.
 
-Written and read through the library's hooks for custom serialisation, so that its own (pickled) dumps never exist. The file is checksummed
-JSON (docs/format.md §12); it also travels, as it is, to a node that is too far behind.
+The library's hooks for custom serialisation write and read it, so the library's own (pickled) dumps never exist. The file is checksummed
+JSON (docs/format.md §12); it is sent unchanged to a node that is too far behind.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ VERSION = 1
 
 
 def write(disk: Disk, path: str, state: dict[str, Any], last: Entry, previous: Entry, voters: Sequence[str]) -> None:
-    """Durable under `path` when this returns; `last` is the entry whose effects are the newest in `state` and `voters`."""
+    """Write a snapshot; durable under `path` on return. `last` is the newest entry applied to `state` and `voters`. Raises OSError."""
     entries = {"last": _listed(last), "previous": _listed(previous)}
     sealed_json.write(disk, path, {"v": VERSION, "state": state, **entries, "voters": list(voters)})
 
 
 def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry, tuple[str, ...] | None]:
-    """State, last and previous entry, and the voters (None: written before snapshots named them).
+    """State, last entry, previous entry, and the voters (None if the file is older than the field).
 
     Raises FileNotFoundError, Damaged, UnknownFormat."""
     tree = sealed_json.read(disk, path)
@@ -37,7 +37,7 @@ def read(disk: Disk, path: str) -> tuple[dict[str, Any], Entry, Entry, tuple[str
 
 
 def adopt(disk: Disk, path: str) -> None:
-    """Make a file durable that the library received and renamed into place without syncing anything."""
+    """Make a file durable that the library received and renamed into place without a sync."""
     file = disk.open(path)
     try:
         file.sync()

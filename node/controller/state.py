@@ -1,6 +1,6 @@
-"""What the controller quorum has agreed on, as one immutable value, and the same as plain JSON.
+"""The state of the controller quorum as one immutable value, and its JSON form.
 
-A state has all there is to know; how it may change is the business of the commands (`metadata.py` and what it puts together).
+The commands define how a state may change (`metadata.py` and the modules that it combines).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Json = dict[str, Any]
 Key = tuple[str, str]
 STATE_VERSION = 1
 ADDRESS_KINDS = ("client", "peer", "controller", "http")
-"""Where a node is reached, each as host:port, in `State.nodes`."""
+"""The kinds of a node's addresses in `State.nodes`, each as host:port."""
 NODE_STATE = "state"
 JOINING = "joining"
-"""The state of a node that was added and has no replica that votes yet; a member has none."""
+"""The state of a node that was added and has no voting replica yet; a member has no state entry."""
 OBSERVER = "observer"
-"""The state of a node whose replicas are observers: they never vote, and nothing that votes is placed there by itself."""
+"""The state of a node whose replicas are observers: they never vote, and automatic placement puts no voting replica there."""
 
 
 class UnknownCommand(Exception):
@@ -36,7 +36,7 @@ class UnknownCommand(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic as intended. `placement` gives every broker group that has queues of it their number, sorted by group."""
+    """One topic as intended. `placement` maps every broker group that has queues of it to their number, sorted by group."""
 
     namespace: str
     name: str
@@ -49,7 +49,7 @@ class Topic:
     dedup_ms: int = 0
 
     def in_group(self, broker_group: str) -> TopicConfig | None:
-        """The topic as that broker group's log should know it; None when it has no queue there."""
+        """The topic as the log of that broker group should have it; None if it has no queue there."""
         queues = self.placement.get(broker_group, 0)
         if not queues:
             return None
@@ -59,9 +59,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command came to: a status code, a sentence when it was refused, the resulting object when there is one.
+    """The result of a command: a status code, an explanation if it was refused, and the resulting object if there is one.
 
-    `changed` is False when everything was as asked already.
+    `changed` is False if the state was already as requested.
     """
 
     code: int = 20000
@@ -76,7 +76,7 @@ def _empty() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The agreed metadata. `revision` grows by one with every command that changed something, and by nothing else."""
+    """The agreed metadata. `revision` grows by one with every command that changes something, and only then."""
 
     revision: int = 0
     nodes: Mapping[str, Mapping[str, str]] = field(default_factory=_empty)
@@ -87,33 +87,33 @@ class State:
     deleted_topics: Mapping[Key, int] = field(default_factory=_empty)
     """Topics that were deleted and not created again, with their last incarnation."""
     deleted_groups: Mapping[Key, int] = field(default_factory=_empty)
-    """Consumer groups that were deleted and not created again, with the revision that did it."""
+    """Consumer groups that were deleted and not created again, with the revision of the deletion."""
     removed_nodes: Mapping[str, int] = field(default_factory=_empty)
-    """Nodes that were removed and not added again, with the revision that did it: an old configuration does not bring them back."""
+    """Nodes that were removed and not added again, with the revision of the removal: an old configuration does not bring them back."""
     users: Mapping[str, User] = field(default_factory=_empty)
     """By name; replaced as a whole whenever one changes."""
     receipt_keys: receipt_keys.Keys = ()
-    """What receipts are signed with, the newest last; replaced as a whole."""
+    """The keys that sign receipts, the newest last; replaced as a whole."""
     appointments: ha.Appointments = field(default_factory=_empty)
-    """Of HA groups: epoch, master and in-sync set; replaced as a whole."""
+    """HA groups: epoch, master and in-sync set; replaced as a whole."""
     specs: group_specs.Specs = field(default_factory=_empty)
-    """What broker groups were begun with, who is meant to lead them, and what moves; replaced as a whole."""
+    """The settings that broker groups were created with, their preferred leaders and their moves; replaced as a whole."""
 
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
-        """What the log of a broker group should hold, in the order of (namespace, name). Dead-letter topics come into force in the logs by
-        themselves; what is known of them here is where they are."""
+        """The topics that the log of a broker group should have, ordered by (namespace, name). Dead-letter topics are not among them: the
+        logs create those themselves, and this state only records where they are."""
         found = (self.topics[key].in_group(broker_group) for key in sorted(self.topics) if not is_dead_letter_topic(key[1]))
         return tuple(config for config in found if config is not None)
 
     def gone_topics(self, broker_group: str) -> frozenset[Key]:
-        """What the log of a broker group should not hold. A topic that is neither here nor in `topics_of` is unknown, not deleted: a quorum
-        that lost its metadata must not make the logs forget theirs."""
+        """The topics that the log of a broker group must not have. A topic that is neither here nor in `topics_of` is unknown, not deleted:
+        a quorum that lost its metadata must not make the logs delete theirs."""
         elsewhere = (key for key, topic in self.topics.items() if not topic.placement.get(broker_group))
         return frozenset(key for key in (*self.deleted_topics, *elsewhere) if not is_dead_letter_topic(key[1]))
 
 
 def may_vote(state: State) -> tuple[str, ...]:
-    """The nodes on which replicas that vote may be placed by themselves: all but observers."""
+    """The nodes on which automatic placement may put voting replicas: all but observers."""
     return tuple(node for node, known in state.nodes.items() if known.get(NODE_STATE) != OBSERVER)
 
 
@@ -138,7 +138,7 @@ def export(state: State) -> Json:
 
 
 def restore(tree: Json) -> State:
-    """The state that `export` described."""
+    """The inverse of `export`. Raises UnknownCommand for another version."""
     if tree["v"] != STATE_VERSION:
         raise UnknownCommand(f"controller state of version {tree['v']}")
     topics = [restore_topic(item) for item in tree["topics"]]
@@ -183,7 +183,7 @@ def restore_topic(tree: Json) -> Topic:
 
 
 def next_state(state: State, **fields: Any) -> State:
-    """`state` with these fields and the next revision; the same state when nothing differs."""
+    """`state` with these fields and the next revision; the same state if no field changes."""
     if all(getattr(state, name) == value for name, value in fields.items()):
         return state
     return replace(state, revision=state.revision + 1, **fields)

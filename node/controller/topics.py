@@ -1,4 +1,4 @@
-"""Topics among what the controller quorum agrees on: their commands, and where their queues are placed. Pure, like `metadata.py`."""
+"""The commands of the controller quorum on topics, and the placement of their queues. Pure, like `metadata.py`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_DEDUP_MS = 7 * 86_400_000
 
 
 def adopt_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    """A dead-letter topic is in force in a broker group's log, which needed one: consumers are told of it from now on."""
+    """Record that a broker group's log has a dead-letter topic; from then on consumers can find it."""
     key, broker_group = read_topic_key(command), read_text(command.get("broker_group"))
     if not is_dead_letter_topic(key[1]) or broker_group not in state.broker_groups:
         raise Refused(Code.BAD_REQUEST, f"{name_of(key)} in broker group {broker_group} is no dead-letter topic of this cluster")
@@ -67,9 +67,9 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
-    """Another permission, durability or window of deduplication, or more queues; null leaves a setting alone. Existing queues stay where
-    they are. `add_group`: queues in a broker group that has none of them, as many as the others have on average, or what `queues` adds.
-    `grow`: broker group → at least so many queues there."""
+    """Change the permission, the durability or the deduplication window, or add queues; a null leaves a setting unchanged. Existing queues
+    stay where they are. `add_group`: place queues in a broker group that has none of this topic: as many as the others have on average, or
+    as many as `queues` adds. `grow`: broker group → the minimum number of queues there."""
     key = _read_own_topic_key(command)
     known = existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     permission, durability = known.permission, known.durability
@@ -87,7 +87,7 @@ def update_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def _grown(state: State, known: Topic, command: Json) -> Mapping[str, int]:
-    """Where the queues of a topic are after an update."""
+    """The placement of a topic's queues after an update."""
     key, held = (known.namespace, known.name), known.placement
     queues = known.queues if command.get("queues") is None else read_count(command["queues"], "queues", MAX_QUEUES)
     if queues < known.queues:
@@ -108,7 +108,7 @@ def _grown(state: State, known: Topic, command: Json) -> Mapping[str, int]:
 
 
 def _stays(topic: Topic) -> bool:
-    """Whether what the topic has in its broker groups would be looked for elsewhere if it had queues in another one."""
+    """Whether the topic's data would be looked up in the wrong broker group if its queues were spread over another one."""
     return topic.kind is TopicKind.LITE or topic.dedup_ms > 0
 
 
@@ -134,10 +134,11 @@ def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def spread(queues: int, held: Mapping[str, int], load: Mapping[str, int]) -> Mapping[str, int]:
-    """`queues` of one topic over the broker groups of `load` (their queues of other topics), keeping what `held` already places.
+    """Distribute `queues` of one topic over the broker groups of `load` (group → number of queues of other topics). Queues that `held`
+    already places stay.
 
-    One by one to the group with the fewest queues of this topic, then the least load, then the first name: the numbers differ by at
-    most one when nothing was held.
+    Each queue goes to the group with the fewest queues of this topic, then the least load, then the first name. If nothing was held, the
+    counts differ by at most one.
     """
     counts = {group: held.get(group, 0) for group in sorted(load)}
     for _ in range(queues - sum(counts.values())):
@@ -149,7 +150,7 @@ def spread(queues: int, held: Mapping[str, int], load: Mapping[str, int]) -> Map
 def _placed(
     state: State, key: Key, held: Mapping[str, int], queues: int, within: Mapping[str, int] | None = None
 ) -> Mapping[str, int]:
-    """`within`: only in these broker groups."""
+    """Place `queues`; `within` limits the candidates to these broker groups."""
     if not state.broker_groups:
         raise Refused(Code.HA_NOT_AVAILABLE, "no broker group is known yet; wait until the cluster has started and try again")
     load = dict.fromkeys(state.broker_groups if within is None else within, 0)
@@ -162,7 +163,7 @@ def _placed(
 
 
 def _read_own_topic_key(command: Json) -> Key:
-    """A topic that is an operator's to create and to change."""
+    """The key of a topic that operators may create and change."""
     key = read_topic_key(command)
     if is_dead_letter_topic(key[1]):
         detail = f"{name_of(key)} is a dead-letter topic: it is there once it is needed, with the settings of its kind"

@@ -1,6 +1,6 @@
-"""The users among what the controller quorum agrees on: the commands that create, change and delete them. Pure, like `metadata.py`.
+"""The commands that create, change and delete users. Pure, like `metadata.py`.
 
-Secrets come sealed (`security/sealing.py`) and are never part of an answer: answers are remembered, shown and logged.
+Secrets arrive sealed (`security/sealing.py`). They are never part of an answer, because answers are stored, displayed and logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Users = Mapping[str, User]
 
 MAX_USERS = 10_000
 MAX_GRANTS = 256
-"""Of one user, roles included."""
+"""Limit for one user, roles included."""
 SECRETS_KEPT = 2
 
 
@@ -31,7 +31,7 @@ class Refusal(Exception):
 
 
 def create(users: Users, command: Json) -> tuple[Users, Json]:
-    """A new user, or, without a secret, a role. The same again is fine."""
+    """Create a user, or, without a secret, a role. Repeating the command with the same settings succeeds. Raises Refusal."""
     name, sealed = _name(command), command.get("secret", "")
     if not isinstance(sealed, str):
         raise Refusal(Code.BAD_REQUEST, "a sealed secret is a text")
@@ -48,8 +48,8 @@ def create(users: Users, command: Json) -> tuple[Users, Json]:
 
 
 def change(users: Users, command: Json) -> tuple[Users, Json]:
-    """Give and take permissions and roles; what is there already, or was never there, is fine. `secret`: a new one, beside which the one
-    before goes on working until `end_former`."""
+    """Grant and revoke permissions and roles; granting a present one or revoking an absent one succeeds. `secret` sets a new secret; the
+    previous one stays valid until `end_former`. Raises Refusal."""
     user = _existing(users, _name(command))
     given, taken = _grants(command.get("grant", [])), _grants(command.get("revoke", []))
     roles = (user.roles | _roles(users, user.name, command.get("give_roles", []))) - frozenset(_texts(command.get("take_roles", [])))
@@ -74,7 +74,7 @@ def delete(users: Users, command: Json) -> tuple[Users, Json]:
 
 
 def shown(user: User) -> Json:
-    """A user as anybody may see it who may see users."""
+    """The public view of a user, without secrets."""
     return {
         "name": user.name,
         "role": not user.secrets,
@@ -85,7 +85,7 @@ def shown(user: User) -> Json:
 
 
 def export(users: Users) -> list[Json]:
-    """All of it, sealed secrets included, for the quorum's own snapshot; `restore` is the inverse."""
+    """All users with their sealed secrets, for the controller's snapshot; `restore` is the inverse."""
     return [
         {"name": user.name, "secrets": list(user.secrets), "grants": sorted(map(str, user.grants)), "roles": sorted(user.roles)}
         for _, user in sorted(users.items())

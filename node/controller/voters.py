@@ -1,11 +1,11 @@
-"""Who votes in the controller quorum: the form of the log entries that say so, and which change the leader may append.
+"""The log entries that name the voters of the controller quorum, and the rule for which change a leader may append.
 
-Pure. Every such entry names all voters, so the newest one in a journal is the whole truth as of that journal's end: in force when it is
-appended, undone when it is cut off (Raft dissertation, chapter 4). The first entry of a quorum names the voters it begins with; a joining
-node's first entry names nobody, until it is told.
+Pure. Each of these entries names all voters, so the newest one in a journal gives the voters at the journal's end. It is in force as soon
+as it is appended, and undone if it is cut off (Raft dissertation, chapter 4). The first entry of a quorum names its initial voters. The
+first entry of a joining node names none, until the quorum tells the node.
 
-One voter more or less at a time, and only when the former change and an entry of the leader's own term are committed: then the majorities
-before and after a change have a node in common. An entry that names the same voters again changes nothing; it is for those who only listen.
+A leader changes one voter at a time, and only after the previous change and an entry of its own term are committed: then the majorities
+before and after a change share a node. An entry that repeats the present voters changes nothing; it informs nodes that only listen.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.node.controller.journal import Entry
 from ledgermq.node.controller.wire import JsonCodec
 
 TYPE = b"\x02"
-"""The library's own type byte of a change of members; it looks at these entries when they are appended and cut."""
+"""The library's type byte of a membership change; the library processes these entries when they are appended and cut."""
 VERB = "voters"
 
 
@@ -25,7 +25,7 @@ def encode(voters: Sequence[str]) -> bytes:
 
 
 def decode(command: bytes) -> tuple[str, ...] | None:
-    """The voters that an entry names; None for any other entry. Raises ValueError for one that this version does not know."""
+    """The voters that an entry names; None for any other entry. Raises ValueError for an entry of an unknown version."""
     if command[:1] != TYPE:
         return None
     verb, named = JsonCodec.loads(command[1:])
@@ -35,7 +35,7 @@ def decode(command: bytes) -> tuple[str, ...] | None:
 
 
 def newest(entries: Iterable[Entry]) -> tuple[int, tuple[str, ...]] | None:
-    """Index and voters of the last entry that names them."""
+    """Index and voters of the last entry that names voters; None if there is none."""
     found = None
     for command, index, _ in entries:
         named = decode(command)
@@ -45,9 +45,9 @@ def newest(entries: Iterable[Entry]) -> tuple[int, tuple[str, ...]] | None:
 
 
 def objection(leader: str, current: Collection[str], wanted: Collection[str], reached: Collection[str], *, settled: bool) -> str | None:
-    """Why the leader must not append a change from `current` to `wanted`; None: it may. `reached`: the nodes it is connected to, itself
-    included. `settled`: the last change and an entry of its own term are committed. A voter that is added counts as reached: whoever asks
-    has made sure."""
+    """Why the leader must not append a change from `current` to `wanted`; None if it may. `reached`: the nodes that the leader is connected
+    to, itself included. `settled`: the last change and an entry of the leader's own term are committed. An added voter counts as reached,
+    because the caller has checked that it is."""
     if len(set(current) ^ set(wanted)) > 1:
         return f"the controller quorum changes by one node at a time; it is {', '.join(sorted(current))} now"
     if not settled:
@@ -60,12 +60,12 @@ def objection(leader: str, current: Collection[str], wanted: Collection[str], re
 
 
 def would_lose_quorum(current: Collection[str], wanted: Collection[str], reached: Collection[str]) -> str | None:
-    """A sentence when less than a majority of `wanted` would be there."""
+    """An explanation if fewer than a majority of `wanted` would be reachable; None otherwise."""
     there = [node for node in wanted if node in reached or node not in current]
     if wanted and len(there) * 2 > len(wanted):
         return None
-    missing = ", ".join(sorted(set(wanted) - set(there))) or "everybody"
+    missing = ", ".join(sorted(set(wanted) - set(there))) or "all"
     return (
         f"the controller quorum of {len(current)} would become one of {len(wanted)} of which only {len(there)} can be reached "
-        f"(missing: {missing}); it could decide nothing any more"
+        f"(missing: {missing}); it could no longer decide anything"
     )

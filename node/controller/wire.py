@@ -1,9 +1,9 @@
-"""What the controller quorum says on the network, and to whom it listens (invariant I12).
+"""The network side of the controller quorum: the message format and the checks on peers (invariant I12).
 
-Three things the library does not do by itself. Messages are JSON, never pickle, whoever sent them. A connection that has not proven
-knowledge of the cluster secret gets little memory, little time and few companions. And nothing leaves before the journal is durable.
+It adds three things to the library. Messages are JSON, never pickle, from any sender. A connection that has not yet proven knowledge of the
+cluster secret gets limited bytes, time and number. And no message leaves before the journal is durable.
 
-The library authenticates every frame (Fernet: AES-CBC and HMAC-SHA256 over the whole frame, checked before anything is decoded) and binds
+The library authenticates every frame (Fernet: AES-CBC and HMAC-SHA256 over the whole frame, checked before anything is decoded). It binds
 each direction of a connection to a random key of the other side, so frames of other connections cannot be replayed.
 """
 
@@ -30,26 +30,26 @@ logger = logging.getLogger(__name__)
 
 BYTES_KEY = "b64"
 UNPROVEN_BYTES = 16 << 10
-"""How much a connection may send before its first valid frame; a greeting has a few hundred bytes."""
+"""Bytes that a connection may send before its first valid frame; a greeting has a few hundred."""
 UNPROVEN_SECONDS = 5.0
 UNPROVEN_CONNECTIONS = 64
 REBIND_SECONDS = 1.0
 LISTENER = "listener "
-"""What a node that only listens says before its name."""
+"""A node that only listens puts this before its name in the greeting."""
 READ_ONLY = "readonly"
-"""What such a node says in the library, which knows no names of them."""
+"""The greeting of such a node in the library, which has no names for them."""
 SAID_BY_LISTENERS = frozenset({"next_node_idx", "apply_command"})
 ALIVE = "alive"
-"""A message that says nothing else. Two nodes that do not lead have nothing to tell each other, and a line of theirs that died without a
-word would be found by the vote that should have gone over it."""
+"""The type of a message without content. Two nodes that do not lead exchange no messages, so without it a connection that died silently
+would be noticed only when a vote has to use it."""
 ALIVE_PARTS = 3
-"""So many of them go in the time after which a silent line is given up."""
+"""Number of these messages within the time after which a silent connection is closed."""
 STRANGER_EVERY_S = 60.0
-"""A node that was not added yet, or was removed, knocks twice a second; the log hears of it this often."""
+"""A node that was not added yet, or was removed, tries to connect twice a second; it is logged at most once in this time."""
 
 
 class JsonCodec:
-    """Stands where the library expects the pickle module: `dumps` and `loads` for its messages, which are JSON but for bytes."""
+    """Replaces the pickle module in the library: `dumps` and `loads` messages as JSON with tagged bytes."""
 
     @staticmethod
     def dumps(message: Any) -> bytes:
@@ -62,7 +62,7 @@ class JsonCodec:
 
 def _tagged(value: Any) -> dict[str, str]:
     if not isinstance(value, bytes):
-        raise TypeError(f"a {type(value).__name__} does not travel between controllers")
+        raise TypeError(f"a {type(value).__name__} cannot be sent between controllers")
     return {BYTES_KEY: base64.b64encode(value).decode("ascii")}
 
 
@@ -71,7 +71,7 @@ def _untagged(tree: dict[str, Any]) -> Any:
 
 
 class Sentinel:
-    """The encryptor of one incoming connection: passes on what is authentic, remembers whether anything was, says who failed."""
+    """The encryptor of one incoming connection. It records whether an authentic frame arrived, and logs which peer failed."""
 
     def __init__(self, encryptor: Any, peer: str) -> None:
         self._encryptor = encryptor
@@ -83,10 +83,10 @@ class Sentinel:
         return sealed
 
     def extract_timestamp(self, frame: bytes) -> int:
-        """The library asks for this first, and closes the connection when it raises."""
+        """The library calls this first for every frame, and closes the connection if it raises."""
         try:
             stamp: int = self._encryptor.extract_timestamp(frame)
-        except Exception:  # whatever is wrong with a stranger's bytes, the answer is the same; the library closes the connection
+        except Exception:  # a stranger's bytes can fail in any way; the library closes the connection in every case
             logger.warning("controller: %s does not know the cluster secret; connection closed (is it a node of this cluster?)", self._peer)
             raise
         self.proven = True
@@ -98,7 +98,7 @@ class Sentinel:
 
 
 class RationedSocket:
-    """A socket that hangs up on a peer that sends much without having proven anything."""
+    """A socket that closes the connection if a peer sends too many bytes before its first valid frame."""
 
     def __init__(self, plain: socket.socket, sentinel: Sentinel) -> None:
         self._plain = plain
@@ -117,10 +117,10 @@ class RationedSocket:
 
 
 class Member(TCPNode):  # type: ignore[misc]  # the library has no types
-    """A node of the quorum, known by its name for ever; where it is reached is looked up at every attempt.
+    """A node of the quorum, identified by its name for ever; its address is looked up at every connection attempt.
 
-    `directory.addresses` gives the places (host:port) of every name, `directory.resolver` where their hosts are now; each attempt tries the
-    next place. The library's `address` is what a node calls itself in a greeting: the name.
+    `directory.addresses` gives the addresses (host:port) of every name, and `directory.resolver` resolves their hosts; each attempt uses
+    the next one. The library's `address` is the name that a node gives in a greeting.
     """
 
     def __init__(self, name: str, directory: Any) -> None:
@@ -135,13 +135,13 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
 
     @property
     def known(self) -> bool:
-        """Whether there is a place to try."""
+        """Whether this node has an address to try."""
         return bool(self._directory.addresses.get(self.id))
 
     @property
     def ip(self) -> str | None:
-        """Where the next attempt goes; None: not known, or not resolved at the moment. The library asks once for each attempt, then for the
-        port."""
+        """The IP address of the next attempt; None if it is not known or not resolved yet. The library reads this once per attempt, and
+        then the port."""
         places = self._directory.addresses.get(self.id) or ("",)
         rounds, place = divmod(self._attempts, len(places))
         self._where = places[place]
@@ -158,7 +158,7 @@ class Member(TCPNode):  # type: ignore[misc]  # the library has no types
 
 
 class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no types
-    """The library's transport, with the duties of this module. Private names of 0.3.17 are used here and in quorum.py only."""
+    """The library's transport with the additions of this module. Only this module and quorum.py use private names of 0.3.17."""
 
     _ready: bool
     _lastBindAttemptTime: float
@@ -171,40 +171,40 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         self._said_alive = 0.0
         super().__init__(quorum, self_node, other_nodes)
 
-    # -- what leaves --------------------------------------------------------------------------------------------------------------
+    # -- sending ------------------------------------------------------------------------------------------------------------------
 
     def send(self, node: Any, message: Any) -> bool:
-        """Send to a known node; what the message promises is durable first."""
+        """Send to a known node, after everything that the message promises is durable."""
         self._quorum.make_durable()
         if message["type"] == "next_node_idx":
-            # The library's replies to a leader do not say in which term they were given; see `_onMessageReceived`.
+            # The library's replies to a leader do not contain the term in which they were given; see `_onMessageReceived`.
             message["term"] = self._quorum.raftCurrentTerm
         try:
             sent: bool = super().send(node, message)
         except KeyError:
             if node in self._connections:
                 raise
-            # The line ended under the message, and a listener is forgotten with its line: the library looks for it once more.
+            # The connection ended during the send. A listener's entry is removed with its connection, and the library looks it up again.
             return False
         return sent
 
-    # -- what arrives -------------------------------------------------------------------------------------------------------------
+    # -- receiving ----------------------------------------------------------------------------------------------------------------
 
     def _shouldConnect(self, node: Any) -> bool:
-        """A listener dials everybody: nobody knows where it is."""
+        """A listener connects to every voter, because voters do not connect to listeners."""
         dials = node in self._nodes and node not in self._preventConnectNodes if self._quorum.listens else super()._shouldConnect(node)
         return bool(dials) and node.known
 
     def _connectIfNecessarySingle(self, node: Any) -> bool:
         if node in self._nodes and node not in self._connections and self._shouldConnect(node):
-            # Where it is was not known yet when it was added: the library makes a connection only then, and counts on it later.
+            # Its address was unknown when it was added. The library creates the connection object only then, and relies on it later.
             self.addNode(node)
         self._give_up_silent(node)
         return bool(super()._connectIfNecessarySingle(node))
 
     def _give_up_silent(self, node: Any) -> None:
-        """An attempt that did not lead to a greeting in time ends, and the next one goes to the next place. The library would wait for as
-        long as the system tries to connect, two minutes, and for a connection that nobody greets over, for ever."""
+        """End an attempt that did not lead to a greeting in time, so that the next one uses the next address. The library would wait as
+        long as the system tries to connect (two minutes), and for ever for a connection without a greeting."""
         conn = self._connections.get(node)
         if conn is None or conn.state == CONNECTION_STATE.DISCONNECTED or self._quorum.isNodeConnected(node):
             return
@@ -212,7 +212,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             conn.disconnect()
 
     def _say_alive(self) -> None:
-        """To everybody who greeted. What is heard keeps a line; one on which nothing was heard is ended by the library when it sends."""
+        """Send a sign of life to every peer that has greeted. When the library sends, it closes a connection that has received nothing for
+        too long."""
         now = time.monotonic()
         if now < self._said_alive + self._quorum.conf.connectionTimeout / ALIVE_PARTS:
             return
@@ -231,20 +232,20 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         if kind == ALIVE:
             return
         if node not in self._nodes and not (node in self._readonlyNodes and kind in SAID_BY_LISTENERS):
-            return  # it was removed while this was on its way, or it has no voice in this
+            return  # the node was removed while this message was on its way, or listeners may not send this kind
         if kind == "request_vote" and not self._quorum.voters:
-            return  # it joins, or its journal is new: what this node may have promised before, it does not know
+            return  # this node is joining, or its journal is new: it does not know whether it voted before
         if kind == "next_node_idx" and message["term"] != self._quorum.raftCurrentTerm:
-            return  # an answer to what this node said in another term; it says nothing about its log of today
+            return  # an answer to a message of another term says nothing about this node's present log
         reply = self._known_already(message) if kind == "append_entries" and message["term"] >= self._quorum.raftCurrentTerm else None
         super()._onMessageReceived(node, message)
         if reply is not None:
             self.send(node, reply)
 
     def _known_already(self, message: Any) -> Any:
-        """Keep the library from cutting entries off only to append the same ones again: between the two it would have forgotten what it
-        acknowledged. Entries at the front that the journal has are taken out of the message. If it has them all, only the leader's signs of
-        life are left in it, and the reply is returned that the library would have given for them."""
+        """Keep the library from cutting entries off and appending the same ones again: in between it would have forgotten what it
+        acknowledged. Removes leading entries that the journal has from the message. If the journal has all of them, the message keeps only
+        the leader's heartbeat, and the return value is the reply that the library would have given for the entries."""
         entries = message.get("entries")
         if not entries or message.get("prevLogIdx") is None:
             return None
@@ -278,8 +279,8 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             self._dismiss(min(self._unknownConnections, key=self._arrived.__getitem__), "too many connections wait to greet")
 
     def _onIncomingMessageReceived(self, conn: Any, message: Any) -> None:
-        """The greeting of an authenticated peer: first its random key, then the address it is known by, or that it only listens: a node
-        that was added and has no vote. Everything else the library would take here (administration) is refused."""
+        """Handle the greeting of an authenticated peer: first its random key, then its name, or the statement that it only listens (a node
+        that was added and has no vote). The library would accept administration commands here; they are refused."""
         if conn.sendRandKey and isinstance(message, str) and message.startswith(LISTENER) and self._may_listen(message[len(LISTENER) :]):
             message = READ_ONLY
         elif conn.sendRandKey and not (isinstance(message, str) and message in self._nodeAddrToNode):
@@ -289,19 +290,19 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         before = dict(self._connections)
         super()._onIncomingMessageReceived(conn, message)
         for node, old in before.items():
-            # What an abandoned connection still holds is older than what the new one brings.
+            # Bytes left in an abandoned connection are older than those of the new one.
             if self._connections.get(node) is conn and old is not conn:
                 old.disconnect()
 
     def _may_listen(self, name: str) -> bool:
-        """A node that was added, or another worker of a voter's node: it is there from the first moment of a cluster."""
+        """Whether a node may listen: a node that was added, or another worker of a voter's node, which exists from the cluster's start."""
         return name in self._quorum.state.nodes or bool(WORKER_NAME(name) and node_of(name) in self._quorum.voters)
 
     def _onDisconnected(self, conn: Any) -> None:
         listener = self._connToNode(conn)
         super()._onDisconnected(conn)
         if listener is not None and listener not in self._nodes:
-            # The library keeps the connections of all listeners that ever were.
+            # The library would keep an entry for every listener that ever connected.
             self._connections.pop(listener, None)
 
     def _heard_lately(self, name: str) -> bool:
@@ -328,7 +329,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
             for conn in [conn for conn, at in self._arrived.items() if at < late]:
                 self._dismiss(conn, f"no greeting within {UNPROVEN_SECONDS:.0f} s")
         if self._ready and self._server is not None and self._server._TcpServer__fileno is None:
-            # The library stops listening for good when one accept fails, for instance for want of file descriptors.
+            # The library stops listening for good when one accept fails, for instance because of a lack of file descriptors.
             self._ready = False
 
     def _createServer(self) -> None:
@@ -339,7 +340,7 @@ class QuorumTransport(TCPTransport):  # type: ignore[misc]  # the library has no
         super()._createServer()
 
     def _maybeBind(self) -> None:
-        """Bind, or say why not. Only the first attempt is fatal."""
+        """Bind the port. A failure of the first attempt raises FatalError; a later one is logged and tried again."""
         now = time.monotonic()
         if self._ready or (self._listens_since is not None and now < self._lastBindAttemptTime + REBIND_SECONDS):
             return
@@ -362,4 +363,4 @@ def _peer_name(plain: socket.socket) -> str:
     try:
         return "{}:{}".format(*plain.getpeername()[:2])
     except OSError:
-        return "a peer that is gone already"
+        return "a disconnected peer"
