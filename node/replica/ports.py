@@ -1,4 +1,4 @@
-"""What the replica room needs of the rooms above it. Protocols only; the node's own parts fit by shape, and tests use small fakes."""
+"""What the replica package needs from the packages above it. The node's parts satisfy these protocols; tests use small fakes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PeerCaller(Protocol):
 
 
 class NodeRoster(Protocol):
-    """Which nodes there are (`node/controller/roster.py:Roster`)."""
+    """The nodes of the cluster (`node/controller/roster.py:Roster`)."""
 
     @property
     def nodes(self) -> Iterable[str]: ...
@@ -28,7 +28,7 @@ class NodeRoster(Protocol):
 
 
 class PeerHandler(Protocol):
-    """What a node does with what its peers say. Senders are authenticated node names."""
+    """Handles what peers send to this node. Senders are authenticated node names."""
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None: ...
     async def execute(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult: ...

@@ -1,8 +1,8 @@
-"""How the followers of a leader come on: what each still lacks, how fast it gets it, and when it will have it. Told to people and metrics;
-nothing is decided by it.
+"""The progress of a leader's followers: what each one lacks, at which rate it receives entries, and when it will have caught up. The result
+is for people and metrics only; no decision depends on it.
 
-Rates are those of the last `WINDOW_NS`, from one sample a second. What a follower lacks shrinks by what it receives and grows by what the
-leader appends: the estimate is what it lacks over how fast that shrinks, and unknown while it does not. Time is monotonic.
+Rates cover the last `WINDOW_NS`, with one sample a second. What a follower lacks shrinks by what it receives and grows by what the leader
+appends. The estimated time is the lack divided by the rate at which it shrinks, and unknown while it does not shrink. Time is monotonic.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ class _Sample:
 
 
 class CatchUp:
-    """The followers of one replica that leads; empty elsewhere. `pos_after`: where the entry behind an index begins, or will begin;
-    `lag_ms`: how long ago an entry was stored, or the first one that is kept."""
+    """The followers of one leading replica; empty on other replicas. `pos_after`: index → position behind that entry. `lag_ms`: index → age
+    of that entry, or of the first one that the log still has."""
 
     def __init__(self, pos_after: Callable[[int], int], lag_ms: Callable[[int], int]) -> None:
         self._pos_after = pos_after
         self._lag_ms = lag_ms
         self._samples: dict[str, deque[_Sample]] = {}
         self._restarts: dict[str, tuple[int, int]] = {}
-        """Node → restarts seen, and when the last one was."""
+        """Node → the number of restarts seen, and the time of the last one."""
         self._next_ns = 0
 
     def due(self, now_ns: int) -> bool:
-        """Whether a second has passed since the last look."""
+        """Whether a second has passed since the last sample."""
         return now_ns >= self._next_ns
 
     def look(self, peers: Sequence[PeerProgress], end_pos: int, now_ns: int) -> list[str]:
-        """Take a sample of every peer. The nodes whose comparison began anew since the last look."""
+        """Sample every peer; returns the nodes whose log comparison was restarted since the last sample."""
         self._next_ns = now_ns + SAMPLE_NS
         names = {peer.node for peer in peers}
         self._samples = {node: samples for node, samples in self._samples.items() if node in names}
@@ -60,7 +60,7 @@ class CatchUp:
             return
         pos = self._pos_after(peer.end_index)
         if samples and peer.end_index < samples[-1].index:
-            # It forgot what it had: its former rate says nothing about what comes now.
+            # The peer lost entries, so its former rate says nothing about the future.
             samples.clear()
         samples.append(_Sample(now_ns, peer.end_index, pos, max(0, end_pos - pos)))
         while samples[0].at_ns < now_ns - WINDOW_NS:
@@ -73,7 +73,7 @@ class CatchUp:
         return peer.restarts > known
 
     def annotated(self, peers: Sequence[PeerProgress], end_index: int, notes: Mapping[str, str], now_ns: int) -> tuple[PeerProgress, ...]:
-        """The same peers with what was seen of them. `notes`: node → why it is not what it should be."""
+        """The peers with the measured progress added. `notes`: node → the reason why it is not in its regular role."""
         return tuple([self._annotated(peer, end_index, notes.get(peer.node, ""), now_ns) for peer in peers])
 
     def _annotated(self, peer: PeerProgress, end_index: int, note: str, now_ns: int) -> PeerProgress:
@@ -86,7 +86,7 @@ class CatchUp:
         behind = max(0, end_index - peer.end_index)
         peer = replace(peer, state=state, note=note, behind_entries=behind, behind_bytes=last.behind)
         if peer.role is Role.LEARNER:
-            # Whoever is not waited for may be far behind: people ask by how much time.
+            # Nothing waits for a learner, so it may be far behind; its lag is also shown as a time.
             peer = replace(peer, lag_ms=self._lag_ms(end_index - behind + 1) if behind else 0)
         if seconds == 0:
             return replace(peer, seconds_left=0.0 if last.behind == 0 else None)

@@ -1,13 +1,13 @@
 """The Raft replica of a broker group: a consensus core, an entry log and a hard state behind the `Replicator` port.
 
-Here lives the driver: packets become messages, the core decides, and its effects are carried out in the order `raft.effects.Effects` fixes:
-hard state durable, log cut and written, then packets. It decides nothing itself. No clock, threads or chance of its own: time comes in, the
-one blocking call of a group commit leaves as a `SyncTicket`. Duties that safety hangs on have a method of their own.
+This is the driver: it decodes packets into messages, the core decides, and the driver executes the effects in the order that
+`raft.effects.Effects` requires: make the hard state durable, cut and write the log, then send packets. It decides nothing itself and has no
+clock, threads or randomness: time is passed in, and the one blocking call of a group commit is returned as a `SyncTicket`. Each duty that
+safety depends on has its own method.
 
-The batch of a group commit is whatever arrived while the last one ran: a ticket leaves whenever something urgent is unsynced and none is
-under way. What is not urgent, messages of the class `memory`, waits for company (`flush.py`). The first failed write or sync fences the
-replica for good (invariant I9), whichever class it was for.
-"""
+A group commit covers everything that arrived while the previous one ran: a ticket is issued when something urgent is unsynced and no sync
+is in progress. Entries that are not urgent, messages of the class `memory`, wait so that one sync covers more of them (`flush.py`). The
+first failed write or sync fences the replica for good (invariant I9), whatever class it was for. """
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.hot_tail import HotTail
 
 IDLE_NS = 100 * MS
-"""After this long without a write the lagging synced mark gets a sync of its own."""
+"""After this time without a write, a sync of its own updates the synced mark."""
 
 
 class RaftReplica:
@@ -74,11 +74,11 @@ class RaftReplica:
         lazy: LazySync | None = None,
         members: tuple[int, Members] | None = None,
     ) -> None:
-        """`log` is recovered; everything in it is durable. `commit_index` was committed and durable here when it was noted (a snapshot that
-        agrees with the log, or the log's checkpoint clamped to the synced mark). Until every other voter knows this directory it is not
-        `admitted`. `members`: who they were at an applied index, as the snapshot says; later records, and without it all, are read from the
-        log. The log of a replica that joins is empty, and `config` names nobody. Raises Fenced when recovery found damage, ValueError when
-        the log of a member is empty or a membership entry cannot be read."""
+        """`log` is recovered, and everything in it is durable. `commit_index` was committed and durable here when it was recorded (by a
+        snapshot that agrees with the log, or by the log's checkpoint limited to the synced mark). The replica is not `admitted` until
+        every other voter knows this directory. `members`: the members at an applied index, from the snapshot; later records are read from
+        the log, or all records if it is None. A joining replica has an empty log and a `config` without voters. Raises Fenced if recovery
+        found damage, ValueError if a member's log is empty or a membership entry cannot be read."""
         if log.fenced is not None:
             raise Fenced(str(log.fenced)) from log.fenced
         if log.end_index < MEMBERSHIP_INDEX and config.voters:
@@ -98,12 +98,12 @@ class RaftReplica:
         self._last_write_ns = now_ns
         self._unsynced = Unsynced(lazy or LazySync())
         self._cut_unsynced = False
-        """The log was cut, and no sync has begun since: what was cut off could come back."""
+        """The log was cut and no sync has begun since, so the cut entries could come back after a crash."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._hot_tail = HotTail()
         self._counts: Counter[str] = Counter()
 
-    # What the port shows
+    # The port's view of the replica
 
     @property
     def role(self) -> Role:
@@ -177,7 +177,7 @@ class RaftReplica:
         return known | ({self.config.node: self.durable_index} if self.config.node in voters else {})
 
     def status(self) -> ReplicaStatus:
-        """`applied_index` is −1: applying is the caller's business."""
+        """`applied_index` is −1: the caller applies entries and fills it in."""
         return ReplicaStatus(
             group=self.group,
             node=self.config.node,
@@ -201,8 +201,8 @@ class RaftReplica:
         return {f"refused-{reason}": count for reason, count in self.core.refused.items()}
 
     def _peer_facts(self) -> dict[str, int]:
-        """Peers that lack entries which this leader trimmed (only a snapshot and files can bring them back), and how often a peer without
-        progress was compared with from the beginning."""
+        """Peers that lack entries which this leader trimmed (they need a snapshot and files), and how often the comparison with a peer
+        without progress was restarted."""
         restarted = {f"restarted-from-compare:{node}": count for node, count in self.core.restarts.items()}
         return restarted | {f"needs-snapshot:{peer.node}": 1 for peer in self.core.peers.values() if peer.needs_snapshot}
 
@@ -229,7 +229,7 @@ class RaftReplica:
         try:
             arrived = decode(packet, sender)
             if not self.core.concerns(arrived.message):
-                raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that is none of {self.config.node}'s business")
+                raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that does not concern {self.config.node}")
             self._counts["stale-term"] += arrived.message.term < self.term
             if isinstance(arrived.message, Append):
                 self._step_append(arrived.message, arrived, now_ns)
@@ -241,7 +241,7 @@ class RaftReplica:
             self._counts["dropped-bytes"] += 1
 
     def _step_append(self, message: Append, arrived: Arrived, now_ns: int) -> None:
-        """Verify a pushed range once, compare chains where both logs meet, let the core decide, and write what it keeps."""
+        """Verify a pushed range once, compare the chain CRCs where both logs meet, let the core decide, and write what it accepts."""
         question = self.core.chain_question(message)
         entries, members = None, None
         if message.prev_index == NO_INDEX and not self._same_begin(arrived):
@@ -359,7 +359,7 @@ class RaftReplica:
     def take(self, now_ns: int) -> ReplicaOutput:
         self._refuse_when_fenced()
         if self._underway is None and self._sync_is_due(now_ns):
-            # The peers are told with the messages of this very turn, so that all copies become durable together.
+            # This turn's messages ask the peers to flush too, so that all copies become durable together.
             self.core.request_flush()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
@@ -378,39 +378,39 @@ class RaftReplica:
         return ReplicaOutput(packets, ticket, *told)
 
     def check_invariants(self) -> None:
-        """I4, and the core's picture of the log agrees with the log itself."""
+        """Check I4, and that the core's view of the log matches the log."""
         self.core.check_invariants()
         assert (self.log.end_index, self.log.end_term) == (self.core.log.end_index, self.core.log.end_term), (self.log, self.core)
         assert self.log.begin_index == self.core.log.begin_index, (self.log.begin_index, self.core)
         assert self.core.durable_index <= self.log.durable_index, (self.log.durable_index, self.core)
 
     def _follow_begin(self) -> None:
-        """The log was trimmed since the core looked at it last."""
+        """Tell the core if the log was trimmed since the last turn."""
         if self.log.begin_index > self.core.log.begin_index:
             self.core.trimmed(self.log.begin_index)
 
-    # Duties that safety hangs on, one method each
+    # Duties that safety depends on, one method each
 
     def _persist(self, hard_state: HardState) -> None:
-        """Term and vote are on stable storage when this returns, and before anything that depends on them."""
+        """Make term and vote durable, before anything that depends on them."""
         with self._fencing("term and vote could not be stored"):
             self._hard_state.save(hard_state)
 
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
-        """A pushed range after its structure, its places, both its checksums and its chain were recomputed. Raises BadEntry, BadPacket."""
+        """Recompute a pushed range's structure, positions, both checksums and chain. Raises BadEntry, BadPacket."""
         entries = verify_range(arrived.payload, extent.first_index, extent.term, arrived.pos, arrived.prev_chain)
         if entries.last_index != extent.last_index:
             raise BadPacket("shape", f"range ends at {entries.last_index}, not at {extent.last_index}")
         return entries
 
     def _same_begin(self, arrived: Arrived) -> bool:
-        """What is said about the very beginning fits this log: an empty log has nothing else to compare."""
+        """Whether a message about the beginning of the log fits this log; an empty log has nothing else to compare."""
         if self.log.begin_index > 0:
             return True
         return arrived.prev_chain == self.log.begin_chain and arrived.pos <= 0
 
     def _pushed_members(self, entries: Range) -> Members | None:
-        """What a pushed membership entry says; None for other entries. Raises BadPacket unless it travels alone and can be read."""
+        """The members that a pushed membership entry names; None for other entries. Raises BadPacket unless it is alone and readable."""
         if not membership_entries(entries):
             return None
         if len(entries) > 1:
@@ -421,7 +421,7 @@ class RaftReplica:
             raise BadPacket("membership", str(error)) from error
 
     def _chains_agree(self, index: int, prev_chain: int, entries: Range | None) -> bool:
-        """Whether the leader's history up to `index` is ours: equal chain CRC, for the entry before its range or for one inside it."""
+        """Whether the leader has the same history up to `index`: compares the chain CRC before its range, or inside it."""
         if entries is None or index < entries.first_index:
             theirs = prev_chain
         else:
@@ -430,14 +430,14 @@ class RaftReplica:
             return theirs == self.log.chain_at(index)
 
     def _truncate(self, index: int) -> None:
-        """The log ends before `index` afterwards, and no byte behind its end can come back."""
+        """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can come back."""
         with self._fencing("the log could not be cut"):
             self._hot_tail.cut()
             self.log.truncate_from(index)
         self._cut_unsynced = True
 
     def _sync_is_due(self, now_ns: int) -> bool:
-        """Something unsynced is waited for, or has waited long enough. Only appended entries may wait: a cut, and names of files without
+        """Whether something unsynced is urgent or has waited long enough. Only appended entries may wait: a cut, and new file names without
         an entry, are synced at once."""
         if not self.log.dirty:
             return False
@@ -445,7 +445,7 @@ class RaftReplica:
         return waited_for or now_ns >= self._unsynced.due_ns()
 
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
-        """One group commit over everything written so far, unless one is under way; at rest also for the synced mark alone."""
+        """Begin a group commit over everything written so far, unless one is in progress. When idle, also sync the synced mark alone."""
         if self._underway is not None or (self.log.dirty and not self._sync_is_due(now_ns)):
             return None
         with self._fencing("the synced mark could not be written"):
@@ -467,7 +467,7 @@ class RaftReplica:
             return min(wake, self._unsynced.due_ns())
         return min(wake, self._last_write_ns + IDLE_NS) if self.log.mark_pending else wake
 
-    # Carrying out
+    # Executing effects
 
     def _carry_out(self, writes: Writes, entries: Range | None) -> None:
         if writes.hard_state is not None:
@@ -498,7 +498,7 @@ class RaftReplica:
             self._packets.append((message.to, encode(message)))
 
     def _push(self, push: Push) -> None:
-        """Fill a peer's window with ranges from the log, the newest of which may still be at hand."""
+        """Fill a peer's window with ranges from the log; the newest may still be in the hot tail."""
         first, size, most = push.first_index, push.size, self.config.timing.range_bytes_max
         for _ in range(push.ranges):
             if size <= 0 or first > self.end_index:
@@ -523,7 +523,7 @@ class RaftReplica:
 
     @contextmanager
     def _fencing(self, what: str) -> Iterator[None]:
-        """Any failure of the disk but a full one is final (invariant I9): the state of what was being written is unknown."""
+        """Fence the replica on any disk error except a full disk (invariant I9): the state of what was being written is unknown."""
         try:
             yield
         except NoSpace:

@@ -1,10 +1,9 @@
-"""Membership records: who replicates the group, in entries of the log (docs/format.md §11, kind `membership`).
+"""Membership records: entries of the log that say which nodes replicate the group (docs/format.md §11, kind `membership`).
 
-The first entry of every log is one. Every replica of a new group writes the same bytes at bootstrap, before it hears of any other: index 0,
-term 0, store time = the cluster's creation. So it is committed by definition, and chain CRCs that start with it prove that replicas belong
-to one group. Every change is an entry of its own, marked by channel 1 in its header. Here live the ways between records and the core's
-`Members`, and how entries that hold one are found; what members may do is decided in `raft`.
-"""
+The first entry of every log is one. Every replica of a new group writes the same bytes at bootstrap, before any contact with the others:
+index 0, term 0, store time = the cluster's creation. So that entry is committed by definition, and chain CRCs that start with it prove that
+replicas belong to one group. Every membership change is an entry of its own, marked by channel 1 in its header. This module converts
+between records and the core's `Members` and finds membership entries; `raft` decides what members may do. """
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ _CHANNEL_AT = 35
 
 
 def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int, rule: Rule = Rule.MAJORITY) -> None:
-    """Make the membership entry the first of an empty log, on stable storage. Does nothing to a log that already has its first entry, so
-    that a bootstrap cut short by a crash is simply repeated. Raises NoSpace, LogFenced."""
+    """Append the membership entry to an empty log, durably. Does nothing to a log that has its first entry, so a bootstrap that a crash
+    interrupted is repeated. Raises NoSpace, LogFenced."""
     if log.end_index >= MEMBERSHIP_INDEX:
         return
     batch = encode_entries([control.draft(record_of(Members(tuple(sorted(voters)), rule=rule), ""), created_ms)])
@@ -42,12 +41,12 @@ def bootstrap(log: EntryLog, voters: Iterable[str], created_ms: int, rule: Rule 
 
 
 def membership(log: EntryLog) -> control.Membership:
-    """Who the log itself says replicates it. Raises ValueError when the first entry is no membership record, OSError."""
+    """The group's first membership record. Raises OSError, and ValueError if the first entry is not a membership record."""
     return record_in(log.read(MEMBERSHIP_INDEX, 1))
 
 
 def record_in(entries: Range) -> control.Membership:
-    """The membership record that is the first of these entries. Raises ValueError when it is something else, UnknownControlRecord."""
+    """The membership record in the first of these entries. Raises ValueError if that entry is not one, and UnknownControlRecord."""
     record = decode_record(entries.data[HEADER_BYTES : int(entries.sizes[0])])
     if record.topic != control.Membership.TOPIC or f"TAGS\x01{control.Membership.TAG}\x02".encode() != record.properties:
         raise ValueError(f"entry {entries.first_index} of the log is a message on {record.topic}, not a membership record")
@@ -57,14 +56,14 @@ def record_in(entries: Range) -> control.Membership:
 
 
 def members_of(record: control.Membership) -> Members:
-    """What a record says, as the core takes it."""
+    """Convert a record to the core's form."""
     towards = None if record.towards is None else Rule(record.towards)
     parts = frozenset(record.learners), dict(record.incarnations), frozenset(record.returning)
     return Members(tuple(record.voters), *parts, Rule(record.rule), towards, frozenset(record.observers), record.since)
 
 
 def record_of(members: Members, reason: str) -> control.Membership:
-    """The record that says it."""
+    """Convert the core's form to a record."""
     told = tuple(sorted(members.learners)), members.incarnations, tuple(sorted(members.returning)), reason
     towards = None if members.towards is None else members.towards.value
     return control.Membership(members.voters, *told, members.rule.value, towards, tuple(sorted(members.observers)), members.since)
@@ -77,7 +76,7 @@ def membership_entries(entries: Range) -> list[int]:
 
 
 def alone(entries: Range) -> Range:
-    """The longest beginning of a range that may travel: a membership entry travels alone."""
+    """The longest prefix of a range that may be sent: a membership entry is always sent alone."""
     found = membership_entries(entries)
     if not found:
         return entries
@@ -85,7 +84,7 @@ def alone(entries: Range) -> Range:
 
 
 def read_verified(log: EntryLog, first_index: int, max_bytes: int) -> Range:
-    """As `EntryLog.read`, with every CRC computed of what this process did not write or verify itself. Raises OSError, LogDamaged."""
+    """Like `EntryLog.read`, but verifies all CRCs of entries that this process did not write or verify. Raises OSError, LogDamaged."""
     entries = log.read(first_index, max_bytes)
     if log.is_verified(entries.pos):
         return entries
@@ -96,9 +95,9 @@ def read_verified(log: EntryLog, first_index: int, max_bytes: int) -> Range:
 
 
 def configurations(log: EntryLog, known: tuple[int, Members]) -> Iterator[tuple[int, Members]]:
-    """Every configuration of a recovered log from (index, members) `known` on, which was committed by then, or true before the log. Reads
-    the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, LogDamaged: also where a mark of membership, or the
-    lack of one, is what became of the bytes."""
+    """Yield `known`, an (index, members) that was committed or precedes the log, and then every later configuration in a recovered log.
+    Reads the log behind that index once. Raises ValueError, UnknownControlRecord, OSError, and LogDamaged, also if damage set or cleared
+    the membership mark of an entry."""
     yield known
     first = max(log.begin_index, known[0] + 1)
     while first <= log.end_index:

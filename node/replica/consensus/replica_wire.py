@@ -1,7 +1,7 @@
-"""Raft messages as packets: the one place that turns `raft.messages` values into headers of `proto/raft.proto` and back.
+"""Raft messages as packets: the only module that converts `raft.messages` values to headers of `proto/raft.proto` and back.
 
-Everything that arrives is checked here for shape: checksum, members of the message, and the relations between numbers that the core takes
-for granted. The bytes of a range are only attached or handed on; `proto.entry_checking` verifies them.
+It checks the shape of everything that arrives: the checksum, the fields of the message, and the relations between numbers that the core
+relies on. It passes the bytes of a range on unread; `proto.entry_checking` verifies them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBe
 from ledgermq.raft.transfer import HANDOVERS, Cause
 
 TERM_MAX = 1 << 62
-"""No honest term comes near it. From a higher one the receiver's own next campaign could leave the 64 bits of the wire and of the disk."""
+"""No correct peer reaches this term. From a higher one, the receiver's next campaign could exceed the 64 bits of the wire and disk
+format."""
 
 
 class BadPacket(Exception):
-    """A packet that no correct peer sends; it is dropped and counted under `kind`."""
+    """A packet that a correct peer never sends; it is dropped and counted under `kind`."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -40,7 +41,7 @@ class Arrived:
 
 
 def encode_append(message: Append, prev_chain: int, entries: Range | None) -> PeerPacket:
-    """An `Append` with the chain CRC before its range, and the range itself."""
+    """Encode an `Append` with the chain CRC before its range, and the range as payload."""
     header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
     append = header.append
     append.round, append.commit_index = message.round, message.commit_index
@@ -55,7 +56,7 @@ def encode_append(message: Append, prev_chain: int, entries: Range | None) -> Pe
 
 
 def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind) -> PeerPacket:
-    """A message that needs nothing from the log."""
+    """Encode a message that needs nothing from the log."""
     header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
     if isinstance(message, VoteRequest):
         request = header.vote_request
@@ -82,7 +83,7 @@ def _seal(header: RaftMessage, payload: bytes | memoryview) -> PeerPacket:
 
 
 def decode(packet: PeerPacket, sender: str) -> Arrived:
-    """Raises BadPacket. `sender` is who the transport says it is."""
+    """Decode a packet. `sender` is the name that the transport authenticated. Raises BadPacket."""
     header = _open(packet)
     if header.sender != sender:
         raise BadPacket("stranger", f"{sender} sent a packet in the name of {header.sender!r}")
@@ -97,9 +98,9 @@ def decode(packet: PeerPacket, sender: str) -> Arrived:
 
 
 def is_of_leader(packet: PeerPacket) -> bool:
-    """Whether only the leader of a term sends this: a part of its log, or that it has trimmed what the receiver lacks. Whoever was elected
-    may be followed, whichever directory the receiver knows it by: nothing in such a packet is counted, as votes and answers are. A receiver
-    whose log ends before the record of the leader's directory gets that record no other way."""
+    """Whether only the leader of a term sends this packet: a part of its log, or the notice that it has trimmed what the receiver lacks. A
+    follower may accept these from any directory of an elected leader, because they are not counted as votes and replies are. A receiver
+    whose log ends before the record of the leader's directory has no other way to get that record."""
     try:
         return _open(packet).WhichOneof("content") in ("append", "left_behind")
     except BadPacket:
@@ -127,7 +128,7 @@ def _plain(header: RaftMessage, kind: str | None) -> Message:
     if kind == "timeout_now":
         return _timeout_now(header)
     if kind == "left_behind":
-        _demand(header.left_behind.begin_index > 0, "a log that begins with its first entry leaves nobody behind")
+        _demand(header.left_behind.begin_index > 0, "left behind by a log that still has its first entry")
         return LeftBehind(header.sender, header.to, header.term, header.left_behind.begin_index)
     if kind != "append_reply":
         raise BadPacket("shape", f"unknown content {kind}")

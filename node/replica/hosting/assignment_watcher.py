@@ -1,12 +1,12 @@
-"""Broker groups that come to a node while it runs, and those that leave it.
+"""Opens and closes replicas of broker groups while the node runs, as the controller quorum assigns them.
 
-Theory of operation. When the controller quorum changes which nodes hold which broker groups, the change is noted durably first
-(`replica_assignments.py`). Each group that is newly assigned to this node is opened on a thread, taken in by the parts of the node, and
-made known to every peer over the streams that stand, as a greeting would have done: a new replica takes part only when all peers have met
-its directory (`formation_check.py`). A replica that moved away gets no more turns and is closed cleanly; its files stay. A group that
-cannot be opened is logged and tried again; it never ends the node, because the other groups are not affected.
+Theory of operation. When the controller quorum changes which nodes hold which broker groups, the change is stored durably first
+(`replica_assignments.py`). Each group that is newly assigned to this node is opened on a thread, registered with the parts of the node, and
+announced to every peer over the existing streams, as a greeting would do: a new replica takes part only after all peers have recorded its
+directory (`formation_check.py`). A replica that moved away gets no more turns and is closed cleanly; its files stay. A group that cannot be
+opened is logged and tried again; it never ends the node, because the other groups are not affected.
 
-Here live the order of these steps and the questions to the peers; what each part does with a group is its own.
+This module has the order of these steps and the calls to the peers.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = get_logger()
 
 
 class NodeParts(Protocol):
-    """The parts of the node that know its groups (`server.Node`)."""
+    """The parts of the node that must know its groups (`server.Node`)."""
 
     async def take_in(self, group: str, hosted: Hosted) -> None: ...
     async def let_go(self, group: str) -> None: ...
     def met(self) -> None:
-        """A peer has just accepted directories of this node."""
+        """Handle that a peer has just accepted directories of this node."""
         ...
 
 
@@ -60,7 +60,7 @@ class AssignmentWatcher:
         assigned: Mapping[str, Assignment],
         agreed: AgreedGroups,
     ) -> None:
-        """`assigned`: what was opened when the node started, by what its file remembered: `agreed`. `open_` runs on a thread."""
+        """`assigned`: the groups opened at the node's start; `agreed`: the stored assignments they came from. `open_` runs on a thread."""
         self._config = config
         self._greeter = greeter
         self._file = file
@@ -75,11 +75,11 @@ class AssignmentWatcher:
         self._task: asyncio.Task[None] | None = None
         self._greetings: dict[str, asyncio.Task[None]] = {}
         self._answered: dict[str, frozenset[tuple[str, str]]] = {}
-        """Peer → group and directory, each, that it told of when it was greeted back last."""
+        """Peer → (group, directory) of each replica that the peer had announced when this node last greeted it back."""
         self._said: dict[str, str] = {}
-        """Peer → what kept it from being told, as it was logged last."""
+        """Peer → the last logged reason why it could not be greeted."""
         self.failures: dict[str, str] = {}
-        """Broker group → why it is not open here though it is meant to be."""
+        """Broker group → why its assigned replica is not open here."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name="assignment-watcher")
@@ -92,13 +92,13 @@ class AssignmentWatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def on_agreed(self, agreed: AgreedGroups) -> None:
-        """What the quorum says now."""
+        """Take in a new state of the quorum."""
         if agreed != self._wanted:
             self._wanted = agreed
             self._wake.set()
 
     def link_up(self, peer: str) -> None:
-        """A greeting may have been made before a group was opened here, or while one was."""
+        """Greet a peer on a new stream: the stream's own greeting may have been made before a group was opened here."""
         if self._greeter.peer_identities.since:
             self._greet_later(peer)
 
@@ -110,14 +110,14 @@ class AssignmentWatcher:
                 asyncio.get_running_loop().call_later(AGAIN_S, self._wake.set)
 
     async def look(self) -> bool:
-        """Bring what is open here to what is meant to be. False: something is left to be tried again."""
+        """Open and close replicas until they match the assignments. Returns False if something must be tried again."""
         agreed = self._wanted
         if agreed != self._agreed:
             try:
                 await asyncio.to_thread(self._file.save, agreed)
             except OSError as error:
-                # Nothing depends on it while the node runs; the next life asks the quorum.
-                log.warning("what the quorum says of broker groups could not be written", reason=str(error))
+                # Nothing depends on the file while the node runs; the next start asks the quorum.
+                log.warning("the assignments of broker groups could not be written", reason=str(error))
             self._agreed = agreed
         former = self.failures
         wanted, self.failures = assignments_of(self._config, agreed)
@@ -140,7 +140,7 @@ class AssignmentWatcher:
         try:
             hosted = await asyncio.to_thread(self._open, config, assignment)
         except (FatalError, StorageError, OSError) as error:
-            # The node goes on: what is wrong is wrong with this directory alone.
+            # The failure concerns this directory only, so the node continues.
             self.failures[group] = f"broker group {group} cannot be opened: {error}"
             return
         self._assigned[group] = assignment
@@ -149,7 +149,7 @@ class AssignmentWatcher:
         for peer in self._greeter.others():
             self._greet_later(peer)
 
-    # -- telling the peers
+    # -- greeting the peers
 
     def _greet_later(self, peer: str) -> None:
         if self._stopping or peer not in self._greeter.others():
@@ -164,7 +164,7 @@ class AssignmentWatcher:
         self._greetings[peer] = asyncio.create_task(greet(), name=f"greet-{peer}")
 
     async def _greet(self, peer: str) -> None:
-        """Tell a peer of this node's groups over the stream that stands. When it cannot be told, the next greeting does."""
+        """Announce this node's groups to a peer over the existing stream. On failure, try again later."""
         deadline = asyncio.get_running_loop().time() + ANSWER_WITHIN_S
         hello = self._greeter.hello(b"", b"")
         try:
@@ -183,7 +183,7 @@ class AssignmentWatcher:
         self._parts.met()
 
     async def answer(self, sender: str, request: bytes) -> bytes:
-        """A peer tells of its groups over the stream that stands. Raises CallRefused."""
+        """Handle a peer's announcement of its groups over the existing stream. Raises CallRefused."""
         try:
             hello = peer_pb2.Hello.FromString(request)
             await asyncio.to_thread(self._greeter.heard_hello, hello, sender)
@@ -195,8 +195,8 @@ class AssignmentWatcher:
         return self._greeter.reply(hello).SerializeToString()
 
     def _greet_back(self, hello: peer_pb2.Hello) -> None:
-        """A peer that has opened a group since it was greeted from here did not record this node's directory of it then: it is told again,
-        once for each directory it has."""
+        """Greet a peer back, once for each directory that it announces: if it opened a group after the last greeting from here, it has not
+        recorded this node's directory of that group."""
         shared = {(found.group, found.incarnation) for found in hello.groups if found.group in self._greeter.identities}
         if shared - self._answered.get(hello.node, frozenset()):
             self._answered[hello.node] = frozenset(shared)

@@ -1,17 +1,18 @@
 """The one thread that owns every broker group of this node.
 
-Theory of operation. The event loop never touches a group: it puts inputs (client calls, peer packets) into the inbox; the engine thread
-takes everything that is there, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one
-further thread per group; its outcome is an input like any other. Calls of a group wait while a batch is on its way (`batch_gate.py`),
-unless the group says that some could be answered sooner: what has arrived by then is the next batch. A batch so costs one append, one push
-to each follower and one sync, however many calls are in it. Nothing here decides anything about logs, roles or deliveries, and nothing here
-knows gRPC.
+Theory of operation. The event loop never touches a group. It puts inputs (client calls, peer packets) into the inbox. The engine thread
+takes all inputs, gives each group one `turn`, and hands all outputs back to the loop in one callback. fdatasync runs on one further thread
+per group; its outcome is an input like any other. The calls of a group wait while a batch is in progress (`batch_gate.py`), unless the
+group says that some could be answered sooner; the calls that arrived by then form the next batch. So a batch costs one append, one push to
+each follower and one sync, however many calls it has. The engine makes no decision about logs, roles or deliveries, and it does not know
+gRPC.
 
-Groups come and go while it runs (`take_in`, `take_out`). The tables by group are replaced as a whole on the engine's thread, so that who
-looks from the loop sees one or the other; a group that leaves gets turns until no sync of its works any more, and no calls.
+Groups can be added and removed while the engine runs (`take_in`, `take_out`). The tables by group are replaced as a whole on the engine's
+thread, so that the loop always reads a complete table. A group that is being removed gets no calls, and turns only until its last sync has
+ended.
 
-Failure: any exception out of a turn ends the engine for good. `on_fatal` is called on the engine thread, before any later output of any
-group could leave (invariant I9), and is expected not to return control to the groups.
+Failure: any exception from a turn ends the engine for good. `on_fatal` is called on the engine thread before any later output of any group
+could leave (invariant I9), and must not return control to the groups.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Outcome = Result | Refused
 
 # A turn takes at most this many inputs, so that heartbeats and timers of all groups are never far apart.
 INPUTS_PER_TURN = 2048
-# The engine is woken for calls once the loop brought none for so many passes, and after so many passes at the latest.
+# The engine is woken for calls after this many passes of the loop without a new call, and after DRAIN_PASSES at the latest.
 QUIET_PASSES = 2
 DRAIN_PASSES = 32
 _SILENT = (CancelReceive, ClientsAlive, ClientGone, Prefer, Returned, Appointed)
@@ -93,11 +94,11 @@ class _Stop:
 
 
 class _Look:
-    """Calls are there for a group that holds none: wakes the engine, nothing else."""
+    """Wakes the engine because calls wait for a group whose gate is open."""
 
 
 class Engine:
-    """Owns the groups. Public methods are for the loop's thread unless they say otherwise."""
+    """Owns the groups. Public methods must be called on the loop's thread unless they say otherwise."""
 
     def __init__(
         self,
@@ -113,9 +114,9 @@ class Engine:
         self._groups = dict(groups)
         self._open_batches = open_batches
         self._leaving: dict[str, Callable[[], None]] = {}
-        """Groups that are to go, and what is called then. The engine's thread's."""
+        """Groups that are being removed, with a callback for the end of the removal. Owned by the engine's thread."""
         self._gone: frozenset[str] = frozenset()
-        """Groups that take no calls any more; the loop's."""
+        """Groups that take no more calls. Owned by the loop."""
         self._send_packets = send_packets
         self._on_fatal = on_fatal
         self._max_calls = max_calls
@@ -124,7 +125,7 @@ class Engine:
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._syncers = {name: Syncer(name, self._inbox, open_batches) for name in self._groups}
         self._wake_at_ns = dict.fromkeys(self._groups, 0)
-        # Filled by the loop, emptied by the engine: appending and cutting a list are one step each for other threads.
+        # The loop appends and the engine removes; both are atomic list operations.
         self._held: dict[str, list[Call]] = {name: [] for name in self._groups}
         self._turn_seconds = {name: metrics.TURN_SECONDS.labels(name) for name in self._groups}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,10 +134,10 @@ class Engine:
         self._next_token: Token = 1
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
         self._notified = 0
-        """How many calls the loop has put."""
+        """Number of calls that the loop has put."""
         self._draining = False
         self._seen, self._quiet, self._passes = 0, 0, 0
-        """While draining: calls put up to the last pass, passes that brought none, passes."""
+        """While draining: calls put up to the last pass, consecutive passes without a new call, and passes."""
         self._stopping = False
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden_listeners: list[Callable[[str], None]] = []
@@ -146,7 +147,7 @@ class Engine:
     # -- the loop's side
 
     def start(self) -> None:
-        """Begin turning. Called once, from inside the running loop."""
+        """Start the threads. Called once, from inside the running loop."""
         self._loop = asyncio.get_running_loop()
         self._stopped = self._loop.create_future()
         for syncer in self._syncers.values():
@@ -155,10 +156,10 @@ class Engine:
         self._thread.start()
 
     async def stop(self, drain_s: float = 0.0) -> None:
-        """Give open calls `drain_s` to finish, then close every group and end the threads.
+        """Give open calls `drain_s` seconds to finish, then close every group and end the threads.
 
-        From now on new calls are refused with `not-leader` (nothing was done, another node may do it), and so are calls no group has taken
-        yet; calls a group took end with `unknown-outcome`.
+        New calls are refused with `not-leader` (nothing was done, so the client may try another node), and so are calls that no group has
+        taken yet. Calls that a group has taken end with `unknown-outcome`.
         """
         assert self._stopped is not None
         self._stopping = True
@@ -189,8 +190,8 @@ class Engine:
         return token
 
     def call(self, group: str, call: Call) -> asyncio.Future[Outcome]:
-        """Put a call that is answered; its future always gets a result, never an exception. Too many open calls: Refused('busy'). A group
-        without a replica here is led elsewhere: Refused('not-leader')."""
+        """Put a call that is answered. Its future always gets a result, never an exception: Refused('busy') if too many calls are open,
+        Refused('not-leader') if this node has no replica of the group."""
         assert self._loop is not None
         future: asyncio.Future[Outcome] = self._loop.create_future()
         if self._stopping:
@@ -207,34 +208,34 @@ class Engine:
         return future
 
     def notify(self, group: str, call: Call) -> None:
-        """Put a call that has no answer. While the group's gate is shut the engine looks for calls by itself: nothing is done for them."""
+        """Put a call that has no answer. While the group's gate is closed this only queues it: the engine takes it when the gate opens."""
         if group in self._gone or group not in self._held:
             return
         self._notified += 1
-        # Only after the call is there: whoever opens the gate in this moment sees either the call or the wake-up.
+        # Append first: a thread that opens the gate at this moment then sees either the call or the wake-up.
         self._held[group].append(call)
         if not self._syncers[group].gate.shut:
             self._drain()
 
     def notify_at_once(self, group: str, call: Call) -> None:
-        """As `notify`, past the gate: what the group is told may be what opens it."""
+        """Like `notify`, but past the gate, because the call may be what opens it."""
         self._inbox.put(_Urgent(group, call))
 
     def packets(self, items: Sequence[tuple[str, str, PeerPacket]]) -> None:
-        """Put peer packets: (group, sender, packet) each. Packets of groups not hosted here are dropped."""
+        """Put peer packets, each as (group, sender, packet). Packets of groups that are not hosted here are dropped."""
         self._inbox.put(_Packets(items))
 
     def admit(self, group: str) -> None:
-        """The replica's directory is known to all other voters: it takes part from a turn on that follows at once."""
+        """Let the replica take part, because all other voters know its directory; a turn follows at once."""
         self._inbox.put(_Admit(group))
 
     def wake(self, group: str) -> None:
-        """Give the group a turn, from any thread: work that it has under way elsewhere came to an end."""
+        """Give the group a turn, because work on another thread ended. May be called from any thread."""
         self._inbox.put(_Wake(group))
 
     def run(self, group: str, work: Callable[[Any], T]) -> asyncio.Future[T]:
-        """Run `work(open group)` between two turns: for status pages. It must be quick and must not change the group; what it raises
-        reaches whoever awaits it, not the engine, and so does the LedgerError of a group that does not run."""
+        """Run `work(open group)` between two turns, for status queries. It must be quick and must not change the group. An exception of
+        `work` goes to the caller and not to the engine, and so does the LedgerError of a group that does not run."""
         target = self._hosted(group)
         return self._between_turns(lambda: work(target.running))
 
@@ -260,7 +261,7 @@ class Engine:
         def on_engine() -> None:
             try:
                 value = work()
-            except Exception as error:  # a question that fails must not end the node
+            except Exception as error:  # a failed query must not end the node
                 loop.call_soon_threadsafe(settle, None, error)
             else:
                 loop.call_soon_threadsafe(settle, value, None)
@@ -272,20 +273,20 @@ class Engine:
         return self._between_turns(self._hosted(group).status)
 
     async def put_back(self, group: str, first_index: int, last_index: int) -> RangePut:
-        """Have a range of this replica's entries put back from its peers while the group runs. Raises LedgerError."""
+        """Restore a range of this replica's entries from its peers while the group runs. Raises LedgerError."""
         target = self._hosted(group)
         put = await self._between_turns(lambda: target.put_back(first_index, last_index))
         self.wake(group)
         return await asyncio.wrap_future(put)
 
     async def mend_all(self, group: str, reason: str) -> None:
-        """Let the group stop, and its whole log be verified and mended from peers; its status tells how far it is. Raises LedgerError."""
+        """Stop the group, and verify and repair its whole log from peers; its status shows the progress. Raises LedgerError."""
         target = self._hosted(group)
         await self._between_turns(lambda: target.mend_all(reason))
         self.wake(group)
 
     async def take_in(self, name: str, group: EngineGroup) -> None:
-        """A further group, from now on."""
+        """Add a group."""
         syncer = Syncer(name, self._inbox, self._open_batches)
         syncer.start()
 
@@ -301,7 +302,7 @@ class Engine:
         self.wake(name)
 
     async def take_out(self, name: str) -> EngineGroup:
-        """A group that goes: no calls and no packets any more, and no turns once its last sync has come back. Whoever asked closes it."""
+        """Remove a group and return it for the caller to close. It gets no more calls or packets, and no turns after its last sync."""
         loop, group = self._loop, self._groups[name]
         assert loop is not None
         gone: asyncio.Future[None] = loop.create_future()
@@ -323,7 +324,7 @@ class Engine:
         return group
 
     def give_up(self, tokens: Iterable[Token], outcome: Refused) -> None:
-        """Calls that nobody answers any more."""
+        """End calls that will not be answered with this outcome."""
         for token in tokens:
             future = self._waiting.pop(token, None)
             if future is not None and not future.done():
@@ -334,15 +335,15 @@ class Engine:
         self._listeners.append(listener)
 
     def on_wishes(self, listener: Callable[[str, Sequence[HaRequest]], None]) -> None:
-        """Call `listener(group, wishes)` on the loop when a group wishes something of the controller quorum."""
+        """Call `listener(group, requests)` on the loop whenever a group has requests to the controller quorum."""
         self._wish_listeners.append(listener)
 
     def on_hidden(self, listener: Callable[[str], None]) -> None:
-        """Call `listener(group)` on the loop whenever a group's view stops to count: it does not run here any more."""
+        """Call `listener(group)` on the loop whenever a group's view is withdrawn because the group stopped running here."""
         self._hidden_listeners.append(listener)
 
     def _drain(self) -> None:
-        """Wake the engine once the loop brings no more calls: what its queues hold is one batch."""
+        """Wake the engine after the loop stops bringing calls, so that all queued calls form one batch."""
         assert self._loop is not None
         if not self._draining:
             self._draining = True
@@ -366,7 +367,7 @@ class Engine:
             self._inbox.put(_Look())
 
     def _deliver(self, outputs: Sequence[tuple[str, TurnOutput]]) -> None:
-        """On the loop: what one pass of the engine produced."""
+        """Runs on the loop: deliver the outputs of one pass of the engine."""
         for group, output in outputs:
             if output.packets:
                 self._send_packets(group, output.packets)
@@ -394,16 +395,16 @@ class Engine:
             while self._pass():
                 pass
             self._close()
-        except Exception as error:  # whatever a group raises ends the process: fenced, damaged, or a bug
+        except Exception as error:  # any exception of a group ends the process: fenced, damaged, or a bug
             self._on_fatal(as_fatal(error))
         finally:
             loop, stopped = self._loop, self._stopped
             assert loop is not None and stopped is not None
-            with contextlib.suppress(RuntimeError):  # the loop may be closed after a fatal end: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # after a fatal end the loop may be closed, and then nothing waits
                 loop.call_soon_threadsafe(lambda: None if stopped.done() else stopped.set_result(None))
 
     def _pass(self) -> bool:
-        """Wait for inputs or the next timer, give every group concerned one turn, hand over the outputs. False after a stop."""
+        """Wait for inputs or a timer, give each group concerned one turn, hand over the outputs. Returns False after a stop."""
         inputs: dict[str, _Inputs] = {}
         running = self._collect(inputs)
         outputs: list[tuple[str, TurnOutput]] = []
@@ -425,7 +426,7 @@ class Engine:
         return running
 
     def _let_go(self) -> None:
-        """Of the groups that are to go, those whose files no sync works on."""
+        """Remove those leaving groups that have no sync in progress."""
         for name in [name for name in self._leaving if not self._syncers[name].gate.under_way]:
             self._groups = {other: group for other, group in self._groups.items() if other != name}
             self._wake_at_ns = {other: at_ns for other, at_ns in self._wake_at_ns.items() if other != name}
@@ -447,9 +448,9 @@ class Engine:
             self._loop.call_soon_threadsafe(self._deliver, outputs)
 
     def _collect(self, inputs: dict[str, _Inputs]) -> bool:
-        """Everything in the inbox, sorted by group; blocks until there is something or a timer is due. False when a stop was found."""
+        """Take everything from the inbox, sorted by group; waits until there is an input or a timer is due. Returns False after a stop."""
         wake_at_ns = min(self._wake_at_ns.values(), default=0)
-        # A gate may have opened in the last turn, and nothing else wakes the engine for what waits behind it.
+        # A gate may have opened in the last turn, and nothing else wakes the engine for the calls behind it.
         ready = any(held and not self._syncers[name].gate.shut for name, held in self._held.items())
         wait_ns = 0 if ready else wake_at_ns - self._now_ns()
         try:
@@ -484,7 +485,7 @@ class Engine:
             item.work()
 
     def _close(self) -> None:
-        """Wait for tickets under way (their outcome must not be lost to a closed file), then close every group."""
+        """Wait for syncs in progress (their outcome must not be lost to a closed file), then close every group."""
         while any(syncer.gate.under_way for syncer in self._syncers.values()):
             item = self._inbox.get()
             if isinstance(item, Synced):
@@ -498,7 +499,7 @@ class Engine:
 
 
 def _of_the_disk(error: OSError) -> FatalError:
-    """A file of this node could not be read, opened or written outside of a group commit."""
+    """The error for a file of this node that could not be read, opened or written outside of a group commit."""
     if is_exhausted(error):
         what = f"the operating system gives this node no more files, maps or memory ({error})"
         return FatalError(ExitCode.LIMIT, what, f"{LIMIT_REMEDY}, then start the node again")
@@ -509,7 +510,7 @@ def _of_the_disk(error: OSError) -> FatalError:
 
 
 def as_fatal(error: Exception) -> FatalError:
-    """The exit status and sentence for an exception that ended the engine."""
+    """The exit code and message for an exception that ended the engine."""
     if isinstance(error, FatalError):
         return error
     if isinstance(error, Fenced):

@@ -1,8 +1,8 @@
-"""The broker groups of one node over their real directories: what opens and mends each, and all of them opened at a start.
+"""Opens and mends the real directories of a node's broker groups, one at a time or all of them when the node starts.
 
-Decides nothing about bytes: whether a repair helps says `node/replica/shipping/repair.py`, what an installation does
-`node/replica/shipping/installation.py`. A `DirectoryOpener` runs on its group's life thread (`hosting.py`), except for the first opening.
-"""
+It makes no decision about bytes: `node/replica/shipping/repair.py` decides whether a repair can help, and
+`node/replica/shipping/installation.py` what an installation does. A `DirectoryOpener` runs on its group's life thread (`hosting.py`),
+except for the first opening. """
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class DirectoryOpener:
         self._disk = disk
         self._root = root_of(config, group.name)
         self._last: OpenReplica | None = None
-        """The group as it ran last in this process."""
+        """The group as it last ran in this process."""
 
     def open(self) -> OpenReplica | Broken:
         try:
@@ -54,7 +54,7 @@ class DirectoryOpener:
         return self._mend(damage.failure if isinstance(damage, Unreadable) else damage)
 
     def _mend(self, failure: Exception) -> Broken:
-        """Raises the failure when no repair can help, or nobody."""
+        """The repair of a damaged directory. Raises the failure if no repair can help, or there is no peer."""
         others = self._others()
         if not others:
             raise failure
@@ -69,7 +69,7 @@ class DirectoryOpener:
         )
         if repair is None:
             raise failure
-        # What was computed from damaged files is computed again.
+        # Digests were computed from the damaged files, so they must be computed again.
         note = f"{self._root}/state/{DIGESTS_FILE}"
         if self._disk.exists(note):
             self._disk.unlink(note)
@@ -108,13 +108,13 @@ class DirectoryOpener:
         )
 
     def _others(self, source: str | None = None) -> list[str]:
-        """Whom to ask: the members that the group was made with, and those that the log named last."""
+        """The nodes to contact: the members in the configuration, and those that the log named last."""
         known = {*self._group.replicas, *self.members}
         return sorted((known | ({source} if source is not None else set())) - {self._config.node})
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Everyone whom the log named when it was open last in this process."""
+        """All nodes that the log named when it was last open in this process."""
         return self._last.replicator.members.nodes if self._last is not None else ()
 
     @property
@@ -125,38 +125,38 @@ class DirectoryOpener:
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """One broker group of this node, and what the node has to know of it besides its turns."""
+    """One broker group of this node, with the facts about it that the node needs besides its turns."""
 
     group: ReplicaHost
     identity: Identity
     state_directory: str
     others: frozenset[str] | None
-    """The other nodes that began the group as the configuration says; None where this node joins it."""
+    """The other founders of the group according to the configuration; None if this node joins the group."""
     members: tuple[str, ...] = ()
-    """Everyone whom the log named when it was opened; nobody where it could not be opened."""
+    """All nodes that the log named when it was opened; empty if it could not be opened."""
 
 
 def open_groups(config: NodeConfig, disk: Disk) -> Mapping[str, Hosted]:
-    """Open every broker group this node keeps a replica of; a group that was never here is created, one that peers can mend comes back
-    `repairing`. Raises FatalError, StorageError."""
+    """Open every broker group that the configuration assigns to this node. A group that was never here is created; one that peers can mend
+    starts in the state `repairing`. Raises FatalError, StorageError."""
     return open_assigned(config, assignments_of(config, AgreedGroups())[0], disk)
 
 
 def open_assigned(config: NodeConfig, assigned: Mapping[str, Assignment], disk: Disk) -> Mapping[str, Hosted]:
-    """The same of what this node keeps by what it was told, too."""
+    """Like `open_groups`, for the given assignments, which include those of the controller quorum."""
     config = effective(config, assigned)
     return {name: open_one(config, assignment.group, disk) for name, assignment in assigned.items()}
 
 
 def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
-    """Open one broker group; nothing stays behind when it fails. Raises as `open_groups`."""
+    """Open one broker group; a failure leaves nothing open. Raises as `open_groups`."""
     opener = DirectoryOpener(config, group, disk)
     shipping_handler = ShippingThread(group.name, lambda: Shipper(group.name, config.node, disk, opener.root))
     hosted = ReplicaHost(group.name, config.node, opener, shipping_handler)
     try:
         hosted.open_first(time.monotonic_ns())
     except BaseException:
-        # Whatever it was: its threads must not outlive the attempt.
+        # The group's threads must not outlive a failed attempt.
         hosted.close()
         raise
     identity = identity_files.read_identity(disk, opener.root)
@@ -166,5 +166,5 @@ def open_one(config: NodeConfig, group: BrokerGroup, disk: Disk) -> Hosted:
 
 
 def _session() -> int:
-    """A random number of this life, so that answers to an earlier one are told apart."""
+    """A random number for one rebuild, so that answers to an earlier one are recognised."""
     return random.SystemRandom().getrandbits(SESSION_BITS)

@@ -1,27 +1,27 @@
-"""The life of one broker group on a node: it runs, or it is being brought to where it can run.
+"""The life cycle of one broker group on a node: it runs, or it is being repaired or installed so that it can run.
 
-Theory of operation. The engine's thread owns a `ReplicaHost` and gives it turns, whatever state it is in. While the group is open the turns
-are those of a `OpenReplica`. A read of a committed range that failed or did not verify ends that (`Unreadable`), and so does a leader that
-has trimmed what this replica lacks: the store is let go of, nothing is written from it any more, and a rebuild fetches from peers what is
-needed. Then the directory is opened again in process, under a new boot id. Everything that may take long (letting go, every step of a
-rebuild, recovery of the directory) is a job on one thread of the group's own, one at a time; a turn only begins jobs and takes their
-results, so that heartbeats of other groups never wait. A failed sync is none of this: it ends the process (invariant I9). A log that
-proves to differ from its leader's (`Diverged`) ends the group alone.
+Theory of operation. The engine's thread owns a `ReplicaHost` and gives it turns in every state. While the group is open, these are turns of
+an `OpenReplica`. Two events end that: a read of a committed range fails or does not verify (`Unreadable`), or the leader has trimmed
+entries that this replica lacks. Then the store is closed without any further write, and a rebuild fetches from peers what is needed. After
+that the directory is opened again in the same process, under a new boot id. Everything that may take long (closing, each step of a rebuild,
+recovery of the directory) is a job on a thread of the group, one job at a time. A turn only begins jobs and takes their results, so that it
+never delays the heartbeats of other groups. A failed sync is different: it ends the process (invariant I9). A log that is proven to differ
+from its leader's (`Diverged`) ends only its group.
 
     state        | what it does                                          | next
     -------------+-------------------------------------------------------+-----------------------------------------
-    joining      | no directory, or an empty log: what peers say decides  | running, installing
+    joining      | no directory, or an empty log: waits for its peers    | running, installing
     running      | turns of the group                                    | repairing, installing, refused
-    repairing    | named damage is fetched from peers                    | running, refused, installing
-    refused      | as before, but every peer that answers lacks it too   | repairing, installing, running
-                 | or entries here and the leader's exclude each other   | (nothing, before the node starts again)
-    installing   | begin, snapshot and files are fetched from a leader   | running, refused
+    repairing    | fetches the damaged parts from peers                  | running, refused, installing
+    refused      | repairing, but every peer that answers lacks it too   | repairing, installing, running
+                 | or entries here contradict those of the leader        | (none until the node starts again)
+    installing   | fetches begin, snapshot and files from a leader       | running, refused
 
-An operator may have a range of entries put back while the group runs (`range_repairs.py`); what cannot be put back alone takes the way
-above.
+An operator may restore a range of entries while the group runs (`range_repairs.py`); a range that cannot be restored alone needs a repair
+as above.
 
-While a group does not run, client calls are refused with `not-leader` (nothing was done here, another node may do it), its view is
-withdrawn, and it neither votes nor acknowledges. Requests of peers for bytes are answered in every state, beside the turns.
+While a group does not run, client calls are refused with `not-leader` (nothing was done here, so the client may try another node), its view
+is withdrawn, and it neither votes nor acknowledges. Peers' requests for bytes are answered in every state, beside the turns.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from ledgermq.raft.config import MS
 from ledgermq.storage.errors import Damaged, LogDamaged, NoSpace
 
 PACKETS_MAX = 256
-"""So many packets wait for the next step of a rebuild; older ones give way, and are asked for again."""
+"""At most this many packets wait for the next step of a rebuild. Older ones are dropped, and the rebuild requests them again."""
 OPEN_AGAIN_NS = 1_000 * MS
-"""A rebuild that finished and left a directory which does not open is not begun anew sooner than this."""
+"""Minimum delay before the next attempt if a rebuild finished and the directory still does not open."""
 TAKE_AWAY = (
-    "its files are left as they are: take out of them what is needed, stop the node, move the directory of this group away, and start the "
-    "node again; its peers bring it the log"
+    "its files are left as they are: copy what is needed from them, stop the node, move the directory of this group away, and start the "
+    "node again; the replica then gets the log from its peers"
 )
-"""What is to be done about a replica whose entries and those of its leader exclude each other."""
+"""The remedy for a replica whose entries contradict those of its leader."""
 _NEVER_NS = 1 << 62
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ log = get_logger()
 
 
 class ReplicaHost:
-    """A group as the engine runs it, in whatever state. Not thread-safe but for `fail`: the engine's thread owns it."""
+    """A group as the engine runs it, in any state. Owned by the engine's thread; only `fail` and `age_ns` are thread-safe."""
 
     def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler) -> None:
         self.name = group
@@ -75,17 +75,17 @@ class ReplicaHost:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"life-{group}")
         self._job: Future[Any] | None = None
         self._then: Callable[[Any, int], None] = lambda result, now_ns: None
-        """What to do with the result of the job."""
+        """Handles the result of the job."""
         self._state = State.JOINING
         self._reason = ""
         self._running: OpenReplica | None = None
         self._leaving: Callable[[], Broken] | None = None
-        """Set while the open store is on its way out: makes what comes after it."""
+        """Set while the open store is being closed: creates the state that follows."""
         self._ticket: SyncTicket | None = None
-        """The sync that is under way on another thread: it may not lose its files."""
+        """The sync in progress on another thread; its files must stay open."""
         self._rebuild: Rebuild | None = None
         self._task: tuple[State, str] = State.REPAIRING, ""
-        """What the rebuild does and why, also while nobody can help it (`refused`)."""
+        """The purpose and the reason of the rebuild; kept while no peer can help it (`refused`)."""
         self._floor_pos: Callable[[], int] = int
         self._now_ns = 0
         self._began_ns = 0
@@ -94,7 +94,7 @@ class ReplicaHost:
         self._packets: list[tuple[str, PeerPacket]] = []
         self._answered: list[tuple[str, PeerPacket]] = []
         self._calls: set[Token] = set()
-        """Calls taken and not answered yet: those that a sudden end would forget."""
+        """Calls taken and not answered yet, which must be answered if the group ends suddenly."""
         self._seen_view = False
         self._last: ReplicaStatus | None = None
         self.boots = 0
@@ -102,16 +102,16 @@ class ReplicaHost:
         self._ranges = RangeRepairs(group, self._thread.submit, lambda: self.wake())
 
     def connect(self, wake: Callable[[], None], send: Callable[[Sequence[tuple[str, PeerPacket]]], None]) -> None:
-        """Before the first turn: how the engine is asked for a turn, and how packets leave beside the turns. Both from any thread."""
+        """Set how to request a turn, and how to send packets beside the turns; both work from any thread. Call before the first turn."""
         self.wake = wake
         self._shipping_handler.send = send
 
     def open_first(self, now_ns: int) -> None:
-        """Before the engine runs: the start of the node waits for this. Raises FatalError, StorageError."""
+        """Open the group before the engine runs; the start of the node waits for this. Raises FatalError, StorageError."""
         self._now_ns = now_ns
         self._opened(self._opener.open(), now_ns)
 
-    # -- what others may ask
+    # -- queries
 
     @property
     def state(self) -> State:
@@ -121,12 +121,12 @@ class ReplicaHost:
 
     @property
     def running(self) -> OpenReplica:
-        """The open group. Raises LedgerError (retryable: another node may do it) while there is none."""
+        """The open group. Raises LedgerError if it is not open (retryable: another node may serve the call)."""
         return self._require_running()
 
     def age_ns(self, now_ns: int) -> int | None:
-        """From any thread: how old what this replica knows may be (`node/broker/group/freshness.py`); None while that
-        is unknown, or it leads."""
+        """The maximum age of what this replica knows (`node/broker/group/freshness.py`); None if that is unknown, or if it leads. May be
+        called from any thread."""
         running = self._running
         return None if running is None or self._leaving is not None else running.group.freshness.age_ns(now_ns)
 
@@ -137,12 +137,12 @@ class ReplicaHost:
 
     @property
     def open_calls(self) -> tuple[Token, ...]:
-        """Calls it has taken and not answered. For whoever has got it back from the engine."""
+        """Calls taken and not answered, for the caller that removed the group from the engine."""
         return tuple(sorted(self._calls))
 
     @property
     def mended(self) -> int:
-        """How often something was put back while the group ran: what was computed from its files before may speak of other bytes."""
+        """How often a range was restored while the group ran; results computed from its files before that are outdated."""
         return self._ranges.mended
 
     def status(self) -> ReplicaStatus:
@@ -165,22 +165,22 @@ class ReplicaHost:
             self._running.admit()
 
     def fail(self, failure: Fenced) -> None:
-        """From any thread; see `OpenReplica.fail`. What failed of a store that is let go of does not matter any more."""
+        """Report a failure; see `OpenReplica.fail`. Ignored if no store is open. May be called from any thread."""
         running = self._running
         if running is not None:
             running.fail(failure)
 
     def put_back(self, first_index: int, last_index: int) -> Future[RangePut]:
-        """On the engine's thread: have a range put back from peers while the group runs. Raises LedgerError while it does not, or while
-        another range is being put back."""
+        """Restore a range from peers while the group runs. Called on the engine's thread. Raises LedgerError if the group does not run or
+        another range is being restored."""
         if self._ranges.busy:
             raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
         self._require_running()
         return self._ranges.begin(self._opener.range_repair(first_index, last_index), self._now_ns)
 
     def mend_all(self, reason: str) -> None:
-        """On the engine's thread: let the group stop, and its whole log be verified and mended from peers. Raises LedgerError while it does
-        not run: then it is being mended already, or cannot be."""
+        """Stop the group, and verify and repair its whole log from peers. Called on the engine's thread. Raises LedgerError if the group
+        does not run: then it is being repaired already, or cannot be."""
         self._require_running().fail(Unreadable(LogDamaged(reason)))
 
     # -- turns
@@ -193,7 +193,7 @@ class ReplicaHost:
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
-        """Raises whatever ends the process."""
+        """Give the group one turn. Raises an exception that ends the process."""
         self._now_ns = now_ns
         rest = self._sort_out(packets)
         sent = self._ranges.turn(now_ns)
@@ -217,7 +217,7 @@ class ReplicaHost:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
             self._end_running(State.REPAIRING, str(damage), lambda damage=damage: self._opener.repair(damage))  # type: ignore[misc]
-            # Whoever was interrupted may not have looked at them yet: a failed sync is worse than damage (invariant I9).
+            # The interrupted turn may not have seen these results, and a failed sync must end the process (invariant I9).
             return self._turn_without(now_ns, (), synced)
         except Diverged as proven:
             reason = f"{proven}; {TAKE_AWAY}"
@@ -237,7 +237,7 @@ class ReplicaHost:
         return replace(after, done=output.done + after.done, packets=output.packets + after.packets, sync=output.sync)
 
     def _sort_out(self, packets: Sequence[tuple[str, PeerPacket]]) -> Sequence[tuple[str, PeerPacket]]:
-        """What is about shipping goes to the shipping handler and to the rebuild, who each know their own; the rest is for the group."""
+        """Pass shipping packets to the shipping handler and the rebuild, which each ignore those of the other; returns the rest."""
         if not any(is_shipping(packet) for _, packet in packets):
             return packets
         self._ranges.offer([found for found in packets if is_shipping(found[1])])
@@ -249,7 +249,7 @@ class ReplicaHost:
             if self._rebuild is not None:
                 self._packets.append((sender, packet))
             if not len(packet.payload):
-                # Requests carry none.
+                # Requests have no payload.
                 self._shipping_handler.offer(sender, packet)
         del self._packets[:-PACKETS_MAX]
         return rest
@@ -259,7 +259,7 @@ class ReplicaHost:
             self._ticket = None
 
     def _turn_without(self, now_ns: int, calls: Sequence[Call], synced: Sequence[tuple[SyncTicket, OSError | None]]) -> TurnOutput:
-        """A turn of a group that does not run."""
+        """One turn of a group that does not run."""
         for ticket, error in synced:
             if error is not None:
                 raise Fenced(f"the log could not be synced: {error}") from error
@@ -274,13 +274,13 @@ class ReplicaHost:
         self._calls.clear()
         packets, self._answered = self._answered, []
         hides, self._seen_view = self._seen_view and not self._is_open, self._seen_view and self._is_open
-        # A job, or the sync that is waited for, brings the next turn by itself.
+        # The end of the job, or of the sync that must end first, wakes the engine.
         waits = self._job is not None or self._leaving is not None
         wake_at_ns = now_ns if self._is_open else _NEVER_NS if waits else self._step_at_ns
         return TurnOutput(done, packets, None, wake_at_ns, None, hides_view=hides)
 
     def _take_result(self, now_ns: int) -> None:
-        """Of the job that ended. A full disk ends no process: whatever was tried begins anew a little later."""
+        """Handle the result of the finished job. A full disk does not end the process: the work begins again a little later."""
         assert self._job is not None
         job, self._job = self._job, None
         try:
@@ -299,7 +299,7 @@ class ReplicaHost:
         return self._running is not None and self._leaving is None
 
     def _go_on(self, now_ns: int) -> None:
-        """Begin the next job, if there is one to begin."""
+        """Begin the next job, if there is one."""
         if self._leaving is not None:
             if self._ticket is None:
                 assert self._running is not None
@@ -333,7 +333,7 @@ class ReplicaHost:
     def _opened(self, found: OpenReplica | Broken, now_ns: int) -> None:
         if isinstance(found, Broken):
             self._break(found, now_ns)
-            # Whatever was just finished did not help, or nothing can be done yet: not at once again.
+            # The rebuild that just finished did not help, or nothing can be done yet, so do not retry at once.
             self._step_at_ns = now_ns + OPEN_AGAIN_NS if self.boots or found.rebuild is None else now_ns
             return
         self._running = found
@@ -391,10 +391,10 @@ class ReplicaHost:
     # -- the end
 
     def close(self) -> None:
-        """A good stop of a group that runs; what is being rebuilt is let go of as it is, and the next start goes on."""
+        """Close a running group cleanly. A rebuild is left as it is, and the next start continues it."""
         self._shipping_handler.close()
         while self._job is not None:
-            # Its result may begin another one.
+            # The handler of the result may begin another job.
             self._take_result(self._now_ns)
         self._ranges.end("the node is stopping")
         self._thread.shutdown()
@@ -409,13 +409,13 @@ class ReplicaHost:
 
 
 def _tokens(calls: Sequence[Call]) -> list[Token]:
-    """Of the calls that wait for an answer."""
+    """The tokens of the calls that expect an answer."""
     found = (getattr(call, "token", None) for call in calls)
     return [token for token in found if token is not None]
 
 
 def _after(first: Callable[[], None], work: Callable[[], T]) -> Callable[[], T]:
-    """One job from two."""
+    """Combine two functions into one job."""
 
     def both() -> T:
         first()

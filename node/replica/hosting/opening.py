@@ -1,7 +1,6 @@
-"""Opening one broker group's directory, or making it: ties store, replicator and machine together.
+"""Opens or creates the directory of one broker group, and connects its store, replicator and machine to an `OpenReplica`.
 
-The way from a directory to a `OpenReplica`. It may take long (recovery reads the end of the log) and so belongs to a thread of its own;
-nothing here is called twice for the same open store.
+Opening may take long, because recovery reads the end of the log, so it runs on a thread of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ log = get_logger()
 
 
 class NeedsRepair(Exception):
-    """The directory is damaged; nothing of it is open any more. `failure` says what was found."""
+    """The directory is damaged and was closed again. `failure` is the damage that was found."""
 
     def __init__(self, failure: Exception) -> None:
         super().__init__(str(failure))
@@ -58,8 +57,8 @@ class NeedsRepair(Exception):
 
 
 def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplica:
-    """Open a broker group this node keeps a replica of; one that was never here is created. Raises NeedsRepair for damage at or below the
-    synced mark, FatalError and StorageError for everything else."""
+    """Open a broker group that this node keeps a replica of; a group that was never here is created. Raises NeedsRepair for damage at or
+    below the synced mark, FatalError and StorageError for everything else."""
     root = root_of(config, group.name)
     try:
         if not stores.exists(disk, root):
@@ -71,7 +70,7 @@ def open_group(config: NodeConfig, group: BrokerGroup, disk: Disk) -> OpenReplic
         try:
             return _make_running(config, group, store, phases, began)
         except BaseException:
-            # Whatever ended the start: its files must be free for a repair, or for the next attempt.
+            # The files must be closed before a repair or the next attempt.
             store.abandon()
             raise
     except (Damaged, Unreadable) as damage:
@@ -87,12 +86,12 @@ def root_of(config: NodeConfig, group: str) -> str:
 
 
 def controller_directory(config: NodeConfig) -> str:
-    """Where this node keeps its part of the controller quorum, and the nodes that it was told of."""
+    """The directory of this node's part of the controller quorum and of its list of nodes."""
     return str(config.data.absolute() / "controller")
 
 
 def wanted_identity(config: NodeConfig, group: BrokerGroup) -> Identity:
-    """Whose directory it must be; a new one gets exactly this identity."""
+    """The identity that the group's directory must have; a new directory gets it."""
     return mint(
         config.cluster_id,
         group.name,
@@ -176,14 +175,14 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
 
 
 def _is_alone(config: NodeConfig, group: BrokerGroup, disk: Disk) -> bool:
-    """Whether nobody could know more of the group than this directory: the cluster has this one node, as far as it was ever told."""
+    """Whether this node is the only one of the cluster, as far as it knows, so that no other node can know more about the group."""
     roster = Roster(config.node, {name: {} for name in config.members}, disk, controller_directory(config))
     roster.load()
     return {*roster.nodes, *group.replicas} == {config.node}
 
 
 def _record_of(store: GroupStore) -> Callable[[int, int], memoryview]:
-    """Records as they lie in the log: to be copied by who keeps them."""
+    """Reads records in place in the log; a caller that keeps one must copy it."""
 
     def record(offset: int, size: int) -> memoryview:
         with reading():
@@ -201,7 +200,7 @@ def _index_of(store: GroupStore) -> Callable[[int], int]:
 
 
 def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root: str) -> None:
-    """A start writes a few small files before anything can be cleaned up."""
+    """Release the reserve if the disk is full: a start writes a few small files before anything can be cleaned up."""
     reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
     if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
         log.warning("reserve released", group=group.name, reason="the disk is full, and the node starts")
@@ -214,7 +213,7 @@ def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
 
 
 def _writer(config: NodeConfig, group: str) -> LogWriter:
-    """How this node appends to the log of a broker group."""
+    """Create the writer that this node appends to the group's log with. Raises ConfigError."""
     storage = config.storage
     commits = ThreadPoolExecutor(1, thread_name_prefix=f"commit-{group}")
     try:
@@ -237,7 +236,7 @@ def _submitted(executor: ThreadPoolExecutor, work: Any) -> None:
 
 
 def _known_members(machine: Machine) -> tuple[int, Members] | None:
-    """Who they were at the applied index: what the replicator need not read from the log again."""
+    """The members at the applied index, which the replicator need not read from the log again."""
     members = machine.members
     if members is None:
         return None
@@ -257,7 +256,8 @@ def _check_sizes(config: NodeConfig, group: BrokerGroup, found: Identity) -> Non
 
 
 def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -> None:
-    """The group's log decides who its members are, and by which rule they go; the configuration says with whom and how it began."""
+    """Warn if the log and the configuration name different members or rules. The log decides; the configuration only says how the group
+    began."""
     if members.voters and set(members.nodes) != set(group.replicas):
         log.warning(
             "the configuration names other replicas than the log, which counts",
@@ -283,7 +283,7 @@ def _rule(group: BrokerGroup) -> Rule:
 
 
 def _ha_rules(group: BrokerGroup) -> HaRules:
-    """What holds while the group is an HA group, whichever way it became one."""
+    """The rules that hold while the group is an HA group, also if it became one later."""
     default = HaRules()
     return HaRules(
         ack_async=group.ack_async,
@@ -307,7 +307,7 @@ def _timing(config: NodeConfig) -> Timing:
 
 
 def _scrub_plan(config: NodeConfig) -> Plan:
-    """Broker groups of a node have their budget together."""
+    """The scrub plan of one group; the groups of a node share the node's byte budget."""
     return Plan(config.scrub.bytes_per_s / max(1, len(config.hosted_groups)), config.scrub.again_hours * 3600)
 
 

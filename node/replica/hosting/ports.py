@@ -1,6 +1,6 @@
-"""Ports between the parts that host a replica: what the engine turns, what opens a directory, and what answers peers. Protocols only.
+"""The ports between the parts that host a replica: the group that the engine turns, the opener of a directory, and the shipping handler.
 
-`ReplicaHost` is the group that the engine turns in a node; tests give the engine, and the host, small fakes.
+In a node, `ReplicaHost` is the group that the engine turns; tests use small fakes for the ports.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EngineGroup(Protocol):
 
     @property
     def running(self) -> Any:
-        """What questions are put to. Raises LedgerError while the group does not run."""
+        """The open group, for queries. Raises LedgerError while the group does not run."""
         ...
 
     def admit(self) -> None: ...
@@ -47,12 +47,12 @@ class EngineGroup(Protocol):
     def mend_all(self, reason: str) -> None: ...
 
     def close(self) -> None:
-        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no ticket under way."""
+        """Flush, write the snapshot, remove the abort file. Called once, after the last turn, with no sync in progress."""
         ...
 
 
 class State(StrEnum):
-    """Of a hosted group; see the table above."""
+    """The state of a hosted group; see the table in `hosting.py`."""
 
     JOINING = "joining"
     REPAIRING = "repairing"
@@ -63,43 +63,45 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The directory cannot be opened to run, and `rebuild` is what can be done about it. None: nothing but waiting (`joining`), or nothing
-    at all (`refused`)."""
+    """A directory that cannot be opened to run, with the `rebuild` that may mend it. Without a rebuild the group can only wait (`joining`),
+    or nothing can be done (`refused`)."""
 
     state: State
     reason: str
     rebuild: Rebuild | None
     floor_pos: Callable[[], int] = int
-    """Up to where this replica may have acknowledged entries, as far as the rebuild found out: nothing shorter may be installed."""
+    """The position up to which this replica may have acknowledged entries, as far as the rebuild knows: a shorter log must not be
+    installed."""
 
 
 class ReplicaOpener(Protocol):
-    """What opens and mends the directory of one group. Called on the group's thread, but for the first `open`."""
+    """Opens and mends the directory of one group. Called on the group's life thread, except for the first `open`."""
 
     def open(self) -> OpenReplica | Broken:
-        """Raises FatalError and StorageError for what nobody can mend."""
+        """Raises FatalError and StorageError for failures that no repair can mend."""
         ...
 
     def repair(self, damage: Exception) -> Broken:
-        """After the store was let go of: `damage` is what a read raised."""
+        """Begin a repair after the store was closed; `damage` is what a read raised."""
         ...
 
     def install(self, source: str | None, floor_pos: int, reason: str) -> Broken:
-        """After the store was let go of: `source` keeps nothing of what is needed here but its snapshot and what follows it."""
+        """Begin an installation after the store was closed: `source` has trimmed entries that are needed here, and offers its snapshot and
+        the log behind it."""
         ...
 
     def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
-        """While the group runs, on the engine's thread: what puts these entries back from peers."""
+        """Prepare to restore these entries from peers. Called on the engine's thread while the group runs."""
         ...
 
 
 class ShippingHandler(Protocol):
-    """Answers the requests of peers for bytes, beside the turns (`shipping_thread.py`)."""
+    """Answers peers' requests for bytes, beside the turns (`shipping_thread.py`)."""
 
     send: Callable[[Sequence[tuple[str, PeerPacket]]], None]
 
     def offer(self, sender: str, packet: PeerPacket) -> None:
-        """Take a packet of shipping, or drop it when there are too many."""
+        """Queue a shipping packet, or drop it if the queue is full."""
         ...
 
     def close(self) -> None: ...

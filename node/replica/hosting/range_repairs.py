@@ -1,9 +1,8 @@
-"""Ranges that an operator has put back while their group runs: who waits, and the pace.
+"""Restores ranges of entries that an operator names, while their group runs: one repair at a time, one step after the other.
 
-One at a time, in steps on the thread of the group's life, so that no step runs beside the opening, letting go or repair of the same
-directory. What is proven and written is `node/replica/shipping/range_repair.py`. Only `begin` hands anything out; everything here
-belongs to the engine's
-thread.
+The steps run on the group's life thread, so that no step runs beside the opening, closing or repair of the same directory.
+`node/replica/shipping/range_repair.py` verifies and writes the bytes. Everything here belongs to the engine's thread; only the future that
+`begin` returns leaves it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ledgermq.node.replica.shipping.range_repair import RangeRepair
 from ledgermq.node.runtime.logs import get_logger
 
 PACKETS_MAX = 256
-"""So many packets wait for the next step; older ones give way, and are asked for again."""
+"""At most this many packets wait for the next step. Older ones are dropped, and the repair requests them again."""
 _NEVER_NS = 1 << 62
 
 log = get_logger()
@@ -26,7 +25,7 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RangePut:
-    """What came of it. `refused`: it cannot be put back alone, for people; then nothing was changed but what is named in `repaired`."""
+    """The result of a repair. `refused`: why the range cannot be restored alone; then only what `repaired` lists was changed."""
 
     repaired: tuple[str, ...] = ()
     written_bytes: int = 0
@@ -38,19 +37,19 @@ Submit = Callable[[Callable[[], RebuildOutput]], Future[RebuildOutput]]
 
 
 class RangeRepairs:
-    """Of one group. `submit` runs a step elsewhere; `wake` asks for a turn, from any thread."""
+    """The range repairs of one group. `submit` runs a step on another thread; `wake` requests a turn, from any thread."""
 
     def __init__(self, group: str, submit: Submit, wake: Callable[[], None]) -> None:
         self._group = group
         self._submit = submit
         self._wake = wake
         self.mended = 0
-        """How many steps wrote something."""
+        """Number of steps that wrote something."""
         self._written = 0
-        """By the repair at hand, as of its last step."""
+        """Bytes written by the current repair up to its last step."""
         self._repair: RangeRepair | None = None
         self._left: RangeRepair | None = None
-        """What was given up while a step of it was under way."""
+        """The repair that was aborted while one of its steps ran."""
         self._answer: Future[RangePut] = Future()
         self._step: Future[RebuildOutput] | None = None
         self._step_at_ns = _NEVER_NS
@@ -65,7 +64,7 @@ class RangeRepairs:
         return self._step_at_ns if self._repair is not None and self._step is None else _NEVER_NS
 
     def begin(self, repair: RangeRepair, now_ns: int) -> Future[RangePut]:
-        """Not while another one is under way (`busy`)."""
+        """Begin a repair. Only allowed while none is in progress (`busy`)."""
         assert not self.busy, "a range is being put back"
         self._repair, self._answer, self._step_at_ns = repair, Future(), now_ns
         self._packets.clear()
@@ -73,13 +72,13 @@ class RangeRepairs:
         return self._answer
 
     def offer(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
-        """Packets of shipping that came in; they are nobody's while no range is being put back."""
+        """Take received shipping packets; they are ignored while no repair is in progress."""
         if self._repair is not None:
             self._packets += packets
             del self._packets[:-PACKETS_MAX]
 
     def turn(self, now_ns: int) -> tuple[tuple[str, PeerPacket], ...]:
-        """Take the result of a step, begin the next one; returns what is to be sent. Raises what a write or a sync raised (I9)."""
+        """Take the result of a step and begin the next one; returns packets to send. Raises the error of a failed write or sync (I9)."""
         packets: tuple[tuple[str, PeerPacket], ...] = ()
         if self._step is not None and self._step.done():
             step, self._step = self._step, None
@@ -101,7 +100,7 @@ class RangeRepairs:
         return packets
 
     def end(self, reason: str) -> None:
-        """The group does not run any more. A step under way ends before anything else has the thread; `turn` takes its result."""
+        """Abort the repair because the group stops. A step in progress ends before any other job of the thread; `turn` takes its result."""
         if self._repair is None:
             return
         if self._step is None:
@@ -124,6 +123,6 @@ class RangeRepairs:
 
     def _finish(self, put: RangePut) -> None:
         self._repair = None
-        # Nobody may wait any more.
+        # The caller may have cancelled its wait.
         if self._answer.set_running_or_notify_cancel():
             self._answer.set_result(put)

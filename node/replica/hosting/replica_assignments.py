@@ -1,8 +1,8 @@
-"""Which broker groups a node keeps a replica of: what its configuration says, and what the controller quorum agreed on since.
+"""Decides of which broker groups a node keeps a replica: from its configuration and from what the controller quorum agreed since.
 
-The rule is pure (`assignments_of`). A file keeps what the quorum agreed on last (`controller/groups.json`, format §12), so that a start
-opens every replica without waiting for the quorum. A directory begins its group's log only on a founder that never gave its replica away;
-wherever a replica came later, an empty directory waits for the leader's record to name it.
+The rule is pure (`assignments_of`). A file stores what the quorum agreed last (`controller/groups.json`, format §12), so that a node opens
+all its replicas at the start without waiting for the quorum. Only a founder whose replica never moved away may create its group's log.
+Elsewhere an empty directory waits for the leader's membership record that names it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AgreedGroups:
-    """What the quorum says of broker groups: where their replicas are meant to be, and what they were begun with."""
+    """What the quorum agreed about broker groups: the intended nodes of their replicas, and their initial settings."""
 
     replicas: Mapping[str, Sequence[str]] = field(default_factory=_nothing)
     specs: Specs = field(default_factory=_nothing)
@@ -39,14 +39,14 @@ class AgreedGroups:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A broker group of which this node keeps a replica. `joins`: a directory that is made here begins no log."""
+    """A broker group of which this node keeps a replica. `joins`: a new directory must not create a log."""
 
     group: BrokerGroup
     joins: bool
 
 
 def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, Assignment], dict[str, str]]:
-    """Broker group → how this node keeps it; and for each that it is meant to keep and cannot, why."""
+    """Broker group → its assignment to this node; and broker group → why an assigned replica cannot be opened."""
     node = config.node
     found: dict[str, Assignment] = {}
     refused: dict[str, str] = {}
@@ -71,7 +71,7 @@ def assignments_of(config: NodeConfig, agreed: AgreedGroups) -> tuple[dict[str, 
 
 
 def effective(config: NodeConfig, assigned: Mapping[str, Assignment]) -> NodeConfig:
-    """The configuration as if the file said all of it."""
+    """The configuration extended by all assignments, as if its file contained them."""
     for assignment in assigned.values():
         if assignment.group not in config.cluster.groups or assignment.joins != config.joins(assignment.group.name):
             config = config.keeping(assignment.group, joins=assignment.joins)
@@ -79,20 +79,21 @@ def effective(config: NodeConfig, assigned: Mapping[str, Assignment]) -> NodeCon
 
 
 def spec_settings(group: BrokerGroup) -> dict[str, Any]:
-    """What a broker group of the configuration is begun with, as the quorum keeps it."""
+    """The initial settings of a configured broker group, in the quorum's form."""
     settings: dict[str, Any] = group.model_dump(mode="json", exclude={"name"}, exclude_none=True)
     return settings
 
 
 class AssignmentFile:
-    """The file. Belongs to one thread at a time."""
+    """The file of the agreed assignments. Used by one thread at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
 
     def load(self) -> tuple[AgreedGroups, str | None]:
-        """What an earlier life was told; a sentence when the file is of no use: then the quorum tells it all again."""
+        """Load the assignments of an earlier run, with an explanation if the file cannot be used; the quorum then sends everything
+        again."""
         path = f"{self._directory}/{FILE}"
         if not self._disk.exists(path):
             return AgreedGroups(), None
@@ -106,7 +107,7 @@ class AssignmentFile:
         return AgreedGroups(MappingProxyType(replicas), restore(value["specs"])), None
 
     def save(self, agreed: AgreedGroups) -> None:
-        """Durably. Raises OSError."""
+        """Store the assignments durably. Raises OSError."""
         self._disk.mkdirs(self._directory)
         replicas = {group: list(nodes) for group, nodes in agreed.replicas.items()}
         sealed_json.write(self._disk, f"{self._directory}/{FILE}", {"v": VERSION, "replicas": replicas, "specs": export(agreed.specs)})

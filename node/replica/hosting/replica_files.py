@@ -1,8 +1,8 @@
-"""The files of a broker group on this node's disk, as whoever may see all of them reads them: which paths there are, and what bytes.
+"""Read access to all files of a broker group on this node's disk: directory listings and bytes.
 
-Here a path from outside meets the disk, and nowhere else: it is walked name by name from the node directory, never through a link, and ends
-at a regular file of the broker group or at `node.json`. Read only, through descriptors of its own, on any thread. Nothing here knows what
-the bytes mean, how fast they may be read, or who asks.
+Paths from outside reach the disk only here. A path is walked name by name from the node directory, never through a link, and must end at a
+regular file of the broker group or at `node.json`. Access is read-only, through descriptors of its own, from any thread. This module knows
+nothing about the meaning of the bytes, rate limits, or the caller.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ledgermq.proto.status import Code, fail
 
 NODE_FILE = "node.json"
 ENTRIES_MAX = 200_000
-"""So many names at most are told in one answer."""
+"""Limit for the number of names in one answer."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe under a file's name must not make the open wait for whoever writes into it.
+# O_NONBLOCK: a named pipe in the place of a file must not make the open wait for a writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name; `path` is relative to the node directory."""
+    """One file or directory; `path` is relative to the node directory."""
 
     path: str
     directory: bool
@@ -36,18 +36,18 @@ class Entry:
 
 
 class ReplicaFile:
-    """One open file. Close it."""
+    """One open file. The caller must close it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self.size = os.fstat(fd).st_size
 
     def pread(self, offset: int, length: int) -> bytes:
-        """Fewer bytes only at the end of the file. Raises OSError."""
+        """Read `length` bytes; fewer only at the end of the file. Raises OSError."""
         return os.pread(self._fd, length, offset)
 
     def stretches(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of start … end − 1 that are not holes of a sparse file. Raises OSError."""
+        """Yield the parts of start … end − 1 that are not holes of a sparse file. Raises OSError."""
         while start < end:
             try:
                 begin = os.lseek(self._fd, start, os.SEEK_DATA)
@@ -72,7 +72,7 @@ class ReplicaFiles:
         self._directory = directory
 
     def open(self, group: str, path: str) -> ReplicaFile | None:
-        """None where there is no such file. Raises LedgerError for a path that is none of the group's, OSError."""
+        """Open a file; None if it does not exist. Raises OSError, and LedgerError for a path that does not belong to the group."""
         with self._parent(group, path) as (parent, name):
             if parent is None:
                 return None
@@ -90,13 +90,13 @@ class ReplicaFiles:
         return ReplicaFile(fd)
 
     def entry(self, group: str, path: str) -> Entry | None:
-        """A file or directory of the group. None where there is none of either. Raises LedgerError, OSError."""
+        """A file or directory of the group; None if it does not exist. Raises LedgerError, OSError."""
         with self._parent(group, path) as (parent, name):
             return None if parent is None else _entry(parent, name, path)
 
     def entries(self, group: str, directory: str, *, recursive: bool) -> list[Entry]:
-        """What a directory holds, by path; nothing where there is none. Names that go or come meanwhile may be told or not. Raises
-        LedgerError, OSError."""
+        """The contents of a directory, sorted by path; empty if it does not exist. Names that appear or vanish meanwhile may be included or
+        not. Raises LedgerError, OSError."""
         found: list[Entry] = []
         with self._parent(group, directory) as (parent, name):
             if parent is not None and directory != NODE_FILE:
@@ -127,7 +127,7 @@ class ReplicaFiles:
 
     @contextlib.contextmanager
     def _parent(self, group: str, path: str) -> Iterator[tuple[int | None, str]]:
-        """The directory that holds the last name of a path, as an open descriptor, and that name; None where it is not there."""
+        """The directory of the last name of a path, as an open descriptor (None if it does not exist), and that name."""
         names = _names(group, path)
         with contextlib.ExitStack() as opened:
             parent: int | None = None
@@ -137,7 +137,7 @@ class ReplicaFiles:
                 try:
                     found = os.open(name, _DIRECTORY, dir_fd=found)
                 except OSError as error:
-                    # A link in the place of a directory is ENOTDIR, too.
+                    # A link in the place of a directory fails with ENOTDIR.
                     if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                         raise
                     break
@@ -148,7 +148,7 @@ class ReplicaFiles:
 
 
 def _names(group: str, path: str) -> list[str]:
-    """The names of a path of the group. Raises LedgerError."""
+    """Split a path of the group into names. Raises LedgerError."""
     names = path.split("/")
     ours = path == NODE_FILE or (bool(group) and names[0] == group)
     if not ours or any(name in ("", ".", "..") or "\0" in name for name in names):
@@ -157,7 +157,7 @@ def _names(group: str, path: str) -> list[str]:
 
 
 def _entry(parent: int, name: str, path: str) -> Entry | None:
-    """What a name stands for; None for a name that is gone, and for what is neither file nor directory."""
+    """Examine a name; None if it does not exist or is neither file nor directory."""
     try:
         found = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except OSError as error:

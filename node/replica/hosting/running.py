@@ -1,9 +1,9 @@
-"""A broker group that is open and runs: its turns, and what is kept beside the log while it runs.
+"""A broker group that is open and runs: its turns, and the files that are written beside its log.
 
-Everything here runs on the engine's thread, except the slow part of keeping: snapshots and the two checkpoint files are synced and written
-by one background thread per group. A snapshot is taken of the state between two turns; what is dispatched while it is being written lies
-above it and is dispatched again after a crash. It is written once the log up to it is durable here: after a power cut a snapshot never
-speaks of entries that the log beside it lacks. How a group is opened is `opening.py`, when it is opened again is `hosting.py`.
+Everything here runs on the engine's thread, except the slow part of writing: one background thread per group writes and syncs snapshots and
+the two checkpoint files. A snapshot is taken of the state between two turns. Entries that are applied while it is being written lie above
+it, and are applied again after a crash. It is written after the log up to it is durable here: after a power failure no snapshot covers
+entries that the log beside it lacks. `opening.py` opens a group, and `hosting.py` decides when to open it again.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ledgermq.storage.store import GroupStore
 
 CHECKPOINT_EVERY_NS = 3_000 * MS
 SNAPSHOT_EVERY_NS = 60_000 * MS
-# So many applied bytes without a snapshot make a restart after a crash noticeably longer.
+# After this many applied bytes without a snapshot, a restart after a crash takes noticeably longer.
 SNAPSHOT_EVERY_BYTES = 64 << 20
-# A state that is large is exported rarely: not before this many times what the last export took.
+# A large state is exported rarely: at the earliest after this many times the duration of the last export.
 EXPORT_REST_FACTOR = 100
 RESERVE_FILE = "reserve"
 LEADERSHIP_FILE = "leadership"
@@ -58,7 +58,7 @@ log = get_logger()
 
 
 class OpenReplica:
-    """A group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot beside them."""
+    """An open group as the engine runs it: its turns, and from time to time a checkpoint or a snapshot."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class OpenReplica:
         reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
         self.reader = reader
         self.lookup = MeasuredLookup(group.group, reader, key_index)
-        """For questions on any thread but the loop's and the engine's."""
+        """For queries on any thread except the loop's and the engine's."""
         self.indexer = Indexer(group.group, key_index, reader)
         self.indexer.start()
-        # A snapshot's seals are restored before, and later ones replace the mapping: it may be read beside the turns.
+        # The snapshot's seals were restored before this, and later changes replace the mapping, so other threads may read it.
         self.scrub = Scrub(group.group, store.disk, store.root, self.fail, lambda: machine.seals, scrub)
         self.scrub.start()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix=f"keep-{group.group}")
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
-        """A snapshot that waits until the log up to its index is durable."""
+        """A snapshot that must not be written before the log up to its index is durable."""
         self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
         self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
         self._checkpointed = -1
@@ -102,25 +102,25 @@ class OpenReplica:
         self.trimming = Trimming(group.group, machine, store.log, store.queues, self.indexer, self.pins, file_bytes)
         self._fenced: Fenced | None = None
         self._damage: Unreadable | None = None
-        """What was told beside the turns; two places, so that neither thread's news takes the place of the other's."""
+        """Failures reported by other threads. Two fields, so that neither report overwrites the other."""
         self._leaders = _read_leaders(store)
         self._leaders_noted = False
-        """The ring holds what its file does not."""
+        """Whether the ring has changes that its file lacks."""
         self._heard: LastHeard | None = None
-        """What an observer heard last and its file does not say yet."""
+        """An observer's last contact with its leader, if its file lacks it."""
         self._heard_ns = -1
         self._next_heard_ns = now_ns
         self._members: GroupMembers | None = None
-        """As they were told last."""
+        """The members that were logged last."""
         self._objected: set[str] = set()
         self._snapshot_wanted = False
         self._stalls = 0
         self._clean_again_ns = 0
         self._replay: tuple[Phases, int, int] | None = None
-        """The phases of this start, the index up to which the log is applied again, and when that began."""
+        """The phases of this start, the index up to which the log is replayed, and the time when the replay began."""
 
     def expect_replay(self, phases: Phases, commit_index: int) -> None:
-        """What is known to be committed and is not in the snapshot is applied in the turns to come: the last phase of a start."""
+        """Announce that committed entries above the snapshot will be applied in the coming turns: the last phase of a start."""
         self._replay = phases, commit_index, time.monotonic_ns()
         self._note_replay()
 
@@ -160,7 +160,7 @@ class OpenReplica:
         return output if self._heard is None else replace(output, wake_at_ns=min(output.wake_at_ns, self._next_heard_ns))
 
     def _note_heard(self, now_ns: int, now_ms: int) -> None:
-        """An observer may be all that is left one day: it keeps what it knows of its leader."""
+        """An observer may be the only replica left one day, so it stores what it knows of its leader."""
         contact = self.replicator.last_contact
         if contact is None or contact.at_ns <= self._heard_ns or self.group.node not in self.replicator.members.observers:
             return
@@ -181,11 +181,11 @@ class OpenReplica:
         for node in self.catch_up.look(self.group.replicator.status().peers, self.store.log.end_pos, now_ns):
             name = self.group.group
             metrics.FOLLOWER_RESTARTS.labels(name, node).inc()
-            reason = "it answered and received nothing of what it lacks: its place in the log is looked for anew"
+            reason = "it replied but accepted none of the entries it lacks: the leader searches for its position in the log again"
             log.warning("follower makes no progress", group=name, follower=node, reason=reason)
 
     def _note_members(self) -> None:
-        """Who replicates the group from now on, and which node cannot come back by itself; each is said once."""
+        """Log the members in force, and each node that cannot return by itself, once."""
         members, objections = self.machine.members, self.group.memberships.objections
         if members is not self._members:
             self._members = members
@@ -193,15 +193,15 @@ class OpenReplica:
                 described = {"voters": list(members.voters), "learners": sorted(members.learners), "returning": sorted(members.returning)}
                 log.info("members in force", group=self.group.group, index=members.index, **described)
         for node in sorted(objections.keys() - self._objected):
-            log.warning("a node came back without its directory and is not taken in yet", node=node, reason=objections[node])
+            log.warning("a node returned without its directory and is not admitted yet", node=node, reason=objections[node])
         self._objected = set(objections)
 
     def leaders(self) -> tuple[LeadershipEvent, ...]:
-        """The last changes of leadership that this replica noticed, of earlier lives too."""
+        """The last changes of leadership that this replica noticed, in earlier runs too."""
         return self._leaders.events
 
     def _advance_indexer(self) -> None:
-        """What may be read beside this thread: applied, and durable here. Below that nothing changes any more."""
+        """Tell the indexer which entries it may read beside this thread: applied and durable here. Those do not change any more."""
         machine, entries = self.machine, self.store.log
         if machine.applied_index <= entries.durable_index:
             end_index, end_pos = machine.applied_index + 1, machine.applied_end_pos
@@ -211,7 +211,7 @@ class OpenReplica:
         self.indexer.advance(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
 
     def _clean(self, now_ns: int) -> None:
-        """Carry trims out; while a full disk keeps messages from being dispatched, the reserve lets them through to the next snapshot."""
+        """Carry out trims. If a full disk keeps messages from being dispatched, release the reserve until the next snapshot."""
         if now_ns >= self._clean_again_ns:
             try:
                 self.trimming.step(self.store.durable_snapshot_index, now_ns)
@@ -220,7 +220,7 @@ class OpenReplica:
                 log.warning("trim waits for space", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
             except OSError as error:
                 if not is_no_space(error) and not lacks_descriptors(error):
-                    raise Fenced(f"what a trim leaves could not be removed: {error}") from error
+                    raise Fenced(f"trimmed files could not be removed: {error}") from error
                 self._clean_again_ns = now_ns + CLEAN_RETRY_NS
                 log.warning("trim waits", group=self.group.group, reason=str(error), reserve_released=self.reserve.release())
         stalls = self.group.dispatch_stalled
@@ -229,12 +229,12 @@ class OpenReplica:
         self._stalls = stalls
 
     def refuse_writes(self, refused: bool) -> None:
-        """Whether clients' messages are refused because a disk is too full."""
+        """Set whether clients' messages are refused because a disk is too full."""
         self.group.writes_refused = refused
 
     def write_units(self, pos: int) -> bool:
-        """Write some of the consume queue units that wait in memory for messages before `pos` of the log; True once none does. Between two
-        turns. Raises NoSpace; any other failure is final for the group, as in a turn."""
+        """Write some of the consume queue units in memory that belong to messages before `pos` of the log; True if none is left. Called
+        between two turns. Raises NoSpace; any other error is final for the group, as in a turn."""
         try:
             return self.store.queues.write_below(pos)
         except OSError as error:
@@ -242,8 +242,8 @@ class OpenReplica:
             raise
 
     def fail(self, failure: Fenced | Unreadable) -> None:
-        """From any thread: a failure of the disk beside the turns is final (invariant I9), what proved to be damaged needs a repair. The
-        next turn raises it; so does whatever ends the group before that, if it is final."""
+        """Report a failure from another thread; the next turn raises it. `Fenced`: a disk failure outside the turns is final (invariant
+        I9), and `abandon` and `close` raise it too. `Unreadable`: damage that needs a repair. May be called from any thread."""
         if isinstance(failure, Fenced):
             self._fenced = failure
         else:
@@ -254,7 +254,7 @@ class OpenReplica:
             raise self._fenced
 
     def snapshot_soon(self) -> None:
-        """Retention waits for a snapshot: take one ahead of its time."""
+        """Take a snapshot earlier than planned, because retention waits for one."""
         self._snapshot_wanted = True
 
     def admit(self) -> None:
@@ -267,8 +267,8 @@ class OpenReplica:
         return replace(status, peers=peers, extra={**status.extra, **memory})
 
     def abandon(self) -> None:
-        """Let go of everything as it is, on any thread, after the last turn: nothing more is written, the abort file stays, and the next
-        opening recovers. Raises Fenced when what was being kept, or anything else beside the turns, failed (invariant I9)."""
+        """Close without writing anything more, on any thread, after the last turn: the abort file stays, and the next opening recovers.
+        Raises Fenced if a background write, or anything else outside the turns, failed (invariant I9)."""
         self.scrub.stop()
         self._keeper.shutdown()
         self.indexer.abandon()
@@ -281,8 +281,8 @@ class OpenReplica:
         self.store.abandon()
 
     def close(self) -> None:
-        """The last snapshot and checkpoint, everything synced, no abort file. A full disk does not spoil a good stop. Raises Fenced for
-        what failed beside the turns since the last one."""
+        """Write the last snapshot and checkpoint, sync everything, and remove the abort file. A full disk does not make this fail. Raises
+        Fenced for a failure outside the turns since the last one."""
         self._raise_fenced()
         self.scrub.stop()
         self._keeper.shutdown()
@@ -330,7 +330,7 @@ class OpenReplica:
             log.warning("no snapshot, the disk is full", group=self.group.group, reason=str(full), reserve_released=self.reserve.release())
             self._rest_ns = self._next_snapshot_ns = now_ns + CHECKPOINT_EVERY_NS
             return
-        # Retention counts on both generations: one state written twice is there sooner than two states.
+        # Retention needs both generations of the snapshot: writing one state twice is faster than waiting for a second one.
         copies = 2 if self._retention_waits() else 1
         value = self._export()
         self._rest_ns = now_ns + (time.perf_counter_ns() - began) * EXPORT_REST_FACTOR
@@ -340,7 +340,7 @@ class OpenReplica:
         self._exported = self._snapshot_index, value, sync, copies
 
     def _retention_waits(self) -> bool:
-        """A trim, decided or wanted, waits until both snapshots reach further."""
+        """Whether a trim, decided or wanted, waits until both snapshots reach further."""
         older = self.store.durable_snapshot_index
         return self.trimming.wants_snapshot(older) or (self._snapshot_wanted and older < self.machine.applied_index)
 
@@ -352,8 +352,8 @@ class OpenReplica:
         return due and self.machine.settled and self.machine.applied_index > self._snapshot_index
 
     def _safe_commit(self) -> int:
-        """What the next life may call committed at once: it must be durable *here* too. Above that a power cut can bring back an older
-        tail, which the note would call committed."""
+        """The commit index that the next start may rely on. It must be durable *here* too: after a power failure an older tail could come
+        back above the durable index, and a higher checkpoint would declare it committed."""
         return min(self.replicator.commit_index, self.replicator.durable_index)
 
     def _export(self) -> dict[str, Any]:
@@ -365,9 +365,9 @@ class OpenReplica:
     # -- on the keeper's thread
 
     def _write_snapshot(self, value: dict[str, Any], sync: QueueSync | None, copies: int = 1) -> None:
-        """With two copies both generations are this one.
+        """Sync the consume queues and write a snapshot; two `copies` replace both generations.
 
-        A queue that could not be synced is lost to every later snapshot as well, so that failure ends the replica (invariant I9)."""
+        A queue that could not be synced stays lost to every later snapshot, so that failure ends the replica (invariant I9)."""
         if sync is not None:
             try:
                 sync.run()
@@ -386,10 +386,10 @@ class OpenReplica:
 
     def _write_heard(self, heard: LastHeard) -> None:
         path, value = f"{self.store.state_directory}/{HEARD_FILE}", heard_value(self.store.identity.log_id, heard)
-        self._hint("word of the leader", lambda: sealed_json.write(self.store.disk, path, value))
+        self._hint("last contact with the leader", lambda: sealed_json.write(self.store.disk, path, value))
 
     def _hint(self, what: str, write: Any) -> None:
-        """Both files may be missing or old: a full disk, or a process that may open no more files, is no reason to stop."""
+        """Write a file that may be missing or old. A full disk, or a process without free descriptors, does not stop the group."""
         try:
             try:
                 write()
@@ -406,7 +406,7 @@ class OpenReplica:
 
 
 def _read_leaders(store: GroupStore) -> Ring:
-    """What earlier lives noted. A damaged file is people's loss only: the history begins anew."""
+    """The history that earlier runs stored. If the file is damaged, only this history for people is lost, and it starts again."""
     path = f"{store.state_directory}/{LEADERSHIP_FILE}"
     if not store.disk.exists(path):
         return Ring()

@@ -1,8 +1,7 @@
-"""The thread of one broker group that serves its files to peers, beside the turns: commits never wait for a request of bytes.
+"""The thread of one broker group that serves its files to peers, beside the turns: commits never wait for a request for bytes.
 
-What is served, and to whom how much, is `node/replica/shipping/shipping.py`; here live the bounded queue in front of it and the pace.
-The thread begins with
-the first request: most groups never get one.
+`node/replica/shipping/shipping.py` decides what is served and at which rate; this module has the bounded queue in front of it and the
+timing. The thread starts with the first request: most groups never get one.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 
 REQUESTS_MAX = 256
-"""So many requests wait; more are dropped, and asked again by whoever needs them."""
+"""At most this many requests wait. Further ones are dropped, and the peer repeats them."""
 
 log = get_logger()
 
 
 class ShippingThread:
-    """Hands requests to a shipper and its answers to `send`. `offer` and `close` belong to the engine's thread."""
+    """Passes requests to a shipper and its answers to `send`. `offer` and `close` belong to the engine's thread."""
 
     def __init__(self, group: str, make: Callable[[], Shipper]) -> None:
         """`make` is called on the thread, and again after a failure."""
         self.send: Callable[[Sequence[tuple[str, PeerPacket]]], None] = lambda packets: None
-        """Takes packets for peers, from any thread."""
+        """Sends packets to peers; may be called from any thread."""
         self._make = make
         self._dropped = metrics.SHIPPING_DROPPED.labels(group)
         self._requests: queue.Queue[tuple[str, PeerPacket] | None] = queue.Queue(REQUESTS_MAX)
@@ -38,7 +37,7 @@ class ShippingThread:
         self._stopping = False
 
     def offer(self, sender: str, packet: PeerPacket) -> None:
-        """Take a request, or drop it when too many wait."""
+        """Queue a request, or drop it if the queue is full."""
         if self._thread.ident is None:
             self._thread.start()
         try:
@@ -47,11 +46,11 @@ class ShippingThread:
             self._dropped.inc()
 
     def close(self) -> None:
-        """Streams end where they are."""
+        """End the thread; streams in progress stop where they are."""
         self._stopping = True
         if self._thread.ident is not None:
             with contextlib.suppress(queue.Full):
-                # A full queue is taken without this, and then the flag counts.
+                # The thread empties a full queue without this wake-up, and then sees the flag.
                 self._requests.put_nowait(None)
             self._thread.join()
 
@@ -60,7 +59,7 @@ class ShippingThread:
             shipper = self._make()
             try:
                 self._serve(shipper)
-            except Exception:  # the group is untouched; who asked asks again, others find a shipper that knows nothing of it
+            except Exception:  # the group is not affected; peers repeat their requests to a new shipper
                 log.exception("serving files to peers failed")
             finally:
                 shipper.close()
@@ -81,6 +80,6 @@ class ShippingThread:
                 found.append(item)
                 item = self._requests.get_nowait()
         except queue.Empty:
-            # Everything that was there is taken.
+            # The queue is empty.
             pass
         return found

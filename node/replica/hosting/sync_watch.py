@@ -1,7 +1,7 @@
-"""Watches the group commits of one broker group: their metrics, and a word in the log when the disk is slow.
+"""Reports the group commits of one broker group: metrics, and a log line when the disk is slow.
 
-One thread calls it, the one that runs the syncs. It measures nothing itself and decides nothing: a slow sync is slow, not wrong. A disk
-that stays slow gets one line a minute that says how many syncs were.
+Only the thread that runs the syncs calls it. It has no effect on the group: a slow sync is slow, not wrong. For a disk that stays slow it
+logs one line a minute, with the number of slow syncs since the last line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage.thresholds import SYNC_ALARM_S, SYNC_WARN_S
 
 QUIET_S = 60.0
-"""After a warning no other of the same level for this long."""
+"""Minimum time between two warnings of the same level."""
 REMEDY = "see what else writes to this disk; measure it with: ledgermq doctor"
 
 log = get_logger()
@@ -30,7 +30,7 @@ class SyncWatch:
         self._unsaid: dict[str, int] = {}
 
     def ran(self, ticket: SyncTicket, began_s: float, ended_s: float) -> None:
-        """A ticket's sync ran, whatever came of it; times of any one clock. A sync of the mark alone is no batch."""
+        """Record a sync that ran, successful or not. The times may come from any one clock. A sync of the mark alone is not a batch."""
         seconds = ended_s - began_s
         self._seconds.observe(seconds)
         if ticket.entries:

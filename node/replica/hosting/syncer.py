@@ -1,7 +1,7 @@
 """The thread that runs the syncs of one broker group, and the gate that depends on them.
 
-The one blocking call of a group commit runs here, and nowhere else; its outcome is an input of the engine like any other. Whatever goes
-wrong in it counts as a failed sync (invariant I9).
+The one blocking call of a group commit runs only here; its outcome is an input of the engine like any other. Any error in it counts as a
+failed sync (invariant I9).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgermq.node.replica.hosting.sync_watch import SyncWatch
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What the engine is told."""
+    """The outcome of a sync, as an input of the engine."""
 
     group: str
     ticket: SyncTicket
@@ -57,7 +57,7 @@ class Syncer:
                 ticket.run()
             except OSError as failure:
                 error = failure
-            except Exception as failure:  # whatever it was, nobody knows what is durable now: the same as a failed sync (invariant I9)
+            except Exception as failure:  # after any failure it is unknown what is durable: the same as a failed sync (invariant I9)
                 error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
             self._watch.ran(ticket, began, time.perf_counter())
             self._inbox.put(Synced(self._group, ticket, error))
