@@ -1,7 +1,7 @@
-"""Digests of this node's own sealed log files: computed one at a time on a thread of their own that gives way, and remembered.
+"""Computes and stores digests of this node's sealed log files, one file at a time, on a low-priority thread.
 
-Whoever wants one asks again until it is there. What was computed is noted in `state/digests`, so that a restart does not read every file
-again; the note is a hint, and speaks only of files of the same log. Nothing here compares anything.
+A caller that wants a digest asks again until it is known. Results are stored in `state/digests`, so that a restart need not read every file
+again; that file is a hint, and is valid only for the same log. This module compares nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Digests:
     """The digests of one broker group's files on this node. Methods belong to the loop's thread."""
 
     def __init__(self, disk: Disk, store: GroupStore, bytes_per_s: int, on_failure: Callable[[Fenced], None]) -> None:
-        """`on_failure` hears, on any thread, of a failure of the disk that is final."""
+        """`on_failure` is called, on any thread, with a final disk failure."""
         self._disk = disk
         self._on_failure = on_failure
         self._data = f"{store.log_directory}/data"
@@ -51,17 +51,17 @@ class Digests:
         self._failed: set[int] = set()
         self.known: dict[int, str] = self._read_note()
         self._noted = set(self.known)
-        """Computed in an earlier life, and not since."""
+        """Files whose digest an earlier run computed, and this run has not."""
 
     def want(self, bases: list[int]) -> None:
-        """Compute the first of these that is not known, unless one is being computed. The files must be sealed here."""
+        """Begin to compute the first unknown digest of these files, unless one is being computed. The files must be sealed here."""
         self._collect()
         missing = [base for base in bases if base not in self.known and base not in self._failed]
         if self._running is None and missing and not self._stopping.is_set():
             self._running = missing[0], self._worker.submit(self._compute, missing[0])
 
     async def settle(self, within_s: float) -> bool:
-        """Wait for what is being computed, but not longer; whether anything was finished."""
+        """Wait at most `within_s` for the digest in progress; returns whether it was finished."""
         if self._running is None:
             return False
         await asyncio.wait([asyncio.wrap_future(self._running[1])], timeout=within_s)
@@ -69,8 +69,8 @@ class Digests:
         return self._running is None
 
     def doubt(self, base: int) -> bool:
-        """A digest that is not what a majority recorded: if an earlier life computed it, the file may be another one now, and it is
-        forgotten. Returns whether it was."""
+        """Handle a digest that differs from the one that a majority recorded. If an earlier run computed it, the file may have changed, so
+        the digest is forgotten. Returns whether it was."""
         if base not in self._noted:
             return False
         self._noted.discard(base)
@@ -78,7 +78,7 @@ class Digests:
         return True
 
     def keep_from(self, base: int) -> None:
-        """Files below are gone."""
+        """Forget the digests of files below `base`, which were trimmed."""
         self._collect()
         for gone in [known for known in self.known if known < base]:
             del self.known[gone]
@@ -86,7 +86,7 @@ class Digests:
         self._failed = {failed for failed in self._failed if failed >= base}
 
     def stop(self) -> None:
-        """Ends the thread; what it was computing is computed again after the next start."""
+        """End the thread; the next start computes the digest in progress again."""
         self._stopping.set()
         self._worker.shutdown()
 
@@ -101,7 +101,7 @@ class Digests:
             if not self._stopping.is_set():
                 self._worker.submit(self._write_note, dict(self.known))
         elif isinstance(error, FileNotFoundError):
-            # Trimmed while it was read.
+            # The file was trimmed while it was read.
             return
         elif isinstance(error, OSError):
             self._failed.add(base)
@@ -129,14 +129,14 @@ class Digests:
         except OSError as error:
             if not is_no_space(error) and not lacks_descriptors(error):
                 self._on_failure(Fenced(f"{self._note} could not be written: {error}"))
-            # Only a hint; the next digest tries again.
+            # The file is only a hint; after the next digest it is written again.
             log.warning("digests not noted", group=self._group, reason=str(error))
 
     def _read_note(self) -> dict[int, str]:
         try:
             value: dict[str, Any] = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
         except (Damaged, UnknownFormat, OSError):
-            # Computed again.
+            # The digests are computed again.
             return {}
         if value.get("v") != NOTE_VERSION or value.get("log_id") != self._log_id:
             return {}

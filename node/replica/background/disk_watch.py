@@ -1,6 +1,6 @@
-"""Watches the file system under a node: how full it is, what of it is ours by kind, and a word in the log when a watermark is crossed.
+"""Measures the file system under a node: how full it is and how many bytes the node uses by kind; logs when a watermark is crossed.
 
-Measures and tells; what follows from it is decided by retention. A disk that stays above a watermark gets one line every ten minutes.
+Retention decides about the consequences. While a disk stays above a watermark, one line is logged every ten minutes.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class DiskWatch:
         self._said: dict[Level, float] = {}
 
     def space(self) -> Space:
-        """The file system now. Any thread."""
+        """The present state of the file system. May be called from any thread."""
         return Space(self._node, self._disk.total_bytes(self._directory), self._disk.free_bytes(self._directory))
 
     def warn(self, space: Space, now_s: float) -> Level:
-        """Set the gauge and say what is to be said, not too often."""
+        """Set the metric, and log a warning if it is due; returns the level."""
         level = self._marks.level(space.total, space.free)
         metrics.DISK_LEVEL.set(level)
         if level is not Level.FINE and now_s - self._said.get(level, -QUIET_S) >= QUIET_S:
@@ -53,7 +53,8 @@ class DiskWatch:
 
 
 def used_by_kind(root: str) -> dict[str, int]:
-    """Bytes of allocated blocks below a broker group's directory, by kind; every kind is named. Files may vanish meanwhile. Any thread."""
+    """Bytes of allocated blocks below a broker group's directory, by kind; all kinds are present. Tolerates files that vanish meanwhile.
+    May be called from any thread."""
     used: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
     for parent, _, files in os.walk(root):
         kind = _kind(Path(parent).relative_to(root).parts)
@@ -66,7 +67,7 @@ def used_by_kind(root: str) -> dict[str, int]:
 
 
 def _kind(parts: tuple[str, ...]) -> str:
-    """Which kind a directory holds, by its path inside the group's (format §1)."""
+    """The kind of files in a directory, by its path inside the group's (format §1)."""
     if len(parts) > 1 and parts[0].startswith("dledger-"):
         return {"data": "log", "index": "index"}.get(parts[1], "other")
     first = parts[0] if parts else ""

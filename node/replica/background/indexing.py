@@ -1,8 +1,8 @@
-"""Keeps the key index of one broker group up with what is applied, on a thread of its own, in small steps.
+"""Adds applied entries to the key index of one broker group, on a thread of its own, in small steps.
 
-The engine's side is `told` and `trim`: they say up to where entries are committed and durable here, and never wait. The thread reads those
-entries itself, from the files. It gathers what comes within a moment, works in pieces and rests as long as it worked, so that the engine is
-never kept from the interpreter for long. Everything here is derived: a full disk pauses it, any other failure of the disk ends the node
+The engine calls `advance` and `trim`, which never wait: they say which entries are committed and durable here. The thread reads those
+entries itself, from the files. It collects the entries of a short time, works in pieces, and rests as long as it worked, so that it never
+keeps the engine from the interpreter for long. The index is derived data: a full disk pauses it; any other disk failure ends the node
 (invariant I9).
 """
 
@@ -23,10 +23,10 @@ from ledgermq.storage.lookup import TIME_MAX, Found, Lookup
 
 STEP_BYTES = 1 << 20
 GATHER_S = 0.1
-"""New entries wait so long for company: a wake-up and a step cost more than a few hundred keys do. A query waits for the index anyway."""
+"""New entries wait this long for others: a wake-up and a step cost more than a few hundred keys do. Queries wait for the index anyway."""
 SYNC_EVERY_S = 60.0
 SYNC_EVERY_BYTES = 64 << 20
-"""So much of the log, or so long, is indexed again after a crash at most."""
+"""Limits for how much of the log is indexed again after a crash."""
 PAUSE_S = 1.0
 FILTER_PAUSE_S = 60.0
 
@@ -36,7 +36,7 @@ log = get_logger()
 
 
 class MeasuredLookup(Lookup):
-    """A lookup that tells how long it took."""
+    """A lookup that reports its duration as a metric."""
 
     def __init__(self, group: str, reader: LogReader, index: KeyIndex) -> None:
         super().__init__(reader, index)
@@ -58,7 +58,7 @@ class MeasuredLookup(Lookup):
 
 
 class Indexer:
-    """The thread and what it was told. `start` it once; `close` ends a good stop, `abandon` any other."""
+    """The indexing thread of one group. Call `start` once; `close` for a clean stop, `abandon` otherwise."""
 
     def __init__(self, group: str, index: KeyIndex, reader: LogReader) -> None:
         self.index = index
@@ -85,7 +85,7 @@ class Indexer:
     # -- the engine's side
 
     def advance(self, limits: Limits, applied_index: int, applied_ms: int) -> None:
-        """Entries up to `limits` may be read and indexed; `applied_index` is how far the group is. Raises what the thread failed with."""
+        """Allow entries up to `limits` to be read and indexed; `applied_index` is the group's progress. Raises the thread's failure."""
         if self.failure is not None:
             raise self.failure
         self._applied_index, self._applied_ms = applied_index, applied_ms
@@ -94,22 +94,22 @@ class Indexer:
             self._there.set()
 
     def trim(self, begin_pos: int) -> None:
-        """Files wholly below `begin_pos` go, as soon as the thread comes to it."""
+        """Let the thread remove index files wholly below `begin_pos`."""
         self._trim_pos = begin_pos
         self._there.set()
 
     @property
     def lag(self) -> int:
-        """Applied entries whose keys are not found yet."""
+        """Number of applied entries that are not indexed yet."""
         return max(0, self._applied_index - self.index.next_index + 1)
 
     @property
     def lag_seconds(self) -> float:
-        """The same in store time."""
+        """The lag in seconds of store time."""
         return max(0, self._applied_ms - self.index.store_ms) / 1000 if self.lag and self.index.store_ms else 0.0
 
     def close(self) -> None:
-        """What is indexed is durable when this returns; the rest is indexed by the next life. Raises what the thread failed with."""
+        """Make everything indexed durable; the next run indexes the rest. Raises the thread's failure."""
         self._end()
         if self.failure is not None:
             raise self.failure
@@ -121,7 +121,7 @@ class Indexer:
         self.index.close()
 
     def abandon(self) -> None:
-        """Stop and leave everything as it is."""
+        """Stop without a sync."""
         self._end()
         self.index.close()
 
@@ -141,7 +141,7 @@ class Indexer:
                     self._stop.wait(time.monotonic() - began)
                 else:
                     self._wait()
-        except Exception as failure:  # whatever it was: the engine raises it in its next turn, and the node ends
+        except Exception as failure:  # the engine raises any failure in its next turn, and the node ends
             self.failure = failure
             log.error("key index failed", group=self._group, reason=str(failure))
 
@@ -160,7 +160,7 @@ class Indexer:
         self._stop.wait(PAUSE_S if self._paused else GATHER_S)
 
     def _step(self, now_s: float) -> bool:
-        """One piece of work; False when there is none, or no room for it."""
+        """Do one piece of work; False if there is none, or no disk space for it."""
         try:
             worked = self._guarded(lambda: self._advance(now_s))
         except NoSpace as full:
@@ -183,7 +183,7 @@ class Indexer:
 
     def _advance(self, now_s: float) -> bool:
         index, limits = self.index, self._reader.limits
-        # An index that was put back by a full disk makes its slots again.
+        # After a full disk interrupted the index, its slots must be built again.
         if not index.load(self._until_stopped()):
             return False
         index.skip_to(limits.begin_index)
@@ -199,7 +199,7 @@ class Indexer:
         if index.next_index < limits.end_index:
             entries = self._reader.read(index.next_index, STEP_BYTES)
             if entries is None:
-                # Trimmed a moment ago; the engine is about to say so.
+                # The entries were just trimmed; the engine will call `trim`.
                 return False
             index.append(entries)
             self._bytes += len(entries.data)
@@ -207,7 +207,7 @@ class Indexer:
         return self._tend(now_s)
 
     def _tend(self, now_s: float) -> bool:
-        """Making a filter reads a whole file: without room for the result it is not tried again soon."""
+        """Build a missing filter. This reads a whole file, so if there is no space for the result, retry only after a pause."""
         if now_s < self._next_filter_s:
             return False
         try:

@@ -1,9 +1,8 @@
-"""Reads the whole log of one broker group again and again: rot is found before somebody asks for the entry.
+"""The thread that reads the whole log of one broker group again and again, so that bit rot is found before a client needs the entry.
 
-Which file is next and what verifies is decided by `node/replica/retention/scrub.py`; here are its thread, its pace, and what is said.
-What is found is told
-to the group, which lets a repair look at everything (`hosting.py`); nothing is judged or changed here. Reads the files alone, below the
-synced mark.
+`node/replica/retention/scrub.py` decides which file is next and what counts as verified; this module has the thread, its rate, and its log
+lines. Damage is reported to the group, which then has a repair check everything (`hosting.py`); this module changes nothing. It only reads
+files, below the synced mark.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from ledgermq.storage.errors import LogDamaged, StorageError, is_exhausted, is_n
 from ledgermq.storage.thresholds import SCRUB_BYTES_PER_S
 
 REST_FACTOR = 9
-"""It rests at least so many times as long as it worked: a tenth of a core, however small the messages are."""
+"""Minimum rest as a multiple of the processor time: at most a tenth of a core, however small the messages are."""
 RETRY_S = 60.0
-"""While all files rest; and after a look that came to nothing: no descriptors, or files that went while they were read."""
+"""Delay while no file is due, and after a failed attempt: no descriptors, or files that were trimmed while they were read."""
 NOTE_EVERY_S = 10.0
 
 log = get_logger()
@@ -35,14 +34,14 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How fast one broker group is read, and for how long a file rests that was read."""
+    """The reading rate for one broker group, and the time between two readings of a file."""
 
     bytes_per_s: float = SCRUB_BYTES_PER_S
     again_s: float = 24 * 3600.0
 
 
 class Scrub:
-    """The thread and its pace. `start` it once; `stop` may be called from any thread and waits for a read under way."""
+    """The scrub thread. Call `start` once; `stop` may be called from any thread and waits for a read in progress."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Scrub:
         plan: Plan,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`found` hears of damage, and of a failure of the disk that is final; `seals` is called on the thread."""
+        """`found` is called with damage and with a final disk failure; `seals` is called on the thread."""
         self._group = group
         self._found = found
         self._now_ms = now_ms
@@ -66,7 +65,7 @@ class Scrub:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._note_due_s: float | None = None
-        """From this moment on what was read is noted; None: everything is."""
+        """When the progress is stored next; None if all of it is stored."""
         self._thread = threading.Thread(target=self._work, name=f"scrub-{group}", daemon=True)
         metrics.UNVERIFIED_SECONDS.labels(group).set_function(self._unverified_s)
 
@@ -80,12 +79,13 @@ class Scrub:
             self._thread.join()
 
     def soon(self, base: int) -> None:
-        """This file is next. From any thread."""
+        """Read this file next. May be called from any thread."""
         self._scrubber.soon(base)
         self._wake.set()
 
     def unverified_ms(self) -> int | None:
-        """How long ago the byte was verified, or written, that waits longest; None before the first look. From any thread."""
+        """The time since the least recently verified (or written) byte was verified; None before the first file. May be called from any
+        thread."""
         oldest_ms = self._scrubber.oldest_ms
         return None if oldest_ms is None else max(0, self._now_ms() - oldest_ms)
 
@@ -103,7 +103,7 @@ class Scrub:
             self._scrubber.close()
 
     def _look(self) -> bool:
-        """One file. False when there is none now, or it has to be begun again."""
+        """Read one file. Returns False if no file is due, or the file must be read again."""
         try:
             base = self._scrubber.due()
             read = base is not None and self._read(base)
@@ -143,12 +143,12 @@ class Scrub:
             self._scrubber.write_note()
         except OSError as error:
             if not is_no_space(error) and not lacks_descriptors(error):
-                self._found(Fenced(f"what was verified could not be noted: {error}"))
-            # Only a hint; the next file tries again.
-            log.warning("what was verified is not noted", group=self._group, reason=str(error))
+                self._found(Fenced(f"the scrub progress could not be stored: {error}"))
+            # The file is only a hint; after the next log file it is written again.
+            log.warning("scrub progress not stored", group=self._group, reason=str(error))
 
     def _report(self, what: str) -> bool:
-        """Returns False: whoever hears it ends this loop, or wants it to try again later."""
+        """Report damage. Returns False: the group then stops this thread, or the file is tried again later."""
         log.error("damage found", group=self._group, reason=what)
         self._found(Unreadable(LogDamaged(what)))
         return False

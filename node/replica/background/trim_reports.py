@@ -1,7 +1,4 @@
-"""Trims of a node's replica, told to its log and its metrics.
-
-Here lives only what is said about a trim; what it does, and what it waits for, is `node/replica/retention/trimming.py`.
-"""
+"""Logs the trims of a node's replica and counts them in metrics; `node/replica/retention/trimming.py` carries them out."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ log = get_logger()
 
 
 class Trimming(trimming.Trimming):
-    """One replica's outstanding removals, with a word about each."""
+    """The pending removals of one replica, with a log line for each."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Digest exchange: the replicas of this node's broker groups compare the digests of sealed log files, seconds after each was sealed.
+"""Digest exchange: the replicas of this node's broker groups compare the digests of log files seconds after each file was sealed.
 
-One of two loops that must not be confused. This one asks whether replicas hold the *same*: a file is read once, when it is sealed, mostly
-from memory, and from then on 32 bytes speak for it. Whether the medium still holds what was written is asked by the other loop, which reads
-everything again (`scrubbing.py`). Every `agreement.check_ms`, per group: what was sealed since the last look gets its digest; the leader
-asks the other voters for theirs and has the value recorded that a majority reports; every replica holds its own against what is recorded.
-Different values are told at once, in the log, as metrics and in the status; the scrub then looks at the very file, and names the damaged
-entry or says that there is none. Nothing is repaired or cut here.
+Do not confuse this loop with the scrub. This loop checks that the replicas hold the *same* data: a file is read once, when it is sealed,
+mostly from memory, and from then on its 32-byte digest stands for it. The scrub checks that the medium still holds what was written, and
+reads everything again (`scrubbing.py`). Every `agreement.check_ms`, per group, each replica computes the digests of newly sealed files. The
+leader asks the other voters for theirs and records the value that a majority reports. Every replica compares its own with the recorded
+ones. A difference is reported at once, in the log, as metrics and in the status. The scrub then reads that file, and names the damaged
+entry or says that there is none. This module repairs and cuts nothing.
 """
 
 from __future__ import annotations
@@ -38,52 +38,52 @@ from ledgermq.storage.mapped_files import file_name
 STORAGE_METHOD = "ledgermq.v1.Admin/storage"
 PEER_WITHIN_S = 1.0
 ASKED_AT_ONCE = 64
-"""Files in one question."""
+"""Maximum number of files in one query."""
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look between two turns found."""
+    """The facts about a group, collected between two turns."""
 
     leads: bool
     voters: tuple[str, ...]
     begin_pos: int
     seals: Mapping[int, SealRecord]
-    """Never changed, only replaced."""
+    """Replaced as a whole, never modified."""
     sealed: list[LogFile]
-    """Those that were asked for, in order."""
+    """The sealed files from the requested position on, in order."""
 
 
 @dataclass(slots=True)
 class _Watch:
-    """One life of one group. A repair may have changed every file, so the next life begins anew, and so it does after a range was put
-    back while the group ran."""
+    """The state for one run of one group. A repair may have changed every file, so the next run of the group starts with a new state, and
+    so does the group after a range was restored while it ran."""
 
     life: tuple[int, int]
-    """How often the group was opened, and how often mended while it ran."""
+    """How often the group was opened, and how often it was repaired while it ran."""
     digests: Digests
     next_base: int = 0
-    """Behind the last sealed file that was looked at."""
+    """End of the last sealed file that was examined."""
     unknown: set[int] = field(default_factory=set)
-    """Sealed here, without a digest of our own."""
+    """Files sealed here whose digest this node has not computed."""
     unrecorded: dict[int, tuple[LogFile, float]] = field(default_factory=dict)
-    """Sealed here, without a record; with the moment this was noticed."""
+    """Files sealed here without a recorded digest, with the time when this was noticed."""
     asked_base: int = 0
-    """Behind the last file that the others were asked about."""
+    """Just behind the start of the last file that the other voters were asked about."""
     differing: set[int] = field(default_factory=set)
-    """Our digest is not the recorded one."""
+    """Files whose digest here differs from the recorded one."""
     disputed: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Without a record: node → digest, which are not the same."""
+    """Files without a recorded digest for which nodes report different values: node → digest."""
     seals: Mapping[int, SealRecord] | None = None
-    """As they were compared last; kept, so that nothing else gets their identity."""
+    """The seals that were compared last; referenced so that no other object can get their identity."""
     compared: tuple[int, int] = (0, 0)
-    """Identity of the seals, and number of digests, that were compared last."""
+    """The identity of the seals and the number of digests of the last comparison."""
 
 
 class DigestExchange:
-    """All groups of one node. Methods belong to the loop's thread."""
+    """The digest exchange of all groups of one node. Methods belong to the loop's thread."""
 
     def __init__(
         self, config: NodeConfig, disk: Disk, hosted: Mapping[str, ReplicaHost], engine: Engine, forwarder: PeerCaller
@@ -101,11 +101,11 @@ class DigestExchange:
             self.take_in(group)
 
     def take_in(self, group: str) -> None:
-        """From now on also this one of the hosted groups."""
+        """Begin to check a hosted group."""
         self._tasks[group] = asyncio.create_task(self._work(group), name=f"digest-exchange-{group}")
 
     async def let_go(self, group: str) -> None:
-        """Not this one any more; nothing works on its files when this returns."""
+        """Stop checking a group; on return nothing here uses its files any more."""
         task = self._tasks.pop(group)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -126,37 +126,37 @@ class DigestExchange:
                 try:
                     await self.check(group)
                 except LedgerError:
-                    # It stopped running meanwhile.
+                    # The group stopped running meanwhile.
                     pass
-                except Exception:  # one failed look must not end all later ones; nothing was decided by it
+                except Exception:  # one failed check must not end all later ones; it decided nothing
                     log.exception("digest exchange failed", group=group)
             await asyncio.sleep(self._config.agreement.check_ms / 1000)
 
-    # -- what is known
+    # -- status
 
     def differing(self, group: str) -> list[int]:
-        """Positions of own sealed files whose digest is not the recorded one."""
+        """Positions of this node's sealed files whose digest differs from the recorded one."""
         watch = self._watches.get(group)
         return [] if watch is None else sorted(watch.differing)
 
     def disputed(self, group: str) -> list[int]:
-        """Positions of sealed files that replicas report differently and no majority alike; known where the group is led."""
+        """Positions of sealed files for which replicas report different digests and no majority agrees; known on the leader's node."""
         watch = self._watches.get(group)
         return [] if watch is None else sorted(watch.disputed)
 
     async def digests(self, group: str) -> Mapping[int, str]:
-        """Own digests by the position of the file, as far as they are computed. Raises LedgerError while the group does not run."""
+        """This node's digests by position of the file, as far as computed. Raises LedgerError while the group does not run."""
         return (await self._watch(group)).digests.known
 
     def unverified_ms(self, group: str) -> int | None:
-        """How long ago the byte was verified, or written, that waits longest to be read again; None while nobody knows."""
+        """The time since the least recently verified (or written) byte was verified; None if unknown."""
         hosted = self._hosted[group]
         return hosted.running.scrub.unverified_ms() if hosted.state is State.RUNNING else None
 
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Look, compute, compare, and as leader: have recorded what a majority agrees on. Raises LedgerError while the group does not
+        """Compute digests, compare them, and, as leader, record what a majority agrees on. Raises LedgerError while the group does not
         run."""
         watch = await self._watch(group)
         look: _Look = await self._engine.run(group, _looking_from(watch.next_base))
@@ -175,14 +175,14 @@ class DigestExchange:
                 digests = Digests(self._disk, running.store, self._config.retention.digest_bytes_per_s, hosted.fail)
                 self._watches[group] = _Watch((hosted.boots, hosted.mended), digests)
             else:
-                # Before the wait: who comes meanwhile finds none, and makes the only one.
+                # Delete it before the wait, so that a concurrent caller creates the only new one.
                 del self._watches[group]
                 await asyncio.to_thread(known.digests.stop)
         return known
 
     @staticmethod
     def _take(watch: _Watch, look: _Look) -> None:
-        """Remember what is new, forget what was trimmed."""
+        """Add newly sealed files and drop trimmed ones."""
         now_s = time.monotonic()
         for file in look.sealed:
             watch.next_base = file.next_base
@@ -196,7 +196,7 @@ class DigestExchange:
         watch.disputed = {base: values for base, values in watch.disputed.items() if base in watch.unrecorded}
 
     async def _compute(self, watch: _Watch) -> None:
-        """For as long as a check may take; what is not finished goes on by itself."""
+        """Compute digests for the duration of one check; an unfinished one continues in the background."""
         deadline = time.monotonic() + self._config.agreement.check_ms / 1000
         while True:
             watch.unknown.difference_update(watch.digests.known)
@@ -206,7 +206,7 @@ class DigestExchange:
                 break
 
     def _compare(self, group: str, watch: _Watch, look: _Look) -> None:
-        """Our digests with those that a majority recorded."""
+        """Compare this node's digests with the recorded ones."""
         known = watch.digests.known
         if watch.compared == (id(look.seals), len(known)):
             return
@@ -234,8 +234,8 @@ class DigestExchange:
         running.scrub.soon(base)
 
     async def _settle(self, group: str, watch: _Watch, look: _Look) -> None:
-        """As leader: what do the others have, and has a majority the same?"""
-        # In turns: nobody may ever agree on some, and they must not keep the others waiting.
+        """As leader, ask the other voters for their digests and record those that a majority reports."""
+        # Ask about all files in rotation: on some files there may never be agreement, and they must not hold up the others.
         bases = sorted(watch.unrecorded, key=lambda base: (base < watch.asked_base, base))[:ASKED_AT_ONCE]
         if not look.leads or not bases:
             if not look.leads:
@@ -285,13 +285,13 @@ class DigestExchange:
             responses = await self._forwarder.ask(node, STORAGE_METHOD, request, deadline)
             return peer_pb2.StorageReply.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError):
-            # Not reachable, or another version: it takes no part in this check.
+            # The node is unreachable or has another version: this check goes on without it.
             return None
 
     # -- questions
 
     async def answer(self, question: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply:
-        """What this node has computed of what the leader asks for. Raises CallRefused while the group does not run here."""
+        """Report the requested digests that this node has computed. Raises CallRefused while the group does not run here."""
         reply = peer_pb2.StorageReply()
         try:
             known = await self.digests(question.broker_group)

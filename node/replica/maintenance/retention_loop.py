@@ -1,9 +1,10 @@
-"""Retention of the broker groups of one node: asks for facts, lets `node/replica/retention/retention_rules.py` decide, has the
-records proposed.
+"""Retention of the broker groups of one node: collects facts, lets `node/replica/retention/retention_rules.py` decide, and has the leader
+propose trim records.
 
-Every `check_ms`, per group: what this replica knows of its files (small steps on the engine's thread), how full the disk is (a thread),
-what the other replicas say (a question to each node). Only the leader proposes; a new leader goes on where the records end, for nothing
-else is remembered. Digests are the business of `digest_exchange.py`, files are removed by `trimming.py`; nothing here touches a file.
+Every `check_ms` it collects for each group what this replica knows of its files (in small steps on the engine's thread), how full the disk
+is (on a thread), and what the other replicas report (a query to each node). Only the leader proposes. A new leader continues from the last
+trim record, since nothing else is remembered. `digest_exchange.py` handles digests and `trimming.py` removes files; this module touches no
+file.
 """
 
 from __future__ import annotations
@@ -67,18 +68,18 @@ WHY_METHOD = "ledgermq.v1.Admin/WhyKept"
 LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 2.0
 KEYS_A_STEP = 256
-"""So many queues of consumer groups are looked at between two turns."""
+"""Number of consumer groups' queues that are examined between two turns."""
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What one look at a group between two turns found."""
+    """The facts about a group, collected between two turns."""
 
     leads: bool
     voters: tuple[str, ...]
-    """As of the applied index."""
+    """The voters as of the applied index."""
     retained: Retained
     """A copy."""
     files: list[LogFile]
@@ -90,7 +91,7 @@ class Survey:
 
 
 class Retainer:
-    """All groups of one node. Methods belong to the loop's thread."""
+    """Retention of all groups of one node. Methods belong to the loop's thread."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class Retainer:
         self.disk_bytes: dict[str, dict[str, int]] = {}
         """Broker group → bytes on this disk by kind, as of the last check."""
         self.files_kept: dict[str, dict[str, int]] = {}
-        """Broker group led here → files by what keeps them, as of the last check."""
+        """Broker group led here → number of due files by what keeps them, as of the last check."""
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._work(), name="retention")
@@ -130,21 +131,21 @@ class Retainer:
         while True:
             for group, hosted in list(self._hosted.items()):
                 if group not in self._hosted:
-                    # It left this node meanwhile.
+                    # The group left this node meanwhile.
                     continue
                 if hosted.state is not State.RUNNING:
                     self._publish(group, [])
                     continue
                 try:
                     await self.check(group)
-                except Exception:  # one failed look must not end all later ones; nothing was decided by it
+                except Exception:  # one failed check must not end all later ones; it decided nothing
                     log.exception("retention check failed", group=group)
             await asyncio.sleep(self._config.retention.check_ms / 1000)
 
     # -- one check
 
     async def check(self, group: str) -> None:
-        """Look, and as leader: trim what may go."""
+        """Check one group; its leader also proposes a trim of the files that may go. Raises LedgerError."""
         survey = await self._survey(group)
         space = await asyncio.to_thread(self._watch.space)
         self._watch.warn(space, time.monotonic())
@@ -188,7 +189,7 @@ class Retainer:
             )
 
         while not await self._engine.run(group, lambda hosted: hosted.files.advance()):
-            # After a start every file of the log is looked at once.
+            # After a start, every file of the log must be examined once.
             continue
         found: Survey = await self._engine.run(group, look)
         return found
@@ -207,7 +208,7 @@ class Retainer:
                 raise
 
     async def _ask_all(self, group: str, survey: Survey) -> dict[str, peer_pb2.StorageReply]:
-        """What the other voters say; who does not answer in time is missing."""
+        """The replies of the other voters; a voter that does not answer in time is missing."""
         others = [node for node in survey.voters if node != self._config.node]
         request = peer_pb2.StorageQuestion(broker_group=group)
         replies = await asyncio.gather(*(self._ask(node, request) for node in others))
@@ -219,7 +220,7 @@ class Retainer:
             responses = await self._forwarder.ask(node, STORAGE_METHOD, request.SerializeToString(), deadline)
             return peer_pb2.StorageReply.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError):
-            # Not reachable, or another version: it takes no part in this check, and pins as a follower.
+            # The node is unreachable or has another version: this check goes on without it, and the node pins files as a follower.
             return None
 
     async def _verdicts(self, group: str, survey: Survey, spaces: Sequence[Space]) -> list[Verdict]:
@@ -257,7 +258,7 @@ class Retainer:
     # -- questions
 
     async def answer(self, request: bytes) -> bytes:
-        """A StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
+        """Answer a StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""
         question = peer_pb2.StorageQuestion.FromString(request)
         reply = await self._digest_exchange.answer(question)
         if not question.digests_only:
@@ -274,8 +275,8 @@ class Retainer:
         return reply.SerializeToString()
 
     async def sealed_files(self, group: str, bases: Sequence[int] | None) -> list[tuple[LogFile, str | None, str | None]]:
-        """Files that take no more entries, with this node's own digest and the one that a majority sealed, where they are known: a digest
-        is there seconds after sealing. None: all files. Raises LedgerError if the group does not run."""
+        """Files that take no more entries, each with this node's own digest and the digest that a majority sealed, if known (a digest is
+        known seconds after sealing). `bases` None: all files. Raises LedgerError if the group does not run."""
         survey = await self._survey(group)
         known = await self._digest_exchange.digests(group)
         files = [file for file in survey.files if file.sealed and (bases is None or file.base in bases)]
@@ -283,7 +284,7 @@ class Retainer:
         return [(file, known.get(file.base), seals[file.base].sha256 if file.base in seals else None) for file in files]
 
     async def take_pin(self, request: admin_pb2.TakePinRequest) -> admin_pb2.TakePinResponse:
-        """Keep the files of this node. Raises TooManyPins."""
+        """Pin the files of this replica. Raises TooManyPins, LedgerError."""
         name = str(uuid.uuid4())
 
         def take(hosted: OpenReplica) -> tuple[int, int]:
@@ -306,7 +307,7 @@ class Retainer:
         return admin_pb2.DropPinResponse(held=held)
 
     async def ask_leader(self, request: admin_pb2.WhyKeptRequest) -> admin_pb2.WhyKeptResponse:
-        """From any node: what the one that leads the group answers. Raises LedgerError."""
+        """Forward the query to the group's leader, from any node. Raises LedgerError."""
         deadline = asyncio.get_running_loop().time() + LEADER_WITHIN_S
         try:
             responses = await self._forwarder.submit(request.broker_group, WHY_METHOD, {}, request.SerializeToString(), deadline)
@@ -315,7 +316,7 @@ class Retainer:
         return admin_pb2.WhyKeptResponse.FromString(responses[0])
 
     async def why_kept(self, request: admin_pb2.WhyKeptRequest) -> admin_pb2.WhyKeptResponse:
-        """Asked of the node that leads the group."""
+        """Answer the query on the node that leads the group. Raises LedgerError."""
         group = request.broker_group
         survey = await self._survey(group)
         verdicts = await self._verdicts(group, survey, [await asyncio.to_thread(self._watch.space)])
@@ -325,7 +326,7 @@ class Retainer:
         return admin_pb2.WhyKeptResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
 
     async def _still_there(self, group: str, node: str, retained: Retained, found: Why) -> Why:
-        """A trimmed file of one replica: whether that one has carried the trim out."""
+        """Add whether the named replica has removed its copy of a trimmed file."""
         reply = await self._ask(node, peer_pb2.StorageQuestion(broker_group=group))
         if reply is None:
             more = f"replica {node} does not answer: whether it has removed its copy is not known"
@@ -341,6 +342,6 @@ def _pins_of(keys: Sequence[QueueKey]) -> Callable[[OpenReplica], list[Pin]]:
 
 
 def _pending(survey: Survey, replies: Mapping[str, peer_pb2.StorageReply]) -> bool:
-    """Files that were trimmed are still on some disk: what they give back is not known yet."""
+    """Whether some replica still has trimmed files on its disk: the space that they will free is not known yet."""
     begin = survey.retained.begin_index
     return survey.disk_begin < begin or any(reply.begin_index < begin for reply in replies.values())

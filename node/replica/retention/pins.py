@@ -1,8 +1,9 @@
-"""Pins that somebody outside took on the files of one replica: a reader, an audit, a backup. Each is a lease with a reason.
+"""Pins that an external client (a reader, an audit, a backup) holds on the files of one replica. Each is a lease with a reason.
 
-A pin keeps the files of *this* replica from a position on: while it lives, this node neither decides, as leader, that they go, nor removes
-them when another leader decided it. A pin ends when it is dropped or its time is over, and with the process: whoever needs one for long
-renews it and learns then that it is gone. Bounded in number and in time, so that a forgotten one is a small matter. Time is monotonic.
+A pin keeps the files of *this* replica from a position on. While it is held, this node, as leader, does not decide to trim them, and does
+not remove them after another leader's trim. A pin ends when it is dropped, when its time is over, and with the process. A client that needs
+one for longer renews it, and the reply says whether it is still held. Number and duration are limited, so that a forgotten pin does little
+harm. Time is monotonic.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _MS = 1_000_000
 
 
 class TooManyPins(Exception):
-    """No further pin before another one ends."""
+    """The maximum number of pins is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,14 @@ class PinBook:
         self._held: dict[str, _Held] = {}
 
     def take(self, pin: str, pos: int, reason: str, ttl_ms: int, now_ns: int) -> None:
-        """Keep everything from `pos` on for `ttl_ms` (at most an hour). `pin` is a name nobody else uses. Raises TooManyPins."""
+        """Keep everything from `pos` on for `ttl_ms` (at most an hour). The name `pin` must be unique. Raises TooManyPins."""
         self._forget(now_ns)
         if len(self._held) >= PINS_MAX:
             raise TooManyPins(f"{PINS_MAX} pins are held already: drop one, or wait until one runs out")
         self._held[pin] = _Held(pos, reason[:REASON_MAX], now_ns + min(ttl_ms, TTL_MS_MAX) * _MS)
 
     def renew(self, pin: str, ttl_ms: int, now_ns: int) -> bool:
-        """From now on for `ttl_ms` again. False: the pin is gone, and what it kept may be, too."""
+        """Extend a pin to `ttl_ms` from now. Returns False if it has ended; the files that it kept may be gone."""
         self._forget(now_ns)
         held = self._held.get(pin)
         if held is None:
@@ -51,11 +52,11 @@ class PinBook:
         return True
 
     def drop(self, pin: str) -> bool:
-        """False: it was gone already."""
+        """Remove a pin. Returns False if it had ended already."""
         return self._held.pop(pin, None) is not None
 
     def pins(self, now_ns: int) -> list[Pin]:
-        """As the decision takes them."""
+        """The held pins, as input of the retention decision."""
         self._forget(now_ns)
         return [
             Pin("reader", held.pos, f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more unless renewed)", pin)
@@ -63,7 +64,7 @@ class PinBook:
         ]
 
     def lowest(self, now_ns: int) -> int | None:
-        """The first position any pin keeps; None without a pin."""
+        """The first position that a pin keeps; None if none is held."""
         self._forget(now_ns)
         return min((held.pos for held in self._held.values()), default=None)
 

@@ -1,4 +1,4 @@
-"""What a trim needs of the host of its replica. Protocols only."""
+"""What a trim needs from the host of its replica."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from typing import Protocol
 
 
 class TrimmedIndex(Protocol):
-    """What is needed of the key index, which works on a thread of its own."""
+    """The part of the key index that a trim uses; the index works on a thread of its own."""
 
     def trim(self, begin_pos: int) -> None: ...

@@ -1,8 +1,7 @@
-"""Where the decision about retention gets its facts from: the log's files, and what of a replica's state pins them.
+"""Collects the facts for the retention decision: the log's files, and the parts of a replica's state that pin them.
 
-Everything here only reads, in steps that are small enough for the thread that owns the group: boundaries of a sealed file are found by
-bisection once and remembered. A further kind of pin is one more function here and one line in the caller.
-"""
+Everything here only reads, in steps that are short enough for the thread that owns the group. The boundaries of a sealed file are found
+once by bisection and remembered. A new kind of pin needs one more function here and one line in the caller. """
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from ledgermq.proto.types import PeerProgress
 from ledgermq.storage.entry_log import EntryLog
 
 LOOKS_A_STEP = 32
-"""So many files are looked at for the first time between two turns."""
+"""Maximum number of files that are examined for the first time between two turns."""
 
 
 def first_at(log: EntryLog, first: int, pos: int) -> int:
-    """The first entry at or behind a position, among those from entry `first` on."""
+    """The first entry at or behind position `pos`, among those from entry `first` on."""
     return first + bisect_left(range(first, log.end_index + 1), pos, key=log.pos_of)
 
 
 class FileBook:
-    """The files of one replica's log, from the begin its records say on. Bounded by the number of files."""
+    """The files of one replica's log, from the begin that the trim records give. Memory is bounded by the number of files."""
 
     def __init__(self, log: EntryLog, machine: Machine, file_bytes: int) -> None:
         self._log = log
@@ -36,19 +35,19 @@ class FileBook:
         self._sealed: dict[int, LogFile] = {}
 
     def advance(self) -> bool:
-        """Look at some files not known yet; True when `files` needs no more than a moment."""
+        """Examine some files that are not known yet; True if `files` will return quickly."""
         known = len(self._sealed)
         return all(len(self._sealed) - known < LOOKS_A_STEP for _ in self._complete())
 
     def files(self) -> list[LogFile]:
-        """Ascending; the last one is the active file."""
+        """All files, ascending; the last one is the active file."""
         found, log = list(self._complete()), self._log
         base, first = (found[-1].next_base, found[-1].last_index + 1) if found else (self._machine.begin_pos, self._machine.begin_index)
         end = log.end_index, log.end_pos, log.end_term, log.end_chain
         return [*found, LogFile(base, self._size, first, *end, self._machine.store_ms, sealed=False)]
 
     def _complete(self) -> Iterator[LogFile]:
-        """The files behind which another one has begun."""
+        """The files that have a successor."""
         machine, log = self._machine, self._log
         for base in [base for base in self._sealed if base < machine.begin_pos]:
             del self._sealed[base]
@@ -60,8 +59,8 @@ class FileBook:
             base, first = file.next_base, file.last_index + 1
 
     def sealed_from(self, base: int) -> list[LogFile]:
-        """Sealed files that follow each other from `base` on, which is where a sealed file ends that was told before, or anything up to the
-        begin; a few new ones at a time, so that asking again and again costs next to nothing."""
+        """Consecutive sealed files from `base` on; `base` is the end of a sealed file that was returned before, or any position up to the
+        begin. Returns a few new files per call, so that frequent calls cost almost nothing."""
         machine, log = self._machine, self._log
         before = self._sealed.get(base - self._size)
         if before is None or base <= machine.begin_pos:
@@ -78,7 +77,7 @@ class FileBook:
         return found
 
     def _look(self, base: int, first: int, settled: int) -> LogFile:
-        """A file behind which another one has begun; remembered once it is sealed."""
+        """Examine a file that has a successor; remembered once it is sealed."""
         following = first_at(self._log, first, base + self._size)
         last = self._log.read(following - 1, 1)
         sealed = following <= settled
@@ -89,26 +88,26 @@ class FileBook:
 
     @property
     def end_pos(self) -> int:
-        """Where the log ends."""
+        """The position of the end of the log."""
         return self._log.end_pos
 
     def pos_after(self, index: int) -> int:
-        """Where the log begins that somebody needs who has everything up to `index`."""
+        """The position from which a node needs the log that has everything up to `index`."""
         if index < self._machine.begin_index:
             return self._machine.begin_pos
         return self._log.pos_of(min(index, self._log.end_index) + 1)
 
 
     def store_ms(self, index: int) -> int:
-        """When an entry of this log was stored; of one that is gone: the first that is kept."""
+        """The store time of an entry of this log; for a trimmed entry, that of the first one that is kept."""
         return last_store_ms(self._log.read(min(max(index, self._machine.begin_index), self._log.end_index), 1))
 
 
 def observer_pins(
     book: FileBook, observers: Iterable[str], own: str, peers: Sequence[PeerProgress], patience_ms: int, bytes_max: int
 ) -> Iterator[Pin]:
-    """What observers have not on stable storage yet, as long as that is no more than `bytes_max`, and they were heard within `patience_ms`
-    (0: at any time). Who lacks more is brought files; who has not told yet may lack that much."""
+    """What observers do not have on stable storage yet, up to `bytes_max`, if they were heard within `patience_ms` (0: no limit). An
+    observer that lacks more gets files; one that has not reported yet may lack `bytes_max`."""
     progress = {peer.node: peer for peer in peers}
     for node in sorted(set(observers) - {own}):
         peer = progress.get(node)
@@ -130,8 +129,8 @@ def observer_pins(
 def follower_pins(
     book: FileBook, members: Iterable[str], own: str, peers: Sequence[PeerProgress], end_index: int, patience_ms: int
 ) -> Iterator[Pin]:
-    """What other members, learners too, have not on stable storage yet. One that was silent for `patience_ms` (0: for ever) is not waited
-    for any more: it is brought files when it comes back."""
+    """What other members, including learners, do not have on stable storage yet. The leader does not wait for one that was silent for
+    `patience_ms` (0: no limit): it gets files when it returns."""
     progress = {peer.node: peer for peer in peers}
     for node in sorted(set(members) - {own}):
         peer = progress.get(node)
@@ -146,14 +145,14 @@ def follower_pins(
 
 
 def snapshot_pin(book: FileBook, node: str, snapshot_index: int) -> Pin:
-    """Derived state above the snapshot is rebuilt from the log."""
+    """The log from the older snapshot on, which is needed to rebuild derived state."""
     return Pin(
         "snapshot", book.pos_after(snapshot_index), f"the older snapshot of replica {node} covers the log up to entry {snapshot_index}"
     )
 
 
 def half_pin(machine: Machine) -> Iterator[Pin]:
-    """The first half message that is undecided: its commit would copy it."""
+    """The first undecided half message: a commit would copy it."""
     halves = machine.transactions.halves
     offset = next(iter(halves), None)
     if offset is not None:
@@ -164,7 +163,7 @@ def half_pin(machine: Machine) -> Iterator[Pin]:
 
 
 def timer_pin(machine: Machine) -> Iterator[Pin]:
-    """The first message that a delayed message's minute needs: when its time comes it is copied. Whatever was taken back counts no more."""
+    """The first message that the timers need: it is copied when it is due. Cancelled messages do not count."""
     position = machine.timers.oldest_position()
     if position is not None:
         pending = machine.timers.pending
@@ -172,7 +171,7 @@ def timer_pin(machine: Machine) -> Iterator[Pin]:
 
 
 def consumed_queues(machine: Machine) -> list[QueueKey]:
-    """Every queue of every topic that a configured consumer group ever read from: it will come to the others."""
+    """All queues of every topic that a configured consumer group has ever read from: the group will come to each of them."""
     used = {(group, topic) for group, topic, _ in machine.delivery.queues} | set(machine.offsets.pairs())
     pairs = {pair for pair in used if pair[0] in machine.groups}
     return [(*pair, queue) for pair in sorted(pairs) if pair[1] in machine.topics for queue in range(machine.topics[pair[1]].queues)]

@@ -1,9 +1,9 @@
-"""Which files of a broker group's log may go, which are kept, and why: a pure decision over facts.
+"""Decides which files of a broker group's log may go, which are kept, and why. Pure: it reads no clock, disk or log.
 
-A file is *due* when it is too old, when the sealed files together are too large, or when a disk is nearly full; each is a reason of a trim
-record. A due file still stays while anything pins it. Laws, whatever the facts are: only sealed files go, oldest first, without a gap; the
-last file never goes; a pinned file never goes, however full the disk is. Only a follower's need gives way, to a full disk and to time: what
-it lacks then it is brought as files. Nothing here reads a clock, a disk or a log.
+A file is *due* if it is too old, if the sealed files together are too large, or if a disk is nearly full; the cause becomes the reason in
+the trim record. A due file stays while a pin needs it. Some laws hold for all facts: only sealed files go, oldest first, without a gap; the
+last file never goes; a pinned file never goes, however full the disk is. Only the pins of followers and observers give way, to a full disk
+and to a time limit: what they then lack they get as files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledgermq.storage.thresholds import DISK_ALARM_PERCENT, DISK_WARN_PERCENT
 
 HOUR_MS = 3_600_000
 FILES_A_TRIM = 256
-"""A trim record names its files, and must fit into one file of the log; the last records are kept in memory and in every snapshot."""
+"""A trim record names its files and must fit into one log file; the last records are kept in memory and in every snapshot."""
 NOT_DUE = ""
 FOLLOWER = "follower"
 OBSERVER = "observer"
@@ -30,14 +30,15 @@ class Level(IntEnum):
     FINE = 0
     WARN = 1
     DELETE = 2
-    """Files go before their time."""
+    """Files go before they are due by age or size."""
     REFUSE = 3
     """Clients' messages are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """Percent used of the file system. None counts as crossed while `ample_bytes` are free: a large disk is not full at 90 percent."""
+    """Watermarks in percent of the file system. None counts as crossed while `ample_bytes` are free: a large disk is not full at 90
+    percent."""
 
     warn: int = DISK_WARN_PERCENT
     delete: int = 85
@@ -53,7 +54,7 @@ class Watermarks:
         return max(crossed, default=Level.FINE)
 
     def excess(self, total: int, free: int) -> int:
-        """How many bytes have to go until files need not go early any more."""
+        """The number of bytes to remove until the delete watermark is no longer crossed."""
         if self.level(total, free) < Level.DELETE:
             return 0
         wanted_free = total - total * self.delete // 100
@@ -62,7 +63,7 @@ class Watermarks:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The file system under a replica."""
+    """The file system under a replica, in bytes."""
 
     node: str
     total: int
@@ -71,7 +72,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the configuration wants of one broker group. 0 means no limit."""
+    """The configured limits for one broker group. 0 means no limit."""
 
     max_age_ms: int = 72 * HOUR_MS
     max_bytes: int = 0
@@ -80,7 +81,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of the log. `last_…` speak of its last entry; of the active file only as far as it is written."""
+    """A file of the log. The fields `last_…` describe its last entry; in the active file, the last one written so far."""
 
     base: int
     size: int
@@ -100,44 +101,45 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Something that needs the log from position `pos` on."""
+    """A need for the log from position `pos` on."""
 
     kind: str
-    """`follower`, `observer`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `digest`, `follower` and `observer` give way to a
-    full disk."""
+    """`follower`, `observer`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `decide` adds `active`, `digest` and `order`.
+    `digest`, `follower` and `observer` give way to a full disk."""
     pos: int
     detail: str
-    """For people: who needs it and how far it is."""
+    """For people: the holder and its progress."""
     holder: str = ""
-    """Who, where several may need it."""
+    """The holder, if several can hold pins of this kind."""
     waived: str = ""
-    """Why it keeps nothing nevertheless, for people."""
+    """For people: why the pin keeps nothing; empty if it is in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the decision knows."""
+    """The input of the decision."""
 
     now_ms: int
     files: Sequence[LogFile]
     """Ascending, from the begin of the log to the active file."""
     pins: Sequence[Pin]
     spaces: Sequence[Space] = ()
-    """Of every replica that told. Empty while an earlier trim is still being carried out somewhere: its space is not back yet."""
+    """The file systems of all replicas that reported. Empty while some replica still carries out an earlier trim, because the space it
+    will free is unknown."""
     sealed_digests: frozenset[int] = frozenset()
     """Bases of the files whose digest is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One file: why it would go, and why it stays nevertheless."""
+    """The decision about one file: why it is due, and what keeps it."""
 
     file: LogFile
     due: str
     """The reason of a trim, or NOT_DUE."""
     pins: tuple[Pin, ...]
     waived: tuple[Pin, ...] = ()
-    """What needs it and keeps it no longer."""
+    """Pins that need the file but gave way."""
 
     @property
     def goes(self) -> bool:
@@ -145,7 +147,7 @@ class Verdict:
 
 
 def decide(rules: Rules, facts: Facts) -> list[Verdict]:
-    """A verdict for every file, ascending. Whoever comes behind a file that stays, stays."""
+    """A verdict for every file, ascending. All files behind one that stays, stay."""
     verdicts: list[Verdict] = []
     sealed_bytes = sum(file.size for file in facts.files if file.sealed)
     excess = max((rules.marks.excess(space.total, space.free) for space in facts.spaces), default=0)
@@ -171,13 +173,13 @@ def decide(rules: Rules, facts: Facts) -> list[Verdict]:
 
 
 def _giving_way(pin: Pin, excess: int) -> Pin:
-    """A follower that lacks entries can be brought them as files; room on a full disk comes from nowhere else."""
+    """A follower that lacks entries can get them as files, while a full disk has no other source of space."""
     gives_way = pin.kind in (FOLLOWER, OBSERVER) and excess > 0
     return replace(pin, waived="the disk of a replica is nearly full") if gives_way else pin
 
 
 def lowest(pins: Sequence[Pin]) -> list[Pin]:
-    """Of every holder the pin that reaches furthest back, which keeps whatever the others keep; ascending."""
+    """For each holder the lowest pin, which keeps everything that its other pins keep; ascending."""
     found: dict[tuple[str, str], Pin] = {}
     for pin in pins:
         known = found.setdefault((pin.kind, pin.holder), pin)
@@ -195,8 +197,8 @@ def _due(rules: Rules, now_ms: int, file: LogFile, sealed_bytes: int, excess: in
 
 
 def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str]) -> TrimRecord | None:
-    """The trim record that carries the verdicts out: the leading files that go for one reason, so many that the record fits into any log
-    file; the others go next time. `digests` are those of recorded seals."""
+    """The trim record for the verdicts: the leading files that go for one reason, at most as many as fit into a record; the next check
+    continues with the rest. `digests` are those of recorded seals. None if no file goes."""
     going: list[Verdict] = []
     for verdict in verdicts:
         if not verdict.goes or len(going) == FILES_A_TRIM or (going and verdict.due != going[0].due):
@@ -217,13 +219,13 @@ def trim_of(verdicts: Sequence[Verdict], digests: dict[int, str]) -> TrimRecord 
 
 
 def refuses(marks: Watermarks, own: Space, others: Sequence[Space], voters: int) -> bool:
-    """Whether a leader refuses clients' messages: its own disk is too full, or too few replicas with room are left for a majority."""
+    """Whether a leader refuses clients' messages: its own disk is too full, or fewer than a majority of the replicas have space."""
     full = [space for space in others if marks.level(space.total, space.free) is Level.REFUSE]
     return marks.level(own.total, own.free) is Level.REFUSE or voters - len(full) < voters // 2 + 1
 
 
 def agreed(reports: dict[str, str], voters: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The digest that a majority of the voters reported, and who did; None without one."""
+    """The digest that a majority of the voters reported, and those voters; None if there is none."""
     by_value: dict[str, list[str]] = {}
     for node in sorted(reports):
         if node in voters:

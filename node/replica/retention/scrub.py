@@ -1,15 +1,12 @@
-"""Bit rot: which log file of a broker group is read again next, whether it still holds what was written, and how far that has come.
+"""The search for bit rot: which log file of a broker group is read next, whether it still holds what was written, and the progress.
 
-One of two loops that must not be confused: whether replicas hold the same is asked by agreement
-(`node/replica/maintenance/digest_exchange.py`), which reads a file
-once; this one reads everything again, for ever. The file whose last reading lies longest ago is next, so that a pass goes on where it was
-after every start and no file starves, however often a process ends. A sealed file whose digest a majority recorded is held against that
-digest, asked from the medium and not from memory; only if it differs, and for files without a record, entries are read one by one with all
-CRCs, and the blank behind them, to name what is damaged. Every file is read once after every opening, for the process may have been
-down
-for long, and again when it has rested. Plain functions over the disk port: pace, thread and words are in
-`node/replica/background/scrubbing.py`.
-"""
+Do not confuse it with the digest exchange (`node/replica/maintenance/digest_exchange.py`), which checks that the replicas hold the same
+data and reads a file once. The scrub reads everything again, for ever. The least recently read file is next, so that a pass continues after
+every start and no file starves, however often the process ends. A sealed file with a recorded majority digest is compared with that digest,
+read from the medium and not from memory. If it differs, and for files without a record, the entries are read one by one with all CRCs, and
+so is the blank behind them, to name what is damaged. Every file is read once after every opening, because the process may have been down
+for long, and again when its rest is over. Plain functions over the disk port; `node/replica/background/scrubbing.py` has the rate, the
+thread and the log lines. """
 
 from __future__ import annotations
 
@@ -33,20 +30,20 @@ READ_BYTES = 256 << 10
 
 
 class Gone(Exception):
-    """The file was trimmed, or made anew, while it was read: nothing is known of it."""
+    """The file was trimmed or created again while it was read, so nothing is known about it."""
 
 
 class Differs(Exception):
-    """Every entry of a sealed file is right in itself, and yet it is not what a majority sealed."""
+    """Every entry of a sealed file is valid, but the file differs from what a majority sealed."""
 
 
 class Scrubber:
-    """The state of the loop over one group directory. One caller owns it."""
+    """The state of the scrub of one group directory. Used by one thread, except for `soon` and `oldest_ms`."""
 
     def __init__(
         self, disk: Disk, root: str, seals: Callable[[], Mapping[int, SealRecord]], now_ms: Callable[[], int], again_ms: int
     ) -> None:
-        """`seals`: what is recorded now, by the position of the file; `again_ms`: how long a file rests."""
+        """`seals`: returns the records by position of the file; `again_ms`: the time between two readings of a file."""
         self._disk = disk
         self._root = root
         self._source = LogSource(disk, root)
@@ -56,20 +53,21 @@ class Scrubber:
         self._opened_ms = now_ms()
         self._note = f"{root}/state/{SCRUB_FILE}"
         self._since: dict[int, int] | None = None
-        """Position of a file → when it was verified as a whole, or, if never, when its first entry was stored. None: not looked yet."""
+        """Position of a file → when it was verified as a whole, or, if never, when its first entry was stored. None before the first
+        look."""
         self._urgent: list[int] = []
         self.oldest_ms: int | None = None
-        """The smallest of these times; None while nothing is known. Read by other threads."""
+        """The smallest of these times; None while unknown. Read by other threads."""
 
     def close(self) -> None:
         self._source.close()
 
     def soon(self, base: int) -> None:
-        """This file is next. From any thread."""
+        """Read this file next. May be called from any thread."""
         self._urgent.append(base)
 
     def due(self) -> int | None:
-        """The file to be read next; None: all of them rest. Raises OSError, StorageError."""
+        """The file to read next; None if none is due. Raises OSError, StorageError."""
         since = self._look()
         while self._urgent:
             base = self._urgent.pop(0)
@@ -81,29 +79,29 @@ class Scrubber:
         return base
 
     def read(self, base: int) -> Iterator[int]:
-        """Read a file as a whole; the bytes of each piece. When this ends, the file is verified. Raises LogDamaged, Differs, Gone, OSError,
-        other StorageErrors."""
+        """Read a whole file; yields the number of bytes of each piece. When the iteration ends, the file is verified. Raises LogDamaged,
+        Differs, Gone, OSError, other StorageErrors."""
         facts = self._source.facts()
         seal = self._seals().get(base)
         differs = seal is not None and (yield from self._digest(base)) != seal.sha256
         if seal is None or differs:
             yield from self._entries(facts, base)
         if self._since is not None and base in self._since:
-            # Also of a file that is not what was sealed: it stays so, and the others must have their turn.
+            # This includes a file that differs: it stays different, and the other files must have their turn.
             self._since[base] = self._now_ms()
             self.oldest_ms = min(self._since.values())
         if seal is not None and differs:
             raise Differs(f"{self._path(base)}: every entry is right in itself, and the file is not what {', '.join(seal.replicas)} sealed")
 
     def write_note(self) -> None:
-        """So that the next process goes on from here. Raises OSError."""
+        """Store the progress, so that the next process continues from here. Raises OSError."""
         files = [[base, ms] for base, ms in sorted((self._since or {}).items())]
         sealed_json.write(self._disk, self._note, {"v": NOTE_VERSION, "log_id": self._source.log_id, "files": files})
 
-    # Inside
+    # Internal
 
     def _look(self) -> dict[int, int]:
-        """The files of the log that hold something committed."""
+        """The files of the log that hold committed entries, each with its time."""
         facts = self._source.facts()
         known, now_ms = self._read_note() if self._since is None else self._since, self._now_ms()
         found = {}
@@ -128,7 +126,7 @@ class Scrubber:
         try:
             value = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
         except (Damaged, UnknownFormat):
-            # Only a hint: everything counts as never read.
+            # The note is only a hint: without it every file counts as never read.
             value = {}
         self._source.facts()
         if value.get("v") != NOTE_VERSION or value.get("log_id") != self._source.log_id:
@@ -136,7 +134,7 @@ class Scrubber:
         return {int(base): int(ms) for base, ms in value["files"]}
 
     def _written_ms(self, base: int, now_ms: int) -> int:
-        """The store time of the file's first entry, which nobody has verified: it only says whose turn it is."""
+        """The store time of the file's first entry. It is not verified; it only determines the order of reading."""
         file = self._disk.open(self._path(base))
         try:
             written_ms = int.from_bytes(file.pread(STORE_MS_AT, 8), "big", signed=True)
@@ -152,7 +150,7 @@ class Scrubber:
         return whole.hexdigest()
 
     def _entries(self, facts: Facts, base: int) -> Iterator[int]:
-        """Every committed entry of a file with its CRCs, as the continuation of the one before the file, and the blank behind the last."""
+        """Verify every committed entry of a file with its CRCs, as a continuation of the previous file, and the blank behind the last."""
         end, file_end = _end_pos(facts), base + facts.data_file_bytes
         point = self._begin_of(facts, base)
         while point.pos < end:
@@ -168,7 +166,7 @@ class Scrubber:
             point = Point(found.end_pos, found.last_index + 1, found.term, found.last_chain)
 
     def _begin_of(self, facts: Facts, base: int) -> Point:
-        """The point at the beginning of a file, by the stored words of the entry before it."""
+        """The point at the beginning of a file, from the stored header of the entry before it."""
         if base == facts.begin.pos:
             return facts.begin
         file = self._disk.open(self._path(base))
@@ -195,5 +193,5 @@ class Scrubber:
 
 
 def _end_pos(facts: Facts) -> int:
-    """What is committed is never cut off while it is read."""
+    """The end of what is committed, which is never cut off while it is read."""
     return facts.committed_pos if facts.committed_pos >= 0 else facts.synced.pos

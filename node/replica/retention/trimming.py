@@ -1,12 +1,11 @@
-"""Carrying out a trim on one replica: the record is committed everywhere, the files go here once this replica can do without them.
+"""Carries out a trim on one replica: the record is committed on all replicas, and each removes its files as soon as it can do without them.
 
-Here live the order and its conditions; who is told about it is `node/replica/background/trim_reports.py`'s affair, or the simulator's.
+This module has the order of the steps and their conditions; `node/replica/background/trim_reports.py` or the simulator reports them.
 
-What it waits for: both snapshots it keeps cover the trim record (so whatever start follows, derived state is never asked of entries that
-are gone), and no pin on this node's files lies below the new begin. Snapshots are asked for ahead of their time. Work is done in pieces of
-a turn: log files one by one, then the consume queues, while the key index sees to itself. Each piece can be interrupted and is finished by
-the next life. Owned by the engine's thread.
-"""
+A trim waits until both snapshots of this replica cover the trim record (so that no later start needs trimmed entries for derived state),
+and until no pin on this node's files lies below the new begin. It requests a snapshot ahead of time. The work is done in pieces, one per
+turn: log files one by one, then the consume queues; the key index trims itself on its thread. A stop may interrupt between pieces, and the
+next run finishes the trim. Owned by the engine's thread. """
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.entry_log import EntryLog
 
 STEP_BYTES = 256 << 10
-"""So much of consume queues is looked at in one turn."""
+"""Amount of consume queue data that is examined in one turn."""
 
 
 class Trimming:
-    """One replica's outstanding removals."""
+    """The pending removals of one replica."""
 
     def __init__(
         self,
@@ -43,28 +42,28 @@ class Trimming:
         self._pins = pins
         self._file_bytes = file_bytes
         self._derived_pos = 0
-        """Where consume queues and key index begin. At first unknown: an earlier life may have ended before it trimmed them."""
+        """Where consume queues and key index begin. Unknown at first: an earlier run may have ended before it trimmed them."""
         self._removed: list[str] = []
         self._steps: Iterator[int] | None = None
-        """The consume queues, half-way."""
+        """The trim of the consume queues in progress."""
 
     def file_removed(self, paths: list[str]) -> None:
-        """For who hosts the replica: one log file went, and with it these names."""
+        """Hook for the host of the replica: one log file was removed, with these names."""
 
     def trimmed(self, begin_index: int, begin_pos: int, consume_queue_files: int) -> None:
-        """For who hosts the replica: consume queues begin with the log now."""
+        """Hook for the host of the replica: the consume queues now begin with the log."""
 
     @property
     def pending(self) -> bool:
-        """Files are on disk that the records have trimmed."""
+        """Whether trimmed files are still on disk."""
         return self._log.begin_index < self._machine.begin_index
 
     def wants_snapshot(self, snapshot_index: int) -> bool:
-        """A trim waits for the older snapshot, which ends at `snapshot_index`."""
+        """Whether a trim waits for the older snapshot, which ends at `snapshot_index`."""
         return self.pending and snapshot_index < self._machine.retained.trim_index
 
     def obstacle(self, snapshot_index: int, now_ns: int) -> str | None:
-        """For people: what a pending trim waits for; None when nothing is pending."""
+        """For people: what a pending trim waits for; None if none is pending."""
         if not self.pending:
             return None
         if self.wants_snapshot(snapshot_index):
@@ -73,7 +72,8 @@ class Trimming:
         return held[0].detail if held else "its turn"
 
     def step(self, snapshot_index: int, now_ns: int) -> None:
-        """Remove at most one log file, or some of what names places in those that went. Raises OSError, StorageError."""
+        """Remove at most one log file, or a part of the consume queues that refer to removed files. Raises OSError, StorageError,
+        Fenced."""
         if self._steps is not None:
             self._trim_queues(self._steps)
         elif self.pending:
@@ -87,7 +87,7 @@ class Trimming:
         looked = 0
         self._steps = None
         former, self._derived_pos = self._derived_pos, 0
-        # What fails on the way is begun again from the first queue.
+        # A failed trim of the queues begins again with the first queue.
         for size in steps:
             looked += size
             if looked >= STEP_BYTES:
@@ -110,7 +110,7 @@ class Trimming:
         self.file_removed(self._log.trim(begin))
 
     def _require_one_history(self) -> None:
-        """I2: what goes must be what the leader decided about. Afterwards nothing is left to compare."""
+        """Check I2: the files to remove must be the ones the leader decided about, because afterwards nothing is left to compare."""
         retained, before = self._machine.retained, self._machine.begin_index - 1
         own, recorded = (self._log.term_at(before), self._log.chain_at(before)), (retained.begin_term, retained.begin_chain)
         if own != recorded:

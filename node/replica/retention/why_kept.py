@@ -1,7 +1,7 @@
-"""Why a log file is still there, or why it is not: one sentence, a reason in one word, and the evidence, from facts and verdicts.
+"""Explains why a log file exists or not: one sentence, the reason as one word, and the evidence, from facts and verdicts.
 
-A pure function for people. What was trimmed is told apart from what never was: by the trim records, and below the oldest remembered one by
-the begin they left.
+A pure function. It distinguishes a trimmed file from one that never existed by the trim records, and, for files older than the oldest
+remembered record, by the begin of the log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DUE[DISK] = "the disk of a replica is nearly full"
 
 
 def why(base: int, file_bytes: int, retained: Retained, verdicts: Sequence[Verdict], rules: Rules) -> Why:
-    """About the file named by `base` of a log with files of `file_bytes`."""
+    """Explain the file named `base` in a log with files of `file_bytes` bytes."""
     name = f"{base:020d}"
     if base < 0 or base % file_bytes:
         return Why(f"No file of this log can be named {name}.", "missing", (f"files of this log have {file_bytes} bytes each",))
