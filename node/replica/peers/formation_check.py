@@ -1,11 +1,11 @@
-"""Whether a directory is one of those its broker group began with, so that its votes and copies count before any record names it.
+"""Checks whether a directory belongs to the founding of its broker group, so that its votes and copies count before a record names it.
 
-An empty directory looks the same at a group's first start and after its disk was lost. The node's own configuration cannot tell: it says
-who began the group, not who has joined since. So the others are asked, once for each directory: every node that is known here must have
-answered, and every replica that the configuration or any answer names must have recorded this very directory and no other in its place.
-Who knows of a log that goes on without this node keeps it out of the beginning; then only the record of a leader takes it in. A directory
-that joins begins nothing. What was found is durable (`peer_identities.py`) before it counts; packets and roles are the core's affair.
-"""
+An empty directory looks the same at a group's first start and after the loss of its disk. The node's own configuration cannot distinguish
+them: it names the founders, but not the nodes that joined later. So the other nodes are asked, once for each directory. Every node that is
+known here must have answered, and every replica that the configuration or an answer names must have recorded this directory and no other in
+its place. If any of them knows of a log that continues without this node, the check fails, and only a leader's record can admit the node. A
+directory that joins a group never passes. The result is durable (`peer_identities.py`) before it counts; the core handles packets and
+roles. """
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ledgermq.node.replica.ports import NodeRoster
 
 
 class FormationCheck:
-    """Of all groups of one node. `founders`: broker group → the other nodes that began it as the configuration says; a group that this node
-    joins is not in it."""
+    """The check for all groups of one node. `founders`: broker group → the other founders according to the configuration; groups that this
+    node joins are not in it."""
 
     def __init__(self, node: str, founders: Mapping[str, frozenset[str]], roster: NodeRoster, peer_identities: PeerIdentities) -> None:
         self._node = node
@@ -26,11 +26,11 @@ class FormationCheck:
         self._peer_identities = peer_identities
 
     def vouched(self, group: str) -> bool:
-        """Whether it was found before, in this life or an earlier one."""
+        """Whether the check has passed, in this run or an earlier one."""
         return self._peer_identities.vouched.get(group, False)
 
     def finds(self, group: str) -> bool:
-        """Whether it is so now; durable afterwards. May sync a small file; raises as `PeerIdentities.greeted`."""
+        """Whether the check passes; the result is durable on return. May sync a small file; raises as `PeerIdentities.greeted`."""
         if not self.vouched(group):
             if group not in self._founders or self.obstacles(group):
                 return False
@@ -38,7 +38,7 @@ class FormationCheck:
         return True
 
     def obstacles(self, group: str) -> list[str]:
-        """What is missing, one sentence each; empty for a group that this node joins."""
+        """The missing conditions, one sentence each; empty for a group that this node joins."""
         if group not in self._founders or self.vouched(group):
             return []
         what = f"broker group {group}: this replica takes no part before"

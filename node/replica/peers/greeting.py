@@ -1,13 +1,13 @@
-"""Who may speak on the peer port: the mutual proof of the cluster secret and the comparison of identities (docs/architecture.md, The log).
+"""Decides which nodes may speak on the peer port: mutual proof of the cluster secret, and comparison of identities (docs/architecture.md,
+The log).
 
-Pure apart from what is remembered of peers (`peer_identities.py`). Every refusal is one sentence that says what to do. The proof is
-HMAC-SHA256 over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: nothing can be reflected,
-replayed or carried over to another greeting.
+Pure apart from what is remembered of peers (`peer_identities.py`). Every refusal is one sentence with a remedy. The proof is HMAC-SHA256
+over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: a proof cannot be reflected, replayed or
+used for another greeting.
 
-A foreign directory, cluster or format, a node that was removed, and a second living process of one name are refused whole. A directory that
-is not the one a broker group knows (replaced, or an old copy) is that group's affair alone: the stream stands, the group's packets from
-there are not taken, and both sides know why.
-"""
+A wrong directory, cluster or format, a removed node, and a second living process with the same name are refused completely. A directory
+that is not the one a broker group knows (replaced, or an old copy) concerns only that group: the stream is accepted, the group's packets
+from there are not, and both sides know the reason. """
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerIdentities", "Refused"]
 
 NONCE_BYTES = 32
 ALIVE = "alive"
-"""The reason of a refusal that may be over in a moment."""
+"""The reason of a refusal that may be over after a moment."""
 _HELLO = b"ledgermq peer hello 1\x00"
 _REPLY = b"ledgermq peer reply 1\x00"
 
@@ -43,11 +43,11 @@ class Greeter:
     identities: Mapping[str, Identity]
     peer_identities: PeerIdentities
     boots: Mapping[str, Boots] = field(default_factory=dict)
-    """Broker group → the starts on its directory, this one last."""
+    """Broker group → the starts on its directory, the present one last."""
     format_max: int = FORMAT_MAX
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
-        """What the opening side answers to a challenge."""
+        """The opening side's answer to a challenge."""
         message = peer_pb2.Hello(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, nonce=nonce, version=self.version)
         message.format_max = self.format_max
         message.groups.extend(self._groups(None))
@@ -55,7 +55,7 @@ class Greeter:
         return message
 
     def reply(self, hello: peer_pb2.Hello) -> peer_pb2.HelloReply:
-        """What the accepting side answers to a good hello."""
+        """The accepting side's answer to a valid hello."""
         message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
         message.format_max = self.format_max
         message.groups.extend(self._groups(hello.node))
@@ -63,7 +63,7 @@ class Greeter:
         return message
 
     def check_hello(self, challenge: bytes, message: peer_pb2.Hello, alive: str | None = None) -> None:
-        """Raise Refused unless the opening side knows the secret and is a peer of ours; remember it. May sync a small file.
+        """Raise Refused unless the opening side knows the secret and is a peer; remember its directories. May sync a small file.
 
         `alive`: the boot id of a process that spoke as this node a moment ago."""
         self._check_mac(_HELLO, challenge, message)
@@ -75,7 +75,7 @@ class Greeter:
         self._check(message)
 
     def check_reply(self, nonce: bytes, message: peer_pb2.HelloReply, expected: str) -> None:
-        """The same for the accepting side, which must be the node that was dialled. What it says it recorded, it has recorded durably."""
+        """The same for the accepting side, which must be the node `expected`. What it claims to have recorded is durable there."""
         self._check_mac(_REPLY, nonce, message)
         if message.node != expected:
             what = f"the address of node {expected} leads to node {message.node}"
@@ -83,14 +83,14 @@ class Greeter:
         self._take_reply(message)
 
     def heard_hello(self, message: peer_pb2.Hello, sender: str) -> None:
-        """A greeting over a stream that stands, of a peer that has opened another broker group meanwhile: the stream has proved who it is.
-        Raises Refused. May sync a small file."""
+        """Handle a greeting over an existing stream, from a peer that has opened another broker group since; the stream has proven who the
+        peer is. Raises Refused. May sync a small file."""
         if message.node != sender:
             raise Refused("node", f"node {sender} speaks as node {message.node}")
         self._check(message)
 
     def heard_reply(self, message: peer_pb2.HelloReply, sender: str) -> None:
-        """The answer to one. Raises Refused. May sync a small file."""
+        """Handle the answer to such a greeting. Raises Refused. May sync a small file."""
         if message.node != sender:
             raise Refused("node", f"node {sender} speaks as node {message.node}")
         self._take_reply(message)
@@ -101,7 +101,7 @@ class Greeter:
 
     def _take_reply(self, message: peer_pb2.HelloReply) -> None:
         for theirs, ours in self._check(message):
-            # A program that does not say whom it recorded refuses every directory it does not know.
+            # A version that does not report what it recorded refuses every directory that it does not know.
             recorded = theirs.recorded_incarnation if message.format_max else ours.incarnation
             if recorded == ours.incarnation and (theirs.group, message.node) not in self.peer_identities.barred:
                 self.peer_identities.note_met_by(theirs.group, message.node)
@@ -135,7 +135,7 @@ class Greeter:
             raise Refused("secret", "the cluster secret differs; give every node the same secret")
 
     def _check(self, message: peer_pb2.Hello | peer_pb2.HelloReply) -> list[tuple[peer_pb2.GroupIdentity, Identity]]:
-        """The broker groups both sides have a replica of."""
+        """Check the sender and its groups, and remember its directories. Returns the broker groups that both sides have a replica of."""
         node = message.node
         if message.cluster_id != self.cluster_id:
             raise Refused("cluster", f"node {node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check cluster.id")
@@ -145,7 +145,7 @@ class Greeter:
         if not self.roll.knows(node):
             what = f"node {node!r} is not among the peers of {self.node}"
             raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")
-        # Groups may come and go on the loop meanwhile.
+        # The loop may add and remove groups at the same time.
         found = ((theirs, self.identities.get(theirs.group)) for theirs in message.groups)
         shared = [(theirs, ours) for theirs, ours in found if ours is not None]
         for theirs, ours in shared:

@@ -1,9 +1,8 @@
-"""The dialling side: one outgoing stream to every peer, kept open for as long as the peer is one, wherever it moves.
+"""The outgoing streams: one to every peer, kept open as long as the node is a peer, also when its address changes.
 
-Loss: replication packets may be dropped, oldest first, when a peer does not take them fast enough (raft repeats them). A call is never
-dropped silently: it either stays in the queue until a write takes it, or fails with `NotSent`; once a write took it, an end of the stream
-means `Lost`: its outcome is unknown.
-"""
+Loss: replication packets may be dropped, oldest first, if a peer does not take them fast enough (Raft repeats them). A call is never
+dropped silently. It stays in the queue until a write takes it, or fails with `NotSent`. After a write took it, the end of the stream means
+`Lost`: its outcome is unknown. """
 
 from __future__ import annotations
 
@@ -30,15 +29,15 @@ log = get_logger()
 
 
 class NotSent(Exception):
-    """The call did not leave this node."""
+    """The call did not leave this node, so it was not executed."""
 
 
 class Lost(Exception):
-    """The stream ended after the call had been sent and before its result came."""
+    """The stream ended after the call was sent and before its result arrived; the outcome is unknown."""
 
 
 class Link:
-    """The outgoing stream to one peer. `addresses`: where it may be, the likeliest first."""
+    """The outgoing stream to one peer. `addresses`: where the peer may be, the most likely first."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Link:
         self.refusal: str | None = None
         self._addresses = tuple(addresses)
         self._address = self._addresses[0]
-        """The one tried last, or connected to."""
+        """The address of the last attempt, or of the connection."""
         self._greeter = greeter
         self._handler = handler
         self._limit_bytes = limit_bytes
@@ -76,7 +75,7 @@ class Link:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def move(self, addresses: Sequence[str]) -> None:
-        """The peer is reached there from now on; a stream to another address ends, and its open calls as with any end."""
+        """Set the peer's addresses. A stream to another address ends, and its open calls end with it."""
         if tuple(addresses) == self._addresses:
             return
         self._addresses = tuple(addresses)
@@ -90,17 +89,17 @@ class Link:
         return 0 if self._outbox is None else self._outbox.bytes
 
     def send_packet(self, group: str, packet: PeerPacket) -> None:
-        """Queue a replication packet; dropped when the peer is not connected."""
+        """Queue a replication packet; it is dropped if the peer is not connected."""
         if self._outbox is not None:
             self._outbox.put_packet(group, packet)
 
     def post(self, message: peer_pb2.PeerMessage) -> None:
-        """Queue a small message without an answer; dropped when the peer is not connected."""
+        """Queue a small message without an answer; it is dropped if the peer is not connected."""
         if self._outbox is not None:
             self._outbox.put(message, message.ByteSize() + 8)
 
     async def call(self, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        """Send a call (its sequence is set here) and wait for the result. Raises NotSent or Lost; cancelling it cancels the call there."""
+        """Send a call and wait for the result; sets its sequence. Raises NotSent or Lost. Cancelling it cancels the call on the peer."""
         outbox = self._outbox
         if outbox is None or outbox.full:
             raise NotSent(f"no connection to node {self.peer}" if outbox is None else f"the queue to node {self.peer} is full")
@@ -121,7 +120,7 @@ class Link:
             self._calls.pop(sequence, None)
 
     async def status(self) -> peer_pb2.NodeStatusReply:
-        """The peer's own view of itself. Raises NotSent or Lost."""
+        """The peer's status of itself. Raises NotSent or Lost."""
         if self._outbox is None:
             raise NotSent(f"no connection to node {self.peer}")
         self._sequence += 1
@@ -148,12 +147,12 @@ class Link:
                 if refusal.reason != ALIVE:
                     pause = REFUSED_RETRY_S
             except (OSError, DecodeError, BadFrame, EOFError):
-                # Not reachable, or the stream broke: the loop tries again; the state is visible as `up` and in readiness.
+                # The peer is not reachable, or the stream broke: try again. `up` and the readiness check show the state.
                 pass
             await asyncio.sleep(pause)
 
     async def _attempted(self) -> None:
-        """One life of the stream, which `move` may end."""
+        """Run one connection of the stream, which `move` may end."""
         attempt = self._attempt = asyncio.create_task(self._connect_once(), name=f"stream-{self.peer}")
         try:
             await asyncio.wait([attempt])
@@ -165,7 +164,7 @@ class Link:
             if not attempt.cancelled():
                 attempt.result()
         finally:
-            # What is raised knows this call: with the attempt, which keeps it, a ring that waits for the collector.
+            # The exception refers to this frame and the frame to the attempt: without this a reference cycle would wait for the collector.
             del attempt
 
     async def _connect_once(self) -> None:
@@ -187,7 +186,7 @@ class Link:
         finally:
             if stream is not None:
                 stream.end()
-                # As above: the stream keeps the reason.
+                # As above: the stream refers to the exception.
                 del stream
 
     async def _greet(self, stream: PeerStream) -> None:

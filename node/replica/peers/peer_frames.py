@@ -1,12 +1,11 @@
-"""Frames of a stream between two nodes: what bytes become before anybody knows who sent them. No I/O, no clock, nothing of their meaning.
+"""Frames of a stream between two nodes. This layer works before the sender is authenticated: no I/O, no clock, no interpretation.
 
-A frame is eight bytes, two big-endian lengths, and then as many bytes of head (a `PeerMessage`) and of payload (the range of a replication
-packet, which stays outside of the message so that it is neither encoded nor parsed). A frame without either is a sign of life. Lengths are
-checked before a byte behind them is kept: what a reader holds is bounded by its buffer and by its limit, whatever arrives.
+A frame is eight bytes (two big-endian lengths), followed by the head (a `PeerMessage`) and the payload (the range of a replication packet,
+which stays outside of the message so that it is neither encoded nor parsed). A frame with both lengths 0 is a heartbeat. Lengths are
+checked before a byte behind them is stored, so a reader's memory is bounded by its buffer and its limit, whatever arrives.
 
-A small frame is cut out of the one buffer all bytes are received into, a large one gets memory of its own, which the rest of its bytes
-are received into directly: a range is copied once at most between the socket and whoever keeps it.
-"""
+A small frame is cut out of the one buffer that all bytes are received into. A large frame gets its own memory, and the rest of its bytes
+are received directly into it: a range is copied at most once between the socket and its user. """
 
 from __future__ import annotations
 
@@ -17,19 +16,20 @@ Buffer = bytes | memoryview
 PREFIX = struct.Struct(">II")
 SIGN_OF_LIFE = PREFIX.pack(0, 0)
 BUFFER_BYTES = 128 << 10
-# Larger frames get memory of their own. A buffer always has room for the rest of a smaller one.
+# Larger frames get their own memory. A buffer always has room for the rest of a smaller one.
 GATHERED_BYTES = 32 << 10
-# A payload up to this size is joined with what stands before it: one buffer for the kernel instead of two costs less than the copy.
+# A payload up to this size is joined with its head: passing one buffer to the kernel instead of two costs less than the copy.
 JOINED_BYTES = 16 << 10
 
 
 class BadFrame(Exception):
-    """Lengths beyond what may come."""
+    """The lengths of a frame exceed the limit."""
 
 
 def encode(head: bytes, payload: Buffer = b"") -> tuple[Buffer, ...]:
-    """A frame in pieces. A large payload is not copied if nobody writes to it any more: `bytes`, or a read-only view of a buffer in memory,
-    as sealed entries are. Any other view, as that of a mapped file, may change before it has left."""
+    """Encode a frame as one or more buffers. A large payload is not copied if it can no longer change: `bytes`, or a read-only view of a
+    buffer in memory, such as sealed entries. Any other view, such as one of a mapped file, may change before it is sent, so it is
+    copied."""
     prefix = PREFIX.pack(len(head), len(payload))
     if len(payload) <= JOINED_BYTES:
         return (b"".join((prefix, head, payload)),)
@@ -43,7 +43,7 @@ def _stays(view: memoryview) -> bool:
 
 
 class FrameReader:
-    """Bytes in as they come, frames out as (head, payload). `limit_bytes` of a frame may be raised once the other side is known."""
+    """Takes received bytes and returns frames as (head, payload). `limit_bytes` of a frame may be raised after the greeting."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -53,7 +53,7 @@ class FrameReader:
         self._large_head = self._filled = 0
 
     def room(self) -> memoryview:
-        """Where the next bytes go. Empty only while frames that are there are not taken."""
+        """The memory for the next bytes. Empty only while complete frames have not been taken."""
         if self._large is not None:
             return self._large[self._filled :]
         if self._begin and len(self._view) - self._end < GATHERED_BYTES:
@@ -63,19 +63,19 @@ class FrameReader:
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
-        """So many bytes were put where `room` said."""
+        """Note that `count` bytes were received into `room`."""
         if self._large is not None:
             self._filled += count
         else:
             self._end += count
 
     def frames(self) -> Iterator[tuple[bytes, Buffer]]:
-        """The whole frames that are there, in order. Raises BadFrame at the first that is too long."""
+        """Yield the complete frames in order. Raises BadFrame at the first that is too long."""
         while (found := self.next()) is not None:
             yield found
 
     def next(self) -> tuple[bytes, Buffer] | None:
-        """The next whole frame. Raises BadFrame, and again at every later call."""
+        """The next complete frame, or None. Raises BadFrame, also on every later call."""
         if self._large is not None:
             return self._next_large(self._large)
         at = self._begin + PREFIX.size
@@ -84,7 +84,7 @@ class FrameReader:
         head_bytes, payload_bytes = PREFIX.unpack_from(self._view, self._begin)
         size = head_bytes + payload_bytes
         if size > self.limit_bytes:
-            raise BadFrame(f"a frame of {size} bytes, where {self.limit_bytes} may come")
+            raise BadFrame(f"a frame of {size} bytes exceeds the limit of {self.limit_bytes}")
         if size > GATHERED_BYTES - PREFIX.size:
             return self._begin_large(at, head_bytes, size)
         if at + size > self._end:
@@ -107,5 +107,5 @@ class FrameReader:
         if self._filled < len(large):
             return None
         self._large = None
-        # Nobody writes into this memory any more.
+        # The memory is not written any more, so the caller gets a read-only view.
         return bytes(large[: self._large_head]), large[self._large_head :].toreadonly()

@@ -1,14 +1,14 @@
-"""What a node remembers of its peers' directories, per broker group, and whose packets a group must not hear because of it.
+"""What a node remembers of its peers' directories, per broker group, and which peers' packets a group must therefore ignore.
 
-Durable (format §9, state/peers.json): the incarnation of each peer's directory when it was first met, which peers have recorded ours, that
-ours was found to be one of those the group began with (`formation_check.py`), and the last start on its directory that each peer reported.
-In memory: the directory each peer greeted with last, and whom the group's membership record names.
+Durable (format §9, state/peers.json): the incarnation of each peer's directory at the first contact, the peers that have recorded ours, the
+result of the formation check (`formation_check.py`), and the last start on its directory that each peer reported. In memory: the directory
+that each peer presented in its last greeting, and the nodes that the group's membership record names.
 
-The directory a group goes by is the one its membership record names, else the one that was met first. A peer that greets with another has
-lost or replaced it: its packets are not taken (`barred`) until the record names it, because it may have forgotten what it promised; but
-what only an elected leader sends is (`replica_wire.is_of_leader`): the record here may be older than the one that names it. A peer
-whose starts do not descend from the last one it told of runs on an old copy, and has forgotten as well.
-"""
+A peer's valid directory is the one that the group's membership record names, else the one of the first contact. A peer that presents
+another one has lost or replaced it. Its packets are ignored (`barred`) until the record names the new directory, because the peer may have
+forgotten what it promised. Packets that only an elected leader sends are accepted (`replica_wire.is_of_leader`): the record here may be
+older than the one that names the directory. A peer whose starts do not descend from the last one that it reported runs on an old copy, and
+may have forgotten its promises too. """
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Boots", "PeerIdentities", "Refused"]
 
 
 class Refused(Exception):
-    """The other side may not speak; the text goes to its log and to ours. `reason` is a short word for metrics."""
+    """The other side may not speak. Both sides log the text. `reason` is a short word for metrics."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -35,8 +35,8 @@ class Refused(Exception):
 
 
 def descends(boots: Boots, generation: int, word: str) -> bool:
-    """Whether a directory with these starts is the one on which start `generation` was `word`, or a later state of it. Starts that are too
-    long ago to be listed are taken on trust."""
+    """Whether a directory with these starts is the one whose start `generation` was `word`, or a later state of it. Starts that are too old
+    to be listed are not checked."""
     if boots.generation < generation:
         return False
     place = len(boots.words) - 1 - (boots.generation - generation)
@@ -45,37 +45,37 @@ def descends(boots: Boots, generation: int, word: str) -> bool:
 
 @dataclass(slots=True)
 class PeerIdentities:
-    """See the module. Greetings run on threads of their own, because this writes; `barred` is replaced as a whole.
+    """The remembered identities, see the module's docstring. Greetings run on threads, because they write; `barred` is replaced as a whole.
 
-    That we know a peer does not say that it knows us: a peer that does not take our new directory has proved to us who it is all the same.
-    """
+    That this node knows a peer does not mean that the peer knows this node: a peer that ignores our new directory has proven its own
+    identity all the same. """
 
     disk: Disk
     directories: dict[str, str]
     """Broker group → its `state` directory."""
     on_fatal: Callable[[FatalError], None]
-    """Ends the node: a disk that fails to keep this file is not asked again (invariant I9)."""
+    """Ends the node: after a failed write of this file the disk is not used again (invariant I9)."""
     known: dict[str, dict[str, str]] = field(default_factory=dict)
     met_by: dict[str, frozenset[str]] = field(default_factory=dict)
     vouched: dict[str, bool] = field(default_factory=dict)
     boots: dict[str, dict[str, tuple[str, int, str]]] = field(default_factory=dict)
-    """Group → node → (incarnation, generation, word) of the last start it told of."""
+    """Group → node → (incarnation, generation, word) of the last start that it reported."""
     presented: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Group → node → the incarnation it greeted with last."""
+    """Group → node → the incarnation in its last greeting."""
     named: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    """Group → node → the incarnation its membership record names."""
+    """Group → node → the incarnation that the group's membership record names."""
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Group → everyone whom its membership record names."""
+    """Group → all nodes that the group's membership record names."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """(group, node) → why packets of the group from there are not taken, in words for both sides."""
+    """(group, node) → why the group's packets from that node are ignored, in words for both sides."""
     objections: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(group, node) → why that node does not take packets of the group from here, in its words."""
+    """(group, node) → why that node ignores the group's packets from here, in its words."""
     answered: frozenset[str] = frozenset()
-    """The nodes that answered a greeting of this life; like `reported_members` replaced as a whole."""
+    """The nodes that answered a greeting in this run; replaced as a whole, like `reported_members`."""
     since: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Group that was opened while this node runs → the nodes that answered a greeting since."""
+    """Group that was opened while this node runs → the nodes that answered a greeting since then."""
     reported_members: Mapping[str, Mapping[str, frozenset[str]]] = field(default_factory=dict)
-    """Group → node → everyone whom the membership record there names, from its answer."""
+    """Group → node → all nodes that the membership record there names, from its answer."""
     _stale: dict[tuple[str, str], str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,12 +90,12 @@ class PeerIdentities:
         self.boots[group] = identity_files.read_peer_boots(self.disk, directory)
 
     def greeted(self, group: str, node: str, incarnation: str, boots: Boots | None) -> None:
-        """A peer whose greeting is in order told of its directory; what has to be remembered is durable afterwards.
+        """Record the directory that a peer presented in a valid greeting; what must be remembered is durable on return.
 
         Raises Refused on a full disk."""
         with self._lock:
             if group not in self.known:
-                # It has left this node in this moment.
+                # The group has just left this node.
                 return
             first = self.known[group].get(node)
             last = self.boots.get(group, {}).get(node)
@@ -107,7 +107,7 @@ class PeerIdentities:
                 )
             newest = last
             if boots is not None and stale is None and incarnation == self._counts(group, node, incarnation):
-                # Of a replaced directory nothing is noted before it counts: the former one may come back, or an old copy of it.
+                # Starts of a replaced directory are not recorded before it counts: the former one, or an old copy of it, may come back.
                 newest = (incarnation, boots.generation, boots.words[-1] if boots.words else "")
             if first is None or newest != last:
                 marks = self.boots.get(group, {})
@@ -121,33 +121,33 @@ class PeerIdentities:
             self._judge()
 
     def note_met_by(self, group: str, node: str) -> None:
-        """That peer has recorded this node's directory. Raises as `greeted`."""
+        """Record that the peer has recorded this node's directory. Raises as `greeted`."""
         with self._lock:
             met_by = self.met_by.get(group, frozenset())
             if group in self.known and node not in met_by:
                 self._write(group, self.known[group], met_by | {node}, self.boots.get(group, {}))
 
     def note_vouched(self, group: str) -> None:
-        """This directory is one of those the group began with. Raises as `greeted`."""
+        """Record that this directory passed the formation check. Raises as `greeted`."""
         with self._lock:
             if group in self.known and not self.vouched.get(group):
                 self._write(group, self.known[group], self.met_by.get(group, frozenset()), self.boots.get(group, {}), vouched=True)
 
     def note_objection(self, group: str, node: str, objection: str) -> None:
-        """What that peer has against this node's directory; empty: nothing."""
+        """Set the peer's objection to this node's directory; empty for none."""
         if objection:
             self.objections[group, node] = objection
         else:
             self.objections.pop((group, node), None)
 
     def hears(self, group: str, node: str, incarnation: str | None) -> bool:
-        """Whether packets of the group are taken from a stream that was opened from this directory; None: its greeting told of none.
+        """Whether packets of the group are accepted from a stream that was opened from this directory; None if its greeting named none.
 
-        A stream of a former directory may still stand when the node has greeted with another, which counts, where we dialled it."""
+        A stream of a former directory may still be open after the node presented another one to a link of ours."""
         return (group, node) not in self.barred and incarnation in (None, self.presented.get(group, {}).get(node, incarnation))
 
     def note_answer(self, node: str, members: Mapping[str, Iterable[str]]) -> None:
-        """A peer answered: group → whom its log names."""
+        """Record a peer's answer: group → the nodes that its log names."""
         with self._lock:
             now = dict(self.reported_members)
             for group, named in members.items():
@@ -158,7 +158,7 @@ class PeerIdentities:
             self.since = {group: nodes | {node} for group, nodes in self.since.items()}
 
     def arrived(self, group: str, directory: str, members: tuple[str, ...]) -> None:
-        """A group was opened while this node runs: what is remembered of it is read, and what was heard before says nothing of it."""
+        """Load what is remembered of a group that was opened while this node runs; answers from before say nothing about it."""
         with self._lock:
             self.directories[group] = directory
             self.load_group(group, directory)
@@ -166,7 +166,7 @@ class PeerIdentities:
             self.since = {**self.since, group: frozenset()}
 
     def left(self, group: str) -> None:
-        """A group is not open here any more."""
+        """Forget a group that is no longer open here."""
         with self._lock:
             for table in (self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members):
                 table.pop(group, None)
@@ -183,7 +183,7 @@ class PeerIdentities:
         return self.since.get(group, self.answered)
 
     def name(self, group: str, members: tuple[str, ...], incarnations: Mapping[str, str]) -> None:
-        """Everyone whom the group's membership record names, and the directories that it names."""
+        """Set the nodes and the directories that the group's membership record names."""
         with self._lock:
             self.members[group] = members
             if self.named.get(group) != incarnations:
@@ -191,7 +191,7 @@ class PeerIdentities:
                 self._judge()
 
     def returned(self, group: str) -> dict[str, str]:
-        """Node → the new incarnation of its directory, for those that replaced it and were not taken in again."""
+        """Node → the new incarnation of its directory, for nodes that replaced it and were not admitted again."""
         found = self.presented.get(group, {})
         return {
             node: incarnation
@@ -200,7 +200,7 @@ class PeerIdentities:
         }  # fmt: skip
 
     def _counts(self, group: str, node: str, presented: str) -> str:
-        """The incarnation that the group goes by."""
+        """The valid incarnation of a node's directory for this group."""
         return self.named.get(group, {}).get(node) or self.known[group].get(node, presented)
 
     def _judge(self) -> None:

@@ -1,6 +1,6 @@
-"""The accepting side of the peer port: greets, then carries what peers send to the handler, without what a broker group must not hear.
+"""The accepting side of the peer port: greets, then passes peers' messages to the handler, except packets that a broker group must not get.
 
-Who may speak is decided in `greeting.py`, what a call means in `forwarder.py`.
+`greeting.py` decides which nodes may speak, `forwarder.py` what a call means.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 from ledgermq.proto.workers import node_of
 
-# Greetings under way at once; whoever does not know the secret can hold no more than these, each for the time-out.
+# Maximum number of concurrent greetings. A caller without the secret can hold no more connections than these, each until the timeout.
 GREETINGS_AT_ONCE = 64
-# A node that spoke this lately is alive: another process that uses its name is a copy, not its next life.
+# A node that sent something within this time is alive. Another process with its name is then a copy, not a restarted node.
 ALIVE_WITHIN_S = 1.5
 ACCEPT_AGAIN_S = 0.1
 
@@ -35,14 +35,14 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class _Speaker:
-    """Who holds the accepted stream of a node."""
+    """The process that holds the accepted stream of a node."""
 
     boot_id: str
     stream: PeerStream
 
 
 class PeerServer:
-    """The accepting side: greets, then carries what peers send to the handler."""
+    """The accepting side: greets callers, then passes their messages to the handler."""
 
     def __init__(self, greeter: Greeter, handler: PeerHandler, limit_bytes: int, wire: PeerWire) -> None:
         self._greeter = greeter
@@ -56,7 +56,7 @@ class PeerServer:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> int:
-        """Open the port, and say which it is. Raises OSError when it cannot be had."""
+        """Open the port; returns the bound port number. Raises OSError if the address cannot be used."""
         self._listener = await self._wire.listen(address)
         self._accepting = asyncio.create_task(self._accept(self._listener), name="peer-port")
         port: int = self._listener.getsockname()[1]
@@ -72,7 +72,7 @@ class PeerServer:
             self._listener.close()
 
     def end(self, peer: str) -> None:
-        """End the stream of a node that is no peer any more."""
+        """End the stream of a node that is no longer a peer."""
         speaker = self._speakers.get(peer)
         if speaker is not None:
             speaker.stream.end()
@@ -83,7 +83,7 @@ class PeerServer:
             try:
                 connection, _ = await loop.sock_accept(listener)
             except OSError as error:
-                # Gone before it was taken, or no descriptor is left: whoever waits is still there a moment later.
+                # The caller is gone already, or no descriptor is free; waiting callers are still there after the pause.
                 log.warning("peer connection not accepted", reason=str(error))
                 await asyncio.sleep(ACCEPT_AGAIN_S)
                 continue
@@ -97,7 +97,7 @@ class PeerServer:
             task.add_done_callback(self._serving.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        """One accepted connection, from its greeting to its end."""
+        """Serve one accepted connection from its greeting to its end."""
         stream: PeerStream | None = None
         try:
             try:
@@ -105,7 +105,7 @@ class PeerServer:
                 hello = None if stream is None else await self._greeted(stream)
             finally:
                 self._greetings -= 1
-            # A caller that is gone by now must not take the place of the stream it has opened since.
+            # A caller that is gone by now must not displace a stream that it has opened since.
             if stream is not None and hello is not None and not stream.ended.done():
                 await self._session(hello, stream)
         finally:
@@ -113,17 +113,17 @@ class PeerServer:
                 stream.end()
 
     async def _accepted(self, connection: socket.socket) -> PeerStream | None:
-        """After the handshake; None: there was no good one."""
+        """The stream after the TLS handshake; None if the handshake failed."""
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 return await self._wire.accept(connection, PeerStream)
         except OSError:
-            # No TLS, another authority, no certificate, or the time is over.
+            # No TLS, another authority, no certificate, or a timeout.
             metrics.PEER_REFUSALS.labels("garbage").inc()
             return None
 
     async def _greeted(self, stream: PeerStream) -> peer_pb2.Hello | None:
-        """Who the caller is; None: it was refused, or is none of us."""
+        """The caller's greeting; None if it was refused or is not one of this protocol."""
         try:
             async with asyncio.timeout(GREETING_TIMEOUT_S):
                 return await self._greet(stream)
@@ -133,7 +133,7 @@ class PeerServer:
             stream.say(peer_pb2.PeerMessage(hello_reply=peer_pb2.HelloReply(refusal=str(refusal), refusal_reason=refusal.reason)))
             await stream.close(GREETING_TIMEOUT_S)
         except EOFError:
-            # Whoever only looks whether the port is open has said nothing wrong.
+            # A port check that connects and closes is not an error.
             pass
         except (BadFrame, DecodeError, TimeoutError):
             metrics.PEER_REFUSALS.labels("garbage").inc()
@@ -145,21 +145,21 @@ class PeerServer:
         hello: peer_pb2.Hello = await stream.hear("hello")
         names = self._wire.names(stream.transport)
         if names is not None and node_of(hello.node) not in names:
-            what = f"the certificate of the caller that says it is node {hello.node} names {', '.join(sorted(names)) or 'nobody'}"
+            what = f"the certificate of the caller that says it is node {hello.node} names {', '.join(sorted(names)) or 'no node'}"
             raise Refused("certificate", f"{what}; give each node its own certificate (peer_tls)")
         await asyncio.to_thread(self._greeter.check_hello, nonce, hello, self._alive(hello.node))
         stream.say(peer_pb2.PeerMessage(hello_reply=self._greeter.reply(hello)))
         return hello
 
     def _alive(self, node: str) -> str | None:
-        """The boot id of the process that speaks as this node; None: nobody did lately."""
+        """The boot id of the process that speaks as this node; None if none did lately."""
         speaker = self._speakers.get(node)
         if speaker is None or asyncio.get_running_loop().time() > speaker.stream.heard_s + ALIVE_WITHIN_S:
             return None
         return speaker.boot_id
 
     async def _session(self, hello: peer_pb2.Hello, stream: PeerStream) -> None:
-        """Serve one authenticated stream; a newer one of the same peer ends it."""
+        """Serve one authenticated stream; a newer stream of the same peer ends it."""
         peer = hello.node
         former = self._speakers.get(peer)
         if former is not None:
@@ -239,7 +239,7 @@ class _Session:
         try:
             reply = await self._handler.status()
         except TimeoutError:
-            # The asking node counts silence as not up, which is what a stalled engine is.
+            # The asking node treats no answer as "not up", which is correct for a stalled engine.
             return
         reply.sequence = sequence
         self._outbox.put(peer_pb2.PeerMessage(node_status_reply=reply), reply.ByteSize())

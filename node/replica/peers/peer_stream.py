@@ -1,10 +1,9 @@
-"""What both ends of a stream between two nodes share: the connection, its limits and signs of life, the queue of what waits, the handler.
+"""The common part of both ends of a stream between two nodes: the connection, its limits and heartbeats, the send queue, and the handler.
 
-A stream is one TCP connection, with TLS or without, that carries the frames of `peer_frames.py`: in the direction of the node that opened
-it replication packets, calls and signs of life; in the other the results of those calls. Everything here happens on the loop: bytes that
-came are cut into frames and handed on in one step, and what was queued in a pass of the loop leaves in one system call. Who opens streams
-is `links.py`, who accepts them `peer_server.py`.
-"""
+A stream is one TCP connection, with or without TLS, that carries the frames of `peer_frames.py`. The side that opened it sends replication
+packets, calls and heartbeats; the other side sends the results of the calls. Everything runs on the loop: received bytes are cut into
+frames and delivered in one step, and everything queued in one pass of the loop is sent with one system call. `links.py` opens streams and
+`peer_server.py` accepts them. """
 
 from __future__ import annotations
 
@@ -23,26 +22,26 @@ from ledgermq.proto import peer_pb2
 GREETING_BYTES = 64 << 10
 GREETING_TIMEOUT_S = 3.0
 RECEIVE_BYTES = 32 << 20
-# A write takes whatever is queued up to this size; one message is always taken.
+# A write takes what is queued up to this size, and at least one message.
 WRITE_BYTES = 1 << 20
-# What the kernel has not taken of former writes may be so much; then the queue waits, where packets give way.
+# Limit for bytes of former writes that the kernel has not taken. Above it messages stay in the queue, where old packets are dropped.
 UNWRITTEN_BYTES = 512 << 10
-# The dialling side asks for a sign of life after so long a silence, and gives up after as long again.
+# After this silence the dialling side requests a heartbeat, and after as long again it closes the stream.
 SILENCE_S = 2.0
-# The accepting side hears at least one such question in a little more than SILENCE_S.
+# The accepting side receives at least one such request in a little more than SILENCE_S.
 DEAF_S = 10.0
-# A loop that is so late has not looked at what came meanwhile.
+# A loop that is this late has not processed what arrived meanwhile.
 LATE_S = 1.0
-# The loop's clock has milliseconds; less is no time to wait.
+# The loop's clock has a resolution of milliseconds; a shorter wait makes no sense.
 LEAST_S = 0.01
-# Fields of proto/peer.proto with their wire type, length-delimited: PeerMessage.replication, and Replication's own.
+# Tags of length-delimited fields of proto/peer.proto: PeerMessage.replication, and the fields of Replication.
 REPLICATION_TAG, GROUP_TAG, HEADER_TAG = b"\x22", b"\x0a", b"\x12"
 
 Frame = tuple[bytes, Buffer]
 
 
 class Outbox:
-    """Messages waiting for the next write of one stream; bounded in bytes, replication gives way first. `wake`: called for each of them."""
+    """The send queue of one stream, bounded in bytes; replication packets are dropped first. `wake` is called for each message."""
 
     def __init__(self, peer: str, limit_bytes: int, wake: Callable[[], None]) -> None:
         self._urgent: deque[tuple[peer_pb2.PeerMessage, int]] = deque()
@@ -59,7 +58,7 @@ class Outbox:
         self._wake()
 
     def put_packet(self, group: str, packet: PeerPacket) -> None:
-        """Queue a replication packet; the oldest ones give way."""
+        """Queue a replication packet; the oldest ones are dropped if the queue is full."""
         parts = encode(packet_head(group, packet.header), packet.payload)
         size = sum(map(len, parts))
         self._packets.append((parts, size))
@@ -77,7 +76,7 @@ class Outbox:
         return len(self._urgent) + len(self._packets)
 
     def withdraw(self, message: peer_pb2.PeerMessage) -> bool:
-        """Take back a message that no write has taken yet."""
+        """Remove a message that no write has taken yet; returns whether it was found."""
         for item in self._urgent:
             if item[0] is message:
                 self._urgent.remove(item)
@@ -86,7 +85,7 @@ class Outbox:
         return False
 
     def take(self) -> list[Buffer]:
-        """The frames of everything queued, up to the size of a write. Packets first: heartbeats must not wait."""
+        """The frames of everything queued, up to the size of one write. Packets go first: heartbeats of Raft must not wait."""
         buffers: list[Buffer] = []
         size = 0
         while self._packets and (not size or size + self._packets[0][1] <= WRITE_BYTES):
@@ -102,7 +101,7 @@ class Outbox:
 
 
 class PeerStream(asyncio.BufferedProtocol):
-    """One connection: greets message by message, then carries frames until it ends."""
+    """One connection: exchanges the greeting message by message, then carries frames until it ends."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -115,15 +114,15 @@ class PeerStream(asyncio.BufferedProtocol):
         self._secure = self._dialled = False
         self._timer: asyncio.TimerHandle | None = None
         self._asked_s = 0.0
-        """When this side asked for a sign of life the last time."""
+        """When this side last requested a heartbeat."""
         self._written = self._left = 0
-        """Bytes given to the connection, and how many of them had left at the last look."""
+        """Bytes passed to the connection, and how many of them had been sent at the last check."""
         self.heard_s = self._loop.time()
-        """When the last bytes came, in the loop's time."""
+        """The time of the last received bytes, in the loop's time."""
         self.ended: asyncio.Future[Exception | None] = self._loop.create_future()
-        """Done when the connection is over; with the reason, if it was ended here for one."""
+        """Done when the connection has ended; with the error, if this side ended it because of one."""
 
-    # -- before the stream is open
+    # -- greeting
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -132,12 +131,12 @@ class PeerStream(asyncio.BufferedProtocol):
 
     @property
     def caller(self) -> str:
-        """Where the other side is, for the log."""
+        """The address of the other side, for the log."""
         name = self.transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
     def say(self, message: peer_pb2.PeerMessage) -> None:
-        """Send a message of the greeting; nothing happens if the other side is gone."""
+        """Send a message of the greeting; ignored if the connection has ended."""
         if not self.ended.done():
             self.transport.write(b"".join(encode(message.SerializeToString())))
 
@@ -157,8 +156,8 @@ class PeerStream(asyncio.BufferedProtocol):
         return getattr(message, kind)
 
     def open(self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool) -> Outbox:
-        """The greeting is done: frames go to `take`, as they come, and what is to be sent to the outbox. `take` may raise DecodeError,
-        which ends the stream."""
+        """End the greeting: from now on received frames go to `take`, and messages to send go into the returned outbox. `take` may raise
+        DecodeError, which ends the stream."""
         outbox = Outbox(peer, limit_bytes, self._wake)
         if not self.ended.done():
             self._reader.limit_bytes = RECEIVE_BYTES
@@ -170,19 +169,19 @@ class PeerStream(asyncio.BufferedProtocol):
         return outbox
 
     def end(self, reason: Exception | None = None) -> None:
-        """At once, whatever was not sent yet."""
+        """End the connection at once; unsent messages are discarded."""
         if not self.ended.done():
             self.ended.set_result(reason)
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self, within_s: float) -> None:
-        """Once everything said has left, or the time is over."""
+        """End the connection after everything has been sent, or after `within_s` seconds."""
         self.transport.close()
         await asyncio.wait([self.ended], timeout=within_s)
         self.end()
 
-    # -- what the loop calls
+    # -- called by the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -194,7 +193,7 @@ class PeerStream(asyncio.BufferedProtocol):
             self.ended.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        # They know this stream: a ring, with everything that is queued, would wait for the collector.
+        # These refer to this stream: without this a reference cycle, with everything queued, would wait for the collector.
         self._take = self._outbox = None
         self._answer_waiting()
 
@@ -230,7 +229,7 @@ class PeerStream(asyncio.BufferedProtocol):
             waiting.set_result(None)
 
     def _hand_on(self) -> None:
-        """Everything that has come, in one step."""
+        """Deliver all complete frames in one step."""
         if self.ended.done():
             return
         assert self._take is not None
@@ -240,7 +239,7 @@ class PeerStream(asyncio.BufferedProtocol):
                 if frame[0] or len(frame[1]):
                     frames.append(frame)
                 elif not self._dialled and not self._paused:
-                    # The question whether this side lives; what the dialling side gets is the answer.
+                    # An empty frame requests a heartbeat from this side; on the dialling side it is the reply.
                     self.transport.write(SIGN_OF_LIFE)
             if frames:
                 self._take(frames)
@@ -250,7 +249,7 @@ class PeerStream(asyncio.BufferedProtocol):
     # -- writing
 
     def _wake(self) -> None:
-        """What is queued by the time the loop comes to it is one write."""
+        """Schedule one write for everything that is queued by the time the loop runs it."""
         if not (self._flushing or self._paused or self.ended.done()):
             self._flushing = True
             self._loop.call_soon(self._flush)
@@ -263,27 +262,27 @@ class PeerStream(asyncio.BufferedProtocol):
     def _write(self, buffers: list[Buffer]) -> None:
         self._written += sum(map(len, buffers))
         if self._secure:
-            # One record for what is small: the encryption copies in any case.
+            # Join small buffers into one TLS record; the encryption copies them in any case.
             self.transport.write(b"".join(buffers))
         elif len(buffers) == 1:
             self.transport.write(buffers[0])
         else:
             self.transport.writelines(buffers)
 
-    # -- signs of life
+    # -- heartbeats
 
     def _look_in(self, seconds: float) -> None:
         self._timer = self._loop.call_later(seconds, self._look, self._loop.time() + seconds)
 
     def _look(self, due_s: float) -> None:
-        """Ask, or give up; after a time in which this process stood still, look again."""
+        """Request a heartbeat, or close a silent stream; if this process itself stood still, check again later."""
         if self.ended.done():
             return
         now = self._loop.time()
         silence_s = SILENCE_S if self._dialled else DEAF_S
         former, self._left = self._left, self._written - self.transport.get_write_buffer_size()
         if self._dialled and self._paused and self._left > former:
-            # A question would stand behind all that waits. That what waits leaves, however slowly, is the sign.
+            # A request would wait behind everything queued. As long as queued bytes are sent, however slowly, the peer is alive.
             self.heard_s = now
         silent = now - self.heard_s
         if now - due_s > LATE_S:
@@ -300,7 +299,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
 
 def packet_head(group: str, header: bytes) -> bytes:
-    """The `PeerMessage` of a packet as the library would encode it, without its payload, which is the frame's."""
+    """The `PeerMessage` of a packet, encoded as the protobuf library would, without its payload, which follows in the frame."""
     name = group.encode()
     body = GROUP_TAG + _varint(len(name)) + name if name else b""
     body += HEADER_TAG + _varint(len(header)) + header if header else b""

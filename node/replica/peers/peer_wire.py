@@ -1,7 +1,7 @@
-"""How nodes reach each other: plain TCP, or TLS with a certificate on each side that names its node. What they say is `peer_stream.py`.
+"""Connections between nodes: plain TCP, or TLS with a certificate on each side that names its node. `peer_stream.py` has the traffic.
 
-Connections are made here and nowhere else, with the newest certificate files that fit together (`certificates.py`). Connections are
-accepted one by one, not by the loop's own server, so that a handshake is part of a greeting with its limits of number and time.
+All connections are made here, with the newest consistent set of certificate files (`certificates.py`). Connections are accepted one by one,
+and not by the loop's own server, so that a TLS handshake counts towards the greeting's limits of number and time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ BACKLOG = 128
 
 
 class PeerWire:
-    """One node's way to its peers and from them."""
+    """Creates one node's connections to and from its peers."""
 
     def __init__(self, files: CertificateFiles | None = None) -> None:
         self._files = files
         self._made: tuple[Pems, ssl.SSLContext, ssl.SSLContext] | None = None
 
     async def connect(self, address: str, peer: str, make: Callable[[], P]) -> P:
-        """A connection to a node. What answers there must have a certificate for the node's name, whatever the address. Raises OSError."""
+        """Connect to a node. The other side must have a certificate for the node's name, whatever the address. Raises OSError."""
         host, port = split(address)
         context = None if self._files is None else self._contexts()[0]
         # The workers of a node are on one machine and have its certificate.
@@ -37,26 +37,26 @@ class PeerWire:
         try:
             _, stream = await asyncio.get_running_loop().create_connection(make, host, port, ssl=context, server_hostname=name)
         except UnicodeError as error:
-            # No resolver is even asked for such a name; for whoever dials it is one that nobody has.
-            raise OSError(f"{host} is no name of a host: {error}") from error
+            # The resolver is not even called with such a name; for the caller this is a name that does not exist.
+            raise OSError(f"{host} is not a valid host name: {error}") from error
         return stream
 
     async def listen(self, address: str) -> socket.socket:
-        """A socket that listens there. Raises OSError for an address that cannot be had."""
+        """A socket that listens on the address. Raises OSError if the address cannot be used."""
         host, port = split(address)
         if host in ("", "::"):
             return _everywhere(port)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        # A name with addresses of both families, as localhost has them, means the one that addresses in configurations are made of.
+        # A name with addresses of both families, such as localhost, stands for its IPv4 address.
         family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
         return _not_blocking(socket.create_server(where[:2], family=family, backlog=BACKLOG))
 
     async def accept(self, connection: socket.socket, make: Callable[[], P]) -> P:
-        """The stream of an accepted connection, after the handshake, if there is one. Raises OSError."""
+        """The stream of an accepted connection, after the TLS handshake if there is one. Raises OSError."""
         loop = asyncio.get_running_loop()
         try:
             context = None if self._files is None else self._contexts()[1]
-            # With TLS the loop's own answer is its protocol of the encryption, not ours.
+            # With TLS the loop would return its own protocol of the encryption, so keep a reference to ours.
             stream = make()
             await loop.connect_accepted_socket(lambda: stream, connection, ssl=context)
         except BaseException:  # a cancelled greeting must not leak the socket
@@ -65,14 +65,14 @@ class PeerWire:
         return stream
 
     def names(self, transport: asyncio.BaseTransport) -> frozenset[str] | None:
-        """The names in the certificate of an accepted connection; None: nobody has to show one."""
+        """The names in the certificate of an accepted connection; None without TLS."""
         if self._files is None:
             return None
         shown = transport.get_extra_info("peercert") or {}
         return frozenset(name for _, name in shown.get("subjectAltName", ()))
 
     def _contexts(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-        """For dialling and for accepting, of the newest files."""
+        """The contexts for outgoing and for incoming connections, from the newest files."""
         assert self._files is not None
         pems = self._files.current()
         if self._made is None or self._made[0] is not pems:
@@ -87,13 +87,13 @@ def split(address: str) -> tuple[str, int]:
 
 
 def _context(role: int, pems: Pems) -> ssl.SSLContext:
-    """Both ends are this program: nothing older than TLS 1.3, and no way without a certificate of the authority."""
+    """Both ends are this program: require TLS 1.3, and a certificate from the authority."""
     context = ssl.SSLContext(role)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     assert pems.authority is not None, "checked by the configuration"
     context.load_verify_locations(cadata=pems.authority.decode("ascii", "ignore"))
-    # The library takes files only. This one exists in memory alone, and holds what was checked to fit together.
+    # The library reads files only. This one exists in memory, and holds a key and a certificate that were checked to match.
     file = os.memfd_create("peer-certificate", os.MFD_CLOEXEC)
     try:
         os.write(file, pems.key + b"\n" + pems.certificate)
@@ -104,7 +104,7 @@ def _context(role: int, pems: Pems) -> ssl.SSLContext:
 
 
 def _everywhere(port: int) -> socket.socket:
-    """Every address of both families on one port."""
+    """Listen on all addresses of both families."""
     if not socket.has_dualstack_ipv6():
         return _not_blocking(socket.create_server(("", port), backlog=BACKLOG))
     return _not_blocking(socket.create_server(("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True))
@@ -116,7 +116,7 @@ def _not_blocking(listener: socket.socket) -> socket.socket:
 
 
 def peer_wire(tls: PeerTls) -> PeerWire:
-    """As configured. Raises as `CertificateFiles`."""
+    """The connections as configured. Raises as `CertificateFiles`."""
     if tls.mode == "off":
         return PeerWire()
     assert tls.certificate_file is not None and tls.key_file is not None, "checked by the configuration"

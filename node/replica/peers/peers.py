@@ -1,6 +1,6 @@
-"""All streams of a node to its peers and from them, on a port of their own: which there are changes while it runs.
+"""All streams between a node and its peers, and its peer port; the set of peers may change while the node runs.
 
-Here live the set of links and the peer port; one link is `links.py`, one accepted stream `peer_server.py`.
+`links.py` has one outgoing stream, `peer_server.py` the accepted streams.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = get_logger()
 
 
 class Peers:
-    """All links of a node and its peer server. `links` is one dictionary for ever: its holders see peers come and go."""
+    """All links of a node and its peer server. `links` is always the same dictionary, so its holders see peers come and go."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Peers:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def listen(self, address: str) -> int:
-        """Open the peer port; the bound port. Raises OSError when it cannot be had."""
+        """Open the peer port; returns the bound port number. Raises OSError if the address cannot be used."""
         return await self._server.listen(address)
 
     def dial(self) -> None:
@@ -49,14 +49,14 @@ class Peers:
             link.start()
 
     def set_peers(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """From now on these are the peers, each at the first of its addresses that answers: new ones are dialled, those that moved dialled
-        again, the others' streams end in both directions."""
+        """Set the peers and their addresses, the most likely first. New peers are connected, moved peers are connected again, and the
+        streams of all others end in both directions."""
         for peer in self.links.keys() - addresses.keys():
             ending = asyncio.create_task(self.links.pop(peer).stop(), name=f"unlink-{peer}")
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
             self._server.end(peer)
-            log.info("no peer any more", peer=peer)
+            log.info("peer removed", peer=peer)
         for peer, where in addresses.items():
             if peer in self.links:
                 self.links[peer].move(where)

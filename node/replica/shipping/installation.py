@@ -1,12 +1,11 @@
-"""Installation of a log from peers: for a follower that was left behind a trim, and for a replica that begins with nothing.
+"""Installs a log from peers: for a follower that needs trimmed entries, and for a replica with an empty directory.
 
-The newest snapshot of a peer and its log, from its begin to an entry that is committed, are fetched into files beside the old ones
-(`storage/installing.py`), every entry verified as it comes in, and again what an earlier attempt had fetched; then they are exchanged at
-once. Entries may come from any peer that knows them to be committed: that they continue each other is true of a former leader's tail too.
-Nothing is installed that ends before what this replica may have acknowledged (`floor_pos`): an entry that others counted as stored here is
-in what is installed, or it contradicts what is committed.
-Term, vote, identity and incarnation stay. The group is not open meanwhile; consume queues and key index are made by the next open.
-"""
+An installation fetches a peer's newest snapshot and its log, from its begin to a committed entry, into files beside the old ones
+(`storage/installing.py`). It verifies every entry as it arrives, and again what an earlier attempt had fetched. Then it exchanges all files
+at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it holds for
+a former leader's tail too. A log that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every
+entry that others counted as stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation
+stay. The group is not open meanwhile; the next opening builds consume queues and key index. """
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from ledgermq.storage.recovered import as_recovered
 
 TURN_BYTES = 8 << 20
 FURTHER_BYTES = 32 << 20
-"""A peer that committed so much more meanwhile is followed before the files are exchanged."""
+"""If the source has committed this much more meanwhile, that is fetched too before the files are exchanged."""
 
 
 class _Phase(Enum):
@@ -42,7 +41,7 @@ class _Phase(Enum):
 
 
 class Install(PeerFetch):
-    """One installation into one group directory (a `Rebuild`). Made by `begin`."""
+    """One installation into one group directory (a `Rebuild`). Created by `begin`."""
 
     def __init__(
         self,
@@ -58,21 +57,21 @@ class Install(PeerFetch):
     ) -> None:
         self.received_bytes = 0
         self.reused_bytes = 0
-        """Of the log, fetched by an earlier attempt."""
+        """Bytes of the log that an earlier attempt had fetched."""
         super().__init__(found, others, session, now_ns)
         self._preferred = source
         self._floor_pos = floor_pos
         self._staging = Staging(disk, root, found)
         self._phase = _Phase.FACTS
         self._tried: dict[str, str] = {}
-        """Peers that were of no use, and why."""
+        """Peers that cannot be used, and why."""
         self._source = ""
         self._begin = self._point = Point(0, 0, -1, 0)
         self._end_index, self._end_pos = -1, 0
-        """The last entry to be installed, and where it ends."""
+        """The last entry to be installed, and the position of its end."""
         self._snapshot_data: bytes | None = None
         self._applied: tuple[int, int, int] | None = None
-        """Index, term and chain CRC that the snapshot claims."""
+        """Index, term and chain CRC in the snapshot."""
         self._asked_ns = now_ns
 
     @classmethod
@@ -88,8 +87,8 @@ class Install(PeerFetch):
         session: int,
         now_ns: int,
     ) -> Install:
-        """Begin, or go on where an earlier attempt stopped. The group directory exists and is not open. `source` is asked first; `others`
-        are the group's other members; `session` is a random number of this life. Raises Unusable, Damaged, OSError."""
+        """Begin, or continue an earlier attempt. The group directory exists and is not open. `source` is preferred; `others` are the
+        group's other members; `session` is a random number for this attempt. Raises Unusable, Damaged, OSError."""
         found = identities.read_identity(disk, root)
         if found is None:
             raise Unusable(f"{root} holds no replica: nothing can be installed into it")
@@ -121,10 +120,10 @@ class Install(PeerFetch):
         what = f"{self._identity.group}: {self._phase.value}, entries {self._begin.index} to {self._end_index}"
         return Progress(done, snapshot_bytes + log_bytes, source, what)
 
-    # The course of it
+    # Steps
 
     def _act(self, now_ns: int) -> bool:
-        """One step. True: there is more to do without waiting for anybody."""
+        """Do one step. Returns True if there is more to do without waiting for a peer."""
         if now_ns >= self._again_ns:
             self._tried.clear()
             self._again_ns = NEVER_NS
@@ -160,7 +159,7 @@ class Install(PeerFetch):
         return False
 
     def _unfit(self, facts: Facts) -> str | None:
-        """Why this peer's log cannot be installed now, if so."""
+        """Why this peer's log cannot be installed now; None if it can."""
         if facts.data_file_bytes != self._identity.data_file_bytes:
             return f"its log files have {facts.data_file_bytes} bytes, those here {self._identity.data_file_bytes}"
         if facts.committed_index < facts.begin.index or facts.committed_pos < 0:
@@ -199,7 +198,7 @@ class Install(PeerFetch):
         if value.get("log_id") != self._identity.log_id:
             return self._drop("its snapshot is of another log")
         if not self._begin.index - 1 <= applied[0] <= self._end_index:
-            # A newer one than the facts spoke of: they are asked for again.
+            # The snapshot is newer than the facts said, so ask for the facts again.
             self._facts.pop(self._source, None)
             self._phase, self._snapshot, self._asked_ns, self._facts_due_ns = _Phase.FACTS, None, now_ns, now_ns
             return True
@@ -246,7 +245,7 @@ class Install(PeerFetch):
             self.received_bytes += len(payload)
             stream.advance(self._point)
         if self._stream is stream and self._point.pos >= stream.end_pos:
-            # As far as it knows; another one may know more.
+            # The source knows no further committed entries; another peer may.
             self._stream = None
         elif self._stream is stream:
             self._out += stream.ask(now_ns)
@@ -255,7 +254,7 @@ class Install(PeerFetch):
         return took > 0 or self._stream is not stream
 
     def _choose(self, now_ns: int) -> bool:
-        """Any peer will do, as far as it knows its entries to be committed: no two peers have different ones there."""
+        """Choose a peer to fetch entries from. Any peer will do up to its commit index, because committed entries are the same on all."""
         for peer in sorted(self._facts, key=lambda peer: peer != self._source):
             facts = self._facts[peer]
             if peer not in self._tried and facts.begin.pos <= self._point.pos < facts.committed_pos:
@@ -263,7 +262,7 @@ class Install(PeerFetch):
                 end_pos = min(self._end_pos, facts.committed_pos)
                 self._stream = EntryStream(self._requester, peer, self._point, end_pos, now_ns, window=WINDOW_BYTES)
                 return True
-        # Trimmed everywhere, or damaged, or out of reach: begin again with whatever there is then. What was verified stays staged.
+        # All peers have trimmed or damaged it, or cannot be reached: start over with the facts. What was verified stays staged.
         self._phase, self._asked_ns, self._facts_due_ns = _Phase.FACTS, now_ns, now_ns
         self._facts.clear()
         return False
@@ -274,13 +273,13 @@ class Install(PeerFetch):
         self._stream = None
 
     def _drop(self, why: str) -> bool:
-        """This source is of no use as a whole."""
+        """Give up this source completely."""
         self._tried[self._source] = why
         self._phase, self._snapshot, self._stream = _Phase.FACTS, None, None
         return True
 
     def _finish(self, now_ns: int) -> bool:
-        """Everything is here up to the chosen end: follow a peer that is far ahead by now, else exchange the files."""
+        """Everything up to the chosen end is here: continue if the source is far ahead by now, else exchange the files."""
         self._stream = None
         if self._point.index != self._end_index + 1:
             return self._drop(f"it said that entry {self._end_index} ends where entry {self._point.index - 1} does")

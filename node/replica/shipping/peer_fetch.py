@@ -1,7 +1,7 @@
-"""What a repair and an installation have in common: the conversation with the group's other members.
+"""The common part of repairs and installations: the exchange of packets with the group's other members.
 
-Here live what was heard, what is to be sent, and when to ask again. What is asked for, and what is made of it, is in `repair.py` and
-`installation.py`; how a stream of entries is fetched is in `windowed_fetch.py`.
+This module has the received facts, the packets to send, and the time of the next request. `repair.py`, `range_repair.py` and
+`installation.py` decide what to request and how to use it; `windowed_fetch.py` fetches a stream.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ledgermq.storage.log_source import Facts
 
 FACTS_EVERY_NS = 500 * MS
 AGAIN_NS = 1_000 * MS
-"""Peers that could not help are asked again after this long."""
+"""Delay before peers that could not help are asked again."""
 NEVER_NS = 1 << 62
 
 
 class PeerFetch:
-    """Asks the other members for facts, entries and a snapshot. `session`: a random number of this life."""
+    """Asks the other members for facts, entries and a snapshot. `session`: a random number for this attempt."""
 
     def __init__(self, found: Identity, others: Sequence[str], session: int, now_ns: int) -> None:
         self._identity = found
@@ -38,7 +38,7 @@ class PeerFetch:
         self._again_ns = NEVER_NS
 
     def _hear(self, packets: Sequence[tuple[str, PeerPacket]], now_ns: int) -> None:
-        """What misshapen or foreign packets say is ignored."""
+        """Take packets; invalid and foreign ones are ignored."""
         for sender, packet in packets:
             if sender in self._others and is_shipping(packet):
                 try:
@@ -57,7 +57,7 @@ class PeerFetch:
             self._snapshot.take(message, now_ns)
 
     def _ask_facts(self, now_ns: int, places: tuple[tuple[int, int], ...] = ()) -> None:
-        """Of all others, twice a second. `places`: (index, position or −1) of entries whose term and chain CRC are wanted too."""
+        """Ask all other members, twice a second. `places`: (index, position or −1) of entries whose term and chain CRC are wanted too."""
         if now_ns >= self._facts_due_ns:
             self._facts_due_ns = now_ns + FACTS_EVERY_NS
             session = self._requester.number()

@@ -1,9 +1,9 @@
-"""What rebuilds a replica from its peers looks like to whoever hosts it: one shape for a repair of damage and for an installation.
+"""The interface between a rebuild of a replica from its peers and its host; the same for a repair of damage and for an installation.
 
-Sans-IO like everything in this package, over the disk port: no clock, no network. The host hands in what arrived and the time, sends what
-comes out, and calls again at `wake_at_ns` or when something arrives. A turn reads and writes a bounded number of bytes, and may block for a
-sync: it belongs on a thread that no running group shares. While a rebuild is under way the group is not open: nobody leads, votes or
-acknowledges in it, but `shipping.Shipper` may serve from its files.
+Sans-IO over the disk port, like everything in this package: no clock, no network. The host passes in received packets and the time, sends
+the output, and calls again at `wake_at_ns` or when a packet arrives. A turn reads and writes a bounded number of bytes and may block for a
+sync, so it needs a thread that no running group shares. During a rebuild the group is not open: this replica does not lead, vote or
+acknowledge, but `shipping.Shipper` may serve from its files.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ledgermq.node.broker.ports import PeerPacket
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a rebuild is. `total_bytes` may grow while more is learnt; `source` is the peer asked now, "" for none; `what` names the
-    range for people: group, file, entries, bytes."""
+    """The progress of a rebuild. `total_bytes` may grow; `source` is the peer in use, "" for none; `what` names the range for people:
+    group, file, entries, bytes."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -28,9 +28,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RebuildOutput:
-    """What a turn leaves for its host. `finished`: everything is durable and verified, open the group. `refused`: no peer that answered can
-    give what is missing, for people; it keeps asking, and the reason goes when that changes. `install_wanted`: (peer, its begin) when
-    every peer has trimmed what is missing: only an installation helps."""
+    """The output of a turn. `finished`: everything is durable and verified, and the group can be opened. `refused`: for people, why no peer
+    that answered can help; the rebuild keeps asking, and the reason is cleared when that changes. `install_wanted`: (peer, its begin) if
+    every peer has trimmed what is missing, so that only an installation helps."""
 
     packets: tuple[tuple[str, PeerPacket], ...]
     wake_at_ns: int
@@ -41,13 +41,13 @@ class RebuildOutput:
 
 
 class Rebuild(Protocol):
-    """A rebuild under way. Not thread-safe: one caller owns it."""
+    """A rebuild in progress. Not thread-safe: used by one thread at a time."""
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
-        """Take in packets of shipping (others are ignored) and go on. Raises OSError and StorageError (no space, a failed sync), as an open
+        """Take shipping packets (others are ignored) and continue. Raises OSError and StorageError (no space, a failed sync), as opening
         does."""
         ...
 
     def close(self) -> None:
-        """Let go of all files; what was verified stays for the next attempt."""
+        """Close all files; what was verified stays for the next attempt."""
         ...

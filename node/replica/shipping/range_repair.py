@@ -1,20 +1,20 @@
-"""Repair of a range of entries while the group runs: what an audit named is fetched from a peer and put back in place.
+"""Repairs a range of entries while the group runs: fetches the entries that an audit named from a peer, and writes them in place.
 
-What proves the bytes is that both ends are proven, the entry in front of the range and its last one, by index, position, term and chain
-CRC. Chain CRCs are functions of the whole history, so the entries between are the right ones, whoever sends them; each is verified as the
-continuation of the one before. No byte is written before the last of them has led to the proven end, so a wrong source changes nothing.
-Nothing outside the range is read but the entry behind it: the time it takes does not depend on the length of the log.
+The proof for the bytes is that both ends are proven, the entry before the range and its last entry, by index, position, term and chain CRC.
+A chain CRC is a function of the whole history, so the entries between are the right ones from any sender; each is verified as the
+continuation of the previous one. No byte is written before the last entry has led to the proven end, so a wrong source changes nothing.
+Outside the range only the entry behind it is read, so the duration does not depend on the length of the log.
 
-What proves an end: the range was known to be committed here, and the entry behind it here continues the last one (or that is the synced
-mark), always; besides,
-* rule `majority`: a majority of the voters holds the same entry at both ends;
-* where masters are appointed (rules `in-sync` and `all`) fewer may hold what is confirmed, one of five, or the master alone. There this
-  replica's own history is the proof: it knew the range to be confirmed, and exactly one last entry of it is continued by what lies behind.
-  A peer that has this very entry has this very history. A master, or whoever recorded the range as confirmed, that tells of another
-  entry there contradicts it: two confirmed histories are no matter for a repair in place. So everybody is heard first.
+The proof for an end: the range was known to be committed here, and the local entry behind it continues the last one (or that one is the
+synced mark). In addition:
+* Rule `majority`: a majority of the voters holds the same entry at both ends.
+* Rules `in-sync` and `all`, where masters are appointed: fewer replicas may hold what is confirmed, such as one of five, or the master
+  alone. There this replica's own history is the proof: it knew the range to be confirmed, and the entry behind the range continues exactly
+  one last entry. A peer that has this entry has this history. If the master, or a peer that recorded the range as confirmed, reports
+  another entry there, two confirmed histories contradict each other, and a repair in place is not allowed. So all peers are asked first.
 
-Whatever cannot be proven or put back like this is refused with a reason, and then a repair of the whole log (`repair.py`) decides, for
-which the group has to stop. Units derived from the entries are compared and put back as well. Sans-IO, and driven like a `Rebuild`.
+What cannot be proven or restored like this is refused with a reason. Then a repair of the whole log (`repair.py`) decides, for which the
+group has to stop. Units derived from the entries are compared and restored as well. Sans-IO, and driven like a `Rebuild`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from ledgermq.storage.repair_log import note
 from ledgermq.storage.stretch import Stretch
 
 BYTES_MAX = 64 << 20
-"""Longer ranges are kept out of memory: a repair of the whole log puts them back."""
+"""Longer ranges would need too much memory; a repair of the whole log restores them."""
 SILENCE_NS = 2_000 * MS
-"""A peer that has not answered for so long is one that cannot help now."""
+"""A peer that has not answered for this long cannot help now."""
 GIVE_UP_NS = 10_000 * MS
-"""After so long nobody who does not answer is asked again."""
+"""After this time a peer that does not answer is not asked again."""
 READ_BYTES = 4 << 20
 
 
@@ -58,9 +58,10 @@ class _Phase(Enum):
 
 
 class RangeRepair(PeerFetch):
-    """One repair of the entries `first_index` … `last_index` of the group directory `root` (a `Rebuild`, whose `refused` is final).
-    `rule`, `voters`: what is committed in the group, and whose word counts for a majority. `master`: whom this replica followed, if any.
-    `committed_index`: what it knew to be committed when it began. `session`: a random number of this life. `now_ms`: for the repair log."""
+    """One repair of the entries `first_index` … `last_index` in the group directory `root` (a `Rebuild` whose `refused` is final). `rule`,
+    `voters`: the commit rule of the group, and the nodes that count for a majority. `master`: the leader that this replica followed, if
+    any. `committed_index`: the commit index known here at the beginning. `session`: a random number for this attempt. `now_ms`: the time
+    for the repair log."""
 
     def __init__(
         self,
@@ -83,9 +84,9 @@ class RangeRepair(PeerFetch):
         self._disk, self._root, self._now_ms = disk, root, now_ms
         self._name = f"{session:x}"
         self.repaired: list[str] = []
-        """What was put back, for people."""
+        """For people: what was restored."""
         self.source = ""
-        """The peer the bytes came from."""
+        """The peer that sent the bytes."""
         self._first, self._last = first_index, last_index
         self._rule, self._voters, self._master = rule, frozenset(voters), master
         self._committed = committed_index
@@ -95,22 +96,22 @@ class RangeRepair(PeerFetch):
         self._since_ns = now_ns
         self._phase = _Phase.PROVE
         self._own: Facts | None = None
-        """What is here, once it was looked at."""
+        """The facts about the local log, once read."""
         self._start = self._end = Point(0, 0, -1, 0)
         """Both ends, once they are proven."""
         self._asked: set[str] = set()
-        """Peers that need not be asked for the entries again."""
+        """Peers that are not asked for the entries again."""
         self._order = [*self._others]
-        """Who is asked next: the one that was silent goes last."""
+        """The order of the next requests; a peer that did not answer goes to the end."""
         self._pieces: list[Range] = []
-        """Verified, from the start on without a gap."""
+        """Verified ranges, from the start on without a gap."""
 
     @property
     def written_bytes(self) -> int:
         return self._stretch.written_bytes
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
-        """As `Rebuild.turn`. Raises OSError: a write or a sync that failed ends the process (I9)."""
+        """As `Rebuild.turn`. Raises OSError: a failed write or sync ends the process (I9)."""
         self._hear(packets, now_ns)
         busy = True
         while busy:
@@ -132,7 +133,7 @@ class RangeRepair(PeerFetch):
         return max(now_ns, min(self._facts_due_ns, self._since_ns + SILENCE_NS))
 
     def _act(self, now_ns: int) -> bool:
-        """One step. True: there is more to do without waiting for anybody."""
+        """Do one step. Returns True if there is more to do without waiting for a peer."""
         try:
             if self._phase is _Phase.PROVE:
                 return self._proved(now_ns)
@@ -159,13 +160,13 @@ class RangeRepair(PeerFetch):
         self._phase, self._stream = _Phase.REFUSED, None
         return False
 
-    # Both ends
+    # Proof of both ends
 
     def _proved(self, now_ns: int) -> bool:
         try:
             return self._prove(now_ns)
         except OSError as error:
-            # Nothing was written so far: what the disk does not give is damage, and no end of the process (I9).
+            # Nothing was written yet, so a read error is damage and does not end the process (I9).
             return self._refuse(str(error))
 
     def _prove(self, now_ns: int) -> bool:
@@ -173,12 +174,12 @@ class RangeRepair(PeerFetch):
             self._own = own = self._files.facts(self._places)
             self._first = max(self._first, own.begin.index)
             if self._last > self._committed:
-                # A leader may still have what is not committed replaced, and its owner would do that while it is written here.
+                # A leader may still replace uncommitted entries, and this replica would write them at the same time.
                 return self._refuse(f"the log is known to be committed here up to entry {self._committed}")
             if self._last >= own.synced.index:
                 return self._refuse(f"the log is synced here up to entry {own.synced.index - 1}")
             if self._first > self._last:
-                # It was trimmed.
+                # The range was trimmed.
                 self._phase = _Phase.DONE
                 return False
         self._ask_facts(now_ns, self._places)
@@ -200,11 +201,11 @@ class RangeRepair(PeerFetch):
 
     @property
     def _places(self) -> tuple[tuple[int, int], ...]:
-        """The last entry in front of the range, where there is one, and the last one of it."""
+        """The last entry before the range, if there is one, and the last entry of the range."""
         return ((self._first - 1, -1), (self._last, -1)) if self._first > 0 else ((self._last, -1),)
 
     def _waits(self, now_ns: int) -> bool:
-        """Whether somebody may still answer who did not so far."""
+        """Whether a peer that has not answered yet may still answer."""
         return now_ns < self._since_ns + SILENCE_NS and any(peer not in self._facts for peer in self._others)
 
     def _unheard(self) -> str:
@@ -212,7 +213,7 @@ class RangeRepair(PeerFetch):
         return f"; no answer from {', '.join(silent)}" if silent else ""
 
     def _by_majority(self) -> tuple[Point, Point] | str:
-        """Both ends as a majority of the voters has them; or which one it has not, for people."""
+        """Both ends as a majority of the voters has them; or, for people, which end has no majority."""
         assert self._own is not None, "nobody looked at what is here"
         start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
         end = self._agreed(self._last + 1)
@@ -222,7 +223,7 @@ class RangeRepair(PeerFetch):
         return f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{self._unheard()}"
 
     def _by_own_history(self) -> tuple[Point, Point] | str:
-        """Both ends as peers have them whose last entry is the one that this replica goes on from; or why there is none, for people."""
+        """Both ends as reported by peers with the last entry that this replica's log continues; or, for people, why there are none."""
         assert self._own is not None, "nobody looked at what is here"
         told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
         if not told:
@@ -241,11 +242,11 @@ class RangeRepair(PeerFetch):
         return starts.most_common(1)[0][0], end
 
     def _is_confirmed_at(self, peer: str) -> bool:
-        """Whether a peer's last entry of the range is a confirmed one: the master has them all, others say what they recorded."""
+        """Whether a peer's last entry of the range is confirmed: all entries of the master are, other peers report what they recorded."""
         return peer == self._master or self._facts[peer].committed_index >= self._last
 
     def _agreed(self, index: int) -> Point | None:
-        """The point before entry `index` that a majority of the voters has."""
+        """The point before entry `index` that a majority of the voters has; None if there is none."""
         told = {peer: facts.points for peer, facts in self._facts.items()}
         if self._own is not None:
             told[self._identity.replica] = self._own.points
@@ -254,11 +255,11 @@ class RangeRepair(PeerFetch):
         return found[0][0] if found and found[0][1] > len(self._voters) // 2 else None
 
     def _serves(self, facts: Facts) -> bool:
-        """Whether a peer holds the proven range, and all of it still."""
+        """Whether a peer holds the whole proven range."""
         return self._end in facts.points and facts.begin.pos <= self._start.pos
 
     def _contradiction(self, end: Point) -> str | None:
-        """What lies behind the range here has to continue it: else this is another history, and not for a repair in place."""
+        """Why the local entry behind the range does not continue `end`, which then belongs to another history; None if it does."""
         assert self._own is not None, "nobody looked at what is here"
         synced = self._own.synced
         if end.index == synced.index:
@@ -267,10 +268,10 @@ class RangeRepair(PeerFetch):
         found = self._files.entries(end, synced.pos, HEADER_BYTES)
         return f"the entry behind it: {found.text}" if isinstance(found, Missing) else None
 
-    # What is here
+    # Check of the local range
 
     def _check(self) -> str | None:
-        """Read the range: what is wrong with the entries; their units are put right on the way."""
+        """Read and verify the range; returns what is wrong with its entries. Restores their units on the way."""
         assert self._own is not None, "nobody looked at what is here"
         point, changed = self._start, dict[str, None]()
         while point.index < self._end.index:
@@ -332,7 +333,7 @@ class RangeRepair(PeerFetch):
             return True
         self._out += stream.ask(now_ns)
         if stream.missing is not None:
-            # What it gave stays: it continues what is proven, and the next one goes on there.
+            # What this peer gave is verified, so the next peer continues there.
             if stream.missing.why is Why.UNKNOWN and now_ns < self._since_ns + GIVE_UP_NS:
                 self._asked.discard(self.source)
                 self._order = [*(peer for peer in self._order if peer != self.source), self.source]
@@ -341,7 +342,7 @@ class RangeRepair(PeerFetch):
         return False
 
     def _drop_source(self) -> bool:
-        """This peer's entries lead elsewhere, or do not verify: the next one begins anew."""
+        """This peer's entries lead elsewhere, or do not verify: the next peer begins at the start."""
         self._pieces.clear()
         self._stream = None
         return True

@@ -1,20 +1,19 @@
-"""Repair of a log that is damaged at or below its synced mark, entry by entry from the peers.
+"""Repairs a log that is damaged at or below its synced mark, entry by entry from the peers.
 
 See docs/architecture.md, I10, and FAST'18, protocol-aware recovery.
 
-The log is walked from its begin with all CRCs computed. Where the walk stops, entries are fetched from a peer that continues the last good
-one, verified, and written into the same place, until a local entry that is right in itself continues them, or the synced mark is reached
-with its term and chain CRC. So different damage on every replica is repaired by each from the others, and none of them needs to be open.
+The repair walks the log from its begin and computes all CRCs. Where the walk stops, it fetches entries from a peer that continues the last
+good entry, verifies them, and writes them into the same place, until a valid local entry continues them, or the synced mark is reached with
+its term and chain CRC. So replicas with different damage repair each other, and none of them needs to be open.
 
-What proves bytes:
-* A damaged stretch that holds no entry that is right in itself may be overwritten by whatever continues the chain: nothing is lost by it.
-* An entry that looks right but does not fit (an older one that came back, another history) is replaced only from a peer that is *anchored*:
-  its history holds the very entry of our synced mark; or it contradicts ours and is committed up to there, or up to an entry of a later
-  term than the mark's: then ours from that entry on has another term there (terms never fall along a log), and never was committed.
-Nothing is cut but what is contradicted by something committed, and nothing is ever renumbered. Identity and votes are not touched; the term
-is raised to that of a committed history that is taken over.
-A repair that was interrupted leaves a log that is damaged less, and begins anew.
-"""
+What may be overwritten:
+* A damaged stretch without any valid entry may be overwritten by whatever continues the chain: nothing is lost.
+* A valid entry that does not fit (an old one that came back, or another history) is replaced only from an *anchored* peer. A peer is
+  anchored if its history has the very entry of our synced mark. It is also anchored if its history contradicts ours and is committed up to
+  there, or up to an entry of a later term than the mark's: then our entries from the contradiction on were never committed, because at that
+  index the committed history has another term (terms never fall along a log). Only entries that a committed entry contradicts are cut, and
+  no entry is ever renumbered. Identity and votes stay; the term is raised to that of a committed history that is taken over. An interrupted
+  repair leaves a log with less damage; the next repair begins again. """
 
 from __future__ import annotations
 
@@ -46,17 +45,17 @@ from ledgermq.storage.snapshot import read_snapshots, write_snapshot
 from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
 
 TURN_BYTES = 8 << 20
-"""A turn walks or writes about this much."""
+"""About how much one turn walks or writes."""
 SILENCE_NS = 2_000 * MS
-"""A peer that has not answered for so long is one that cannot help now."""
+"""A peer that has not answered for this long cannot help now."""
 
 
 def repair_needed(
     disk: Disk, root: str, wanted: Identity, failure: BaseException, *, others: Sequence[str], session: int, now_ns: int
 ) -> Repair | None:
-    """The repair for a group directory that failed to open, or to read, with `failure`; nothing of it may be open any more. None when a
-    repair cannot help: lost promises, a failed sync, another fault. `others`: the group's other members; `session`: a random number of
-    this life. Raises what reading the small files raises."""
+    """The repair for a group directory whose opening or reading failed with `failure`; nothing of the directory may be open. None if no
+    repair can help: lost promises, a failed sync, another fault. `others`: the group's other members; `session`: a random number for this
+    attempt. Raises the errors of reading the small files."""
     fixable = isinstance(failure, LogDamaged) or (isinstance(failure, LogFenced) and failure.exit_code == ExitCode.DAMAGED)
     unread = isinstance(failure, OSError) and failure.errno == errno.EIO
     if isinstance(failure, PromisesLost) or not (fixable or unread):
@@ -79,7 +78,7 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Stretch:
-    """What is being put back: from `origin`, before which everything is right, to `end_pos`, where `good` lies or (None) the mark."""
+    """The stretch under repair: from `origin`, before which everything is valid, to `end_pos`, where `good` lies, or the mark if None."""
 
     origin: Point
     good: Good | None
@@ -87,27 +86,27 @@ class _Stretch:
     name: str
     since_ns: int
     tried: dict[str, Missing] = field(default_factory=dict)
-    """Peers that cannot give what comes next, and why."""
+    """Peers that cannot give the next entries, and why."""
     helped: set[str] = field(default_factory=set)
     anchor: str | None = None
-    """The peer whose history is proven, once nothing less leads on; only it is asked then."""
+    """The anchored peer, used when no other peer's entries lead on; then only it is asked."""
     anchors: set[str] = field(default_factory=set)
-    """Peers that were tried as anchors."""
+    """Peers that were used as anchors."""
     committed: bool = False
-    """The anchor's history is proven by being committed: it ends at `end_pos`, and the mark will be there, if that entry overrules it."""
+    """The anchor's history is proven by its commit index. It ends at `end_pos`, and the mark moves there if that entry overrules it."""
 
 
 class Repair(PeerFetch):
-    """One repair of one group directory (a `Rebuild`). Made by `repair_needed`."""
+    """One repair of one group directory (a `Rebuild`). Created by `repair_needed`."""
 
     def __init__(self, disk: Disk, root: str, found: Identity, reason: str, *, others: Sequence[str], session: int, now_ns: int) -> None:
         super().__init__(found, others, session, now_ns)
         self.reason = reason
-        """What was found, for people: why this repair began."""
+        """For people: the damage that began this repair."""
         self.repaired: list[str] = []
-        """What was put back, for people."""
+        """For people: what was restored."""
         self.floor_pos = 0
-        """Nothing that this replica ever acknowledged lies behind this position; known once the files were looked at."""
+        """This replica never acknowledged anything behind this position; known after the first step."""
         self._disk, self._root = disk, root
         self._directory = f"{root}/dledger-{found.replica}"
         self._mark = read_mark(disk, f"{self._directory}/syncedmark", found.log_id)
@@ -118,10 +117,10 @@ class Repair(PeerFetch):
         self._mending = Mending(disk, self._directory, found, begin, self._mark)
         self._point = self._mending.start
         self._visited = [self._point]
-        """A point in every file that was walked through: places to go back to."""
+        """One point in every file that the walk passed, to go back to."""
         self._phase = _Phase.FILES
         self._unfit: dict[str, str] = {}
-        """Peers whose snapshot is of no use, and why."""
+        """Peers whose snapshot cannot be used, and why."""
         self._stretch: _Stretch | None = None
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> RebuildOutput:
@@ -134,7 +133,7 @@ class Repair(PeerFetch):
     def close(self) -> None:
         self._mending.close()
 
-    # What arrives, and what is told
+    # Status
 
     def _wake_at_ns(self, now_ns: int) -> int:
         if self._phase is _Phase.DONE:
@@ -157,10 +156,10 @@ class Repair(PeerFetch):
             gone = [peer for peer, missing in tried.items() if missing.why is Why.TRIMMED and peer in self._facts]
         return (gone[0], self._facts[gone[0]].begin.index) if gone else None
 
-    # The course of it
+    # Steps
 
     def _act(self, now_ns: int) -> bool:
-        """One step. True: there is more to do without waiting for anybody."""
+        """Do one step. Returns True if there is more to do without waiting for a peer."""
         if self._phase is _Phase.FILES:
             self.repaired += [f"{path} was made anew" for path in self._mending.mend_files()]
             self.floor_pos = self._mending.used_end()
@@ -201,7 +200,7 @@ class Repair(PeerFetch):
         self._point = point
 
     def _open_stretch(self, now_ns: int) -> None:
-        """The walk stopped: name what is damaged, up to the next local entry that is right in itself, or to the mark."""
+        """The walk stopped: determine the damaged stretch, up to the next valid local entry or the mark."""
         point, tried = self._point, {} if self._stretch is None else self._stretch.tried
         self._close_stretch()
         good = self._mending.next_good(point) if point.pos < self._mark.end_pos else None
@@ -230,7 +229,7 @@ class Repair(PeerFetch):
         stretch = self._stretch
         assert stretch is not None, "nothing is being fetched"
         if now_ns >= self._again_ns:
-            # Everything is asked anew.
+            # Ask all peers again.
             stretch.tried.clear()
             stretch.anchors.clear()
             self._again_ns = NEVER_NS
@@ -252,7 +251,7 @@ class Repair(PeerFetch):
         return took > 0 or self._stream is not stream
 
     def _choose(self, stretch: _Stretch, now_ns: int) -> bool:
-        """Begin to ask the next peer that may have it. False: nobody can be asked now."""
+        """Choose the next peer that may have the entries. Returns False if none can be asked now."""
         asked = self._others if stretch.anchor is None else (stretch.anchor,)
         for peer in asked:
             facts = self._facts.get(peer)
@@ -284,7 +283,7 @@ class Repair(PeerFetch):
         return None
 
     def _use(self, stretch: _Stretch, stream: EntryStream, entries: Range) -> None:
-        """Verified entries that continue what is right here."""
+        """Write verified entries that continue the valid part of the log."""
         overlaps = entries.end_pos > stretch.end_pos
         if overlaps or not self._mending.fits(self._point, entries, further=stretch.committed):
             self._drop_source(stretch, Why.DIFFERS, "its entries do not fit what is here")
@@ -305,7 +304,7 @@ class Repair(PeerFetch):
                 self._drop_source(stretch, Why.DIFFERS, "its entries do not lead to those that are here")
 
     def _missed(self, stretch: _Stretch, missing: Missing) -> None:
-        """The peer has no more. What it gave may be continued by what is here, or by another peer."""
+        """The peer has no more entries. The local log, or another peer, may continue what it gave."""
         if stretch.anchor is not None and missing.why is Why.DIFFERS and self._go_back(stretch):
             self._stream = None
             return
@@ -316,7 +315,7 @@ class Repair(PeerFetch):
             self._phase = _Phase.WALK
 
     def _drop_source(self, stretch: _Stretch, why: Why, text: str) -> None:
-        """This peer's entries lead nowhere. The next one begins where the stretch does: only damaged bytes were overwritten."""
+        """This peer's entries lead nowhere. The next peer begins at the stretch's origin: only damaged bytes were overwritten."""
         self._point = stretch.origin
         while self._visited[-1].pos > self._point.pos:
             self._visited.pop()
@@ -327,11 +326,11 @@ class Repair(PeerFetch):
         assert self._stream is not None, "no source is being asked"
         return self._stream.source
 
-    # Entries that look right and do not fit
+    # Valid entries that do not fit
 
     def _anchor(self, stretch: _Stretch) -> bool:
-        """Nobody leads from what is here to the next entry that looks right, or to the mark: take a peer whose history is proven, over
-        whatever looks right here. False: there is none, or no contradiction to settle."""
+        """No peer's entries lead to the next valid local entry or to the mark: choose a peer with a proven history, and overwrite valid
+        local entries too. Returns False if there is no such peer, or no contradiction to settle."""
         contradiction = self._point.pos >= self._noted_mark.end_pos or any(
             missing.why is Why.DIFFERS for missing in stretch.tried.values()
         )
@@ -355,12 +354,12 @@ class Repair(PeerFetch):
         return False
 
     def _overruled(self, index: int, term: int) -> bool:
-        """Whether a committed entry overrules what contradicts it here up to the mark, so that the mark may follow it: it lies at least at
-        the mark's index, or has a later term than any entry up to the mark."""
+        """Whether a committed entry overrules the local entries that contradict it up to the mark, so that the mark may follow it: it has
+        at least the mark's index, or a later term than every entry up to the mark."""
         return index >= self._noted_mark.index or term > self._noted_mark.term
 
     def _contradicts(self, facts: Facts) -> bool:
-        """Whether what a peer committed is neither the beginning of this log nor its continuation: by the mark alone."""
+        """Whether a peer's committed history neither begins nor continues this log; decided by the mark alone."""
         mark = self._noted_mark
         if facts.committed_index < mark.index:
             return facts.committed_term > mark.term
@@ -368,7 +367,7 @@ class Repair(PeerFetch):
         return any(point.term != mark.term and point.chain != mark.chain_crc for point in there)
 
     def _go_back(self, stretch: _Stretch) -> bool:
-        """To a point in the file before, or to the begin. False: that is where we are."""
+        """Go back to a point in the previous file, or to the begin. Returns False if the repair is there already."""
         while len(self._visited) > 1 and self._visited[-1].pos >= stretch.origin.pos:
             self._visited.pop()
         if self._visited[-1].pos >= stretch.origin.pos:
@@ -376,10 +375,11 @@ class Repair(PeerFetch):
         self._point = stretch.origin = self._visited[-1]
         return True
 
-    # The end
+    # Completion
 
     def _settle(self) -> bool:
-        """Everything up to the mark is right: make it durable, and then the mark, if another one is proven. True: a snapshot is missing."""
+        """Everything up to the mark is valid: sync it, and then the mark, if another one is proven. Returns True if a snapshot is
+        missing."""
         if self._mark != self._noted_mark:
             raise_term(self._disk, f"{self._directory}/hardstate", self._mark.term)
         self._mending.sync()
@@ -391,7 +391,7 @@ class Repair(PeerFetch):
                 file.close()
         self._mending.close()
         if not self.repaired:
-            # Nothing is wrong with the entries, and yet something could not be read.
+            # The entries are valid, and yet something could not be read.
             self.repaired += [f"{path} is made again" for path in self._mending.drop_unreadable_units()]
         needs = self._mending.start.index > 0 and not any(self._fits(value) for _, value in read_snapshots(self._disk, self._state))
         self._phase = _Phase.SNAPSHOT if needs else _Phase.DONE
@@ -402,7 +402,7 @@ class Repair(PeerFetch):
         return f"{self._root}/state"
 
     def _fits(self, value: Mapping[str, Any]) -> bool:
-        """Whether a snapshot is one of this log, as far as it is here."""
+        """Whether a snapshot belongs to this log and lies within it."""
         index = value.get("applied_index")
         if value.get("log_id") != self._identity.log_id or not isinstance(index, int):
             return False
@@ -413,11 +413,11 @@ class Repair(PeerFetch):
             point = source.point_behind(index)
         finally:
             source.close()
-        # Without the index unit the next open says it, which makes the units again.
+        # Without the index unit this cannot be checked here; the next opening rebuilds the units and checks it.
         return point is None or (point.term, point.chain) == (value.get("applied_term"), value.get("chain_crc"))
 
     def _fetch_snapshot(self, now_ns: int) -> bool:
-        """The snapshots of a trimmed log are a function of the log: any peer's will do that ends where ours reaches."""
+        """Fetch the snapshot of a trimmed log. A snapshot is a function of the log, so any peer's will do whose index lies in this log."""
         if now_ns >= self._again_ns:
             self._unfit.clear()
             self._again_ns, self._refused = NEVER_NS, None

@@ -1,9 +1,9 @@
-"""Serving a replica's files to peers that lack bytes: what is here, entries of the log, the snapshot.
+"""Serves a replica's files to peers that lack bytes: facts about the log, its entries, and the snapshot.
 
-Works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged serves what is whole; knows nothing of
-roles and decides nothing. Every peer has at most one stream at a time, as many bytes of it are sent as the peer allowed and a turn's budget
-gives: nothing here grows with the number of requests. The requester handles lost packets: it begins a new session where it stands.
-"""
+It works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged can serve its intact parts. It knows
+nothing of roles and decides nothing. Every peer has at most one stream at a time, limited by what the peer allowed and by a budget per
+turn, so nothing here grows with the number of requests. The requester handles lost packets: it begins a new session at the position it
+reached. """
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import LogSource, Missing, Why
 
 PACKET_BYTES = 1 << 20
-"""Payloads have at most this many bytes, but for a single entry that is larger."""
+"""Maximum size of a payload, except for a single larger entry."""
 TURN_BYTES = 4 << 20
 """At least this much is read and verified before a turn ends with work left."""
 ALLOWED_BYTES = 16 << 20
-"""No peer gets more than this beyond what was sent, whatever it allows: what nobody takes would wait in memory."""
+"""No peer gets more than this ahead of what was sent, whatever it allows: bytes that a peer does not take would wait in memory."""
 PEERS_MAX = 16
-"""Streams kept at once; of more, the one that was used longest ago ends."""
+"""Maximum number of streams; beyond it the least recently used one ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShipperOutput:
-    """Packets to send, and when to call again without anything new: now, while somebody's stream could go on; else never (−1)."""
+    """Packets to send, and when to call again without new input: at once while a stream can continue, else −1 (never)."""
 
     packets: tuple[tuple[str, PeerPacket], ...]
     wake_at_ns: int
@@ -52,7 +52,7 @@ class ShipperOutput:
 
 @dataclass(slots=True)
 class _Stream:
-    """What one peer gets: entries from `point` on, or the bytes of a snapshot from `offset` on."""
+    """The stream to one peer: entries from `point` on, or bytes of a snapshot from `offset` on."""
 
     session: int
     end: int
@@ -63,7 +63,7 @@ class _Stream:
     checksum: int = 0
     applied_index: int = -1
     stopped: bool = False
-    """The stream's end, or what does not verify, was reached and said."""
+    """The end of the stream, or an entry that does not verify, was reached and reported."""
 
     @property
     def at(self) -> int:
@@ -75,7 +75,7 @@ class _Stream:
 
 
 class Shipper:
-    """Serves the files of one group's directory `root` (`<data>/<group>`) for the node `node`. One caller owns it."""
+    """Serves the files of one group's directory `root` (`<data>/<group>`) for the node `node`. Used by one thread."""
 
     def __init__(self, group: str, node: str, disk: Disk, root: str) -> None:
         self.group = group
@@ -88,8 +88,8 @@ class Shipper:
         self._out: list[tuple[str, PeerPacket]] = []
 
     def turn(self, now_ns: int, packets: Sequence[tuple[str, PeerPacket]]) -> ShipperOutput:
-        """Take in requests and send what may be sent. Answers and packets of raft are ignored, misshapen ones counted. Errors of the disk
-        become refusals: what cannot be read is not here."""
+        """Take requests and send what may be sent. Answers and packets of Raft are ignored, invalid ones counted. A disk error becomes a
+        refusal: this replica does not have what it cannot read."""
         for sender, packet in packets:
             if is_shipping(packet):
                 try:
@@ -103,7 +103,7 @@ class Shipper:
         out, self._out = tuple(self._out), []
         more = any(stream.due for stream in self._streams.values())
         if not more:
-            # A repair of this very replica may make the file anew.
+            # A repair of this replica may replace the file.
             self._source.close()
         return ShipperOutput(out, now_ns if more else -1)
 
@@ -131,7 +131,7 @@ class Shipper:
             self._answer(message, Missing(Why.DAMAGED, 0, 0, str(error)))
 
     def _open(self, message: ShippingMessage, wanted: EntriesWanted | SnapshotWanted) -> None:
-        """Begin a stream, or move what is allowed of the one under way."""
+        """Begin a stream, or raise the allowance of the one in progress."""
         allowed = wanted.allowed_pos if isinstance(wanted, EntriesWanted) else wanted.allowed_offset
         stream = self._streams.get(message.sender)
         if stream is not None and stream.session == message.session:
@@ -155,7 +155,7 @@ class Shipper:
     # Answers
 
     def _send(self, peer: str, stream: _Stream) -> int:
-        """One packet of a stream. Returns how many bytes were read for it; at least 1, so that a turn ends."""
+        """Send one packet of a stream. Returns the number of bytes read for it, at least 1, so that a turn ends."""
         log_id = self._source.log_id
         if stream.point is None:
             piece = memoryview(stream.snapshot)[stream.offset : stream.offset + PACKET_BYTES]

@@ -1,7 +1,7 @@
-"""File shipping as packets: the values that are asked for and answered, and their form as headers of `proto/raft.proto`.
+"""File shipping as packets: requests and answers as values, and their form as headers of `proto/raft.proto`.
 
-Everything that arrives is checked here for shape: checksum, sender, numbers in bounds. Payloads are only attached or handed on; whoever
-asked for them verifies them. Raft never sees these packets: their header has another outer field, so `is_shipping` needs one byte to tell.
+It checks the shape of everything that arrives: checksum, sender, and bounds of numbers. Payloads are passed on unread, and the requester
+verifies them. Raft never sees these packets: their header has another outer field, which `is_shipping` recognises by one byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, Missing, Why
 
 PAYLOAD_BYTES_MAX = 64 << 20
-"""No honest answer carries more: an entry is never larger than a log file's limit, and several are cut at 1 MiB."""
+"""No correct answer has a larger payload: an entry never exceeds a log file, and packets of several entries are cut at 1 MiB."""
 PLACES_MAX = 64
 POS_MAX = 1 << 62
 _REASONS = {
@@ -32,19 +32,19 @@ _REASONS = {
     Why.NO_SNAPSHOT: FetchRefused.NO_SNAPSHOT,
 }
 _OUTER = (b"\x15", b"\x1a")
-"""A packet of shipping begins with the field `checksum`, or, when that is 0, with `shipping`; one of raft with `message`."""
+"""A shipping packet begins with the field `checksum`, or, if that is 0, with `shipping`; a Raft packet begins with `message`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactsWanted:
-    """What do you have? `places`: (index, position or −1) of entries whose term and chain CRC are wanted."""
+    """A request for facts about the log. `places`: (index, position or −1) of entries whose term and chain CRC are wanted."""
 
     places: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesWanted:
-    """Entries from `point` on that begin before `end_pos`; none that begins at or behind `allowed_pos` may be sent yet."""
+    """A request for entries from `point` on that begin before `end_pos`. Entries at or behind `allowed_pos` must not be sent yet."""
 
     point: Point
     end_pos: int
@@ -53,7 +53,7 @@ class EntriesWanted:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotWanted:
-    """Bytes of the newest snapshot from `offset` on; none at or behind `allowed_offset` may be sent yet."""
+    """A request for bytes of the newest snapshot from `offset` on. Bytes at or behind `allowed_offset` must not be sent yet."""
 
     offset: int
     allowed_offset: int
@@ -61,7 +61,7 @@ class SnapshotWanted:
 
 @dataclass(frozen=True, slots=True)
 class EntriesSent:
-    """The payload is the entries `index` … `last_index`, all of `term`, which lie at `pos`."""
+    """The payload is the entries `index` … `last_index`, all of `term`, starting at `pos`."""
 
     index: int
     last_index: int
@@ -71,7 +71,7 @@ class EntriesSent:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSent:
-    """The payload is a piece of a snapshot of `total_bytes` with this CRC-32C, from `offset` on."""
+    """The payload is the part from `offset` on of a snapshot of `total_bytes` bytes with this CRC-32C."""
 
     offset: int
     total_bytes: int
@@ -85,7 +85,7 @@ Sent = Facts | EntriesSent | SnapshotSent | Missing
 
 @dataclass(frozen=True, slots=True)
 class ShippingMessage:
-    """One decoded packet of shipping."""
+    """One decoded shipping packet."""
 
     sender: str
     log_id: str
@@ -95,12 +95,12 @@ class ShippingMessage:
 
 
 def is_shipping(packet: PeerPacket) -> bool:
-    """Whether this packet of a group belongs to file shipping and not to raft."""
+    """Whether a packet of a group belongs to file shipping and not to Raft."""
     return packet.header[:1] in _OUTER
 
 
 def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Sent, payload: bytes | memoryview = b"") -> PeerPacket:
-    """One packet. `payload` belongs to `EntriesSent` and `SnapshotSent` only."""
+    """Encode one packet. Only `EntriesSent` and `SnapshotSent` have a `payload`."""
     message = raft_pb2.ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
     if isinstance(content, FactsWanted):
         message.fetch.facts.places.extend(EntryPlace(index=index, pos=pos) for index, pos in content.places)
@@ -144,11 +144,11 @@ def _put_answer(fetched: Fetched, content: Sent) -> None:
 
 
 def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
-    """Raises BadPacket. `sender` is who the transport says it is."""
+    """Decode a packet. `sender` is the name that the transport authenticated. Raises BadPacket."""
     try:
         outer = RaftPacket.FromString(packet.header)
         if crc32c.crc32c(outer.shipping) != outer.checksum or outer.message:
-            raise BadPacket("checksum", "header of shipping was changed on the way")
+            raise BadPacket("checksum", "the header of a shipping packet was changed on the way")
         message = raft_pb2.ShippingMessage.FromString(outer.shipping)
     except DecodeError as error:
         raise BadPacket("shape", str(error)) from error
@@ -157,7 +157,7 @@ def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
     kind = message.WhichOneof("content")
     content = _wanted(message) if kind == "fetch" else _sent(message, len(packet.payload)) if kind == "fetched" else None
     if content is None:
-        raise BadPacket("shape", "a packet of shipping without content")
+        raise BadPacket("shape", "a shipping packet without content")
     carries = isinstance(content, EntriesSent | SnapshotSent)
     if len(packet.payload) and not carries:
         raise BadPacket("shape", f"{kind} with a payload")
@@ -172,16 +172,16 @@ def _wanted(message: raft_pb2.ShippingMessage) -> Wanted | None:
     if kind == "facts":
         _demand(len(fetch.facts.places) <= PLACES_MAX, "too many places")
         for place in fetch.facts.places:
-            _demand(place.index >= 0 and -1 <= place.pos <= POS_MAX, "a place that is none")
+            _demand(place.index >= 0 and -1 <= place.pos <= POS_MAX, "a place out of bounds")
         return FactsWanted(tuple((place.index, place.pos) for place in fetch.facts.places))
     if kind == "entries":
         wanted = fetch.entries
-        _demand(0 <= wanted.index <= POS_MAX and 0 <= wanted.pos <= POS_MAX and -1 <= wanted.prev_term <= TERM_MAX, "no place in a log")
+        _demand(0 <= wanted.index <= POS_MAX and 0 <= wanted.pos <= POS_MAX and -1 <= wanted.prev_term <= TERM_MAX, "a point out of bounds")
         _demand(wanted.pos <= wanted.end_pos <= POS_MAX and 0 <= wanted.allowed_pos <= POS_MAX, "a range that ends before it begins")
         point = Point(wanted.pos, wanted.index, wanted.prev_term, wanted.prev_chain)
         return EntriesWanted(point, wanted.end_pos, wanted.allowed_pos)
     if kind == "snapshot":
-        _demand(0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX, "a piece of a snapshot that is none")
+        _demand(0 <= fetch.snapshot.offset <= fetch.snapshot.allowed_offset <= POS_MAX, "a snapshot offset out of bounds")
         return SnapshotWanted(fetch.snapshot.offset, fetch.snapshot.allowed_offset)
     return None
 
@@ -192,9 +192,9 @@ def _sent(message: raft_pb2.ShippingMessage, size: int) -> Sent | None:
     if kind == "facts":
         facts = fetched.facts
         _demand(0 < facts.data_file_bytes <= POS_MAX and 0 < facts.index_file_bytes <= POS_MAX, "files without a length")
-        _demand(-1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX, "a commit index that is none")
+        _demand(-1 <= facts.committed_index <= POS_MAX and -1 <= facts.committed_pos <= POS_MAX, "a commit index out of bounds")
         _demand(0 <= facts.committed_term <= TERM_MAX, "a term out of bounds")
-        _demand(-1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX, "a snapshot that is none")
+        _demand(-1 <= facts.snapshot_index <= POS_MAX and 0 <= facts.snapshot_bytes <= POS_MAX, "a snapshot index or size out of bounds")
         _demand(len(facts.points) <= PLACES_MAX, "too many points")
         return Facts(
             facts.data_file_bytes,
@@ -210,14 +210,14 @@ def _sent(message: raft_pb2.ShippingMessage, size: int) -> Sent | None:
         )
     if kind == "entries":
         sent = fetched.entries
-        _demand(0 <= sent.index <= sent.last_index <= POS_MAX and 0 <= sent.pos <= POS_MAX and size > 0, "entries that are none")
+        _demand(0 <= sent.index <= sent.last_index <= POS_MAX and 0 <= sent.pos <= POS_MAX and size > 0, "an invalid range of entries")
         _demand(0 <= sent.term <= TERM_MAX, "a term out of bounds")
         return EntriesSent(sent.index, sent.last_index, sent.term, sent.pos)
     if kind == "snapshot":
         piece = fetched.snapshot
         fits = 0 <= piece.offset < piece.offset + size <= piece.total_bytes <= POS_MAX
-        _demand(fits, "a piece of a snapshot that is none")
-        _demand(-1 <= piece.applied_index <= POS_MAX, "a snapshot of nothing")
+        _demand(fits, "a piece outside of its snapshot")
+        _demand(-1 <= piece.applied_index <= POS_MAX, "a snapshot index out of bounds")
         return SnapshotSent(piece.offset, piece.total_bytes, piece.checksum, piece.applied_index)
     if kind == "refused":
         refused = fetched.refused
@@ -231,7 +231,7 @@ def _log_point(point: Point) -> LogPoint:
 
 
 def _point(point: LogPoint) -> Point:
-    _demand(0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX, "a point outside of any log")
+    _demand(0 <= point.index <= POS_MAX and 0 <= point.pos <= POS_MAX and -1 <= point.term <= TERM_MAX, "a point out of bounds")
     return Point(point.pos, point.index, point.term, point.chain)
 
 

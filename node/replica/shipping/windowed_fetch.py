@@ -1,8 +1,8 @@
-"""Asking a peer for the bytes of a stream, in order, over a transport that loses and reorders: go-back-N with a window.
+"""Fetches the bytes of a stream from a peer, in order, over a transport that loses and reorders packets: go-back-N with a window.
 
-A stream is one attempt at one peer. It holds a bounded number of packets that came too early; what is missing for a while is asked for
-again under a new session, from the place reached; a peer that stays silent ends it. Nothing is verified here: what comes out is in order.
-"""
+A stream is one attempt with one peer. It keeps a bounded number of packets that arrived too early. Missing packets are requested again
+after a while, under a new session, from the position reached. A peer that does not answer ends the stream. The result is in order but not
+verified. """
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Missing, Why
 
 WINDOW_BYTES = 8 << 20
-"""So many bytes may be under way."""
+"""Maximum number of bytes in flight."""
 FIRST_BYTES = 64 << 10
-"""… and so many in the beginning: most damage is small."""
+"""The same limit at the beginning of a stream: most damage is small."""
 EARLY_MAX = 64
-"""Packets that are kept until those before them arrive."""
+"""Maximum number of packets kept until the packets before them arrive."""
 RESEND_NS = 300 * MS
 TRIES = 4
 
 Number = Callable[[], int]
-"""Gives a session number that was not used before."""
+"""Returns a session number that was not used before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks: its name, its log, and where session numbers come from."""
+    """The requesting node: its name, its log, and its source of session numbers."""
 
     node: str
     log_id: str
@@ -45,19 +45,19 @@ class Requester:
 
 
 def serial(first: int) -> Number:
-    """Numbers from `first` on, which is random."""
+    """Consecutive numbers from `first` on, which must be random."""
     return partial(next, count(first))
 
 
 class EntryStream:
-    """Entries from one peer. `point` is moved by the owner (`advance`) once a piece was verified."""
+    """A stream of entries from one peer. The owner calls `advance` after it verified a piece."""
 
     def __init__(self, requester: Requester, source: str, point: Point, end_pos: int, now_ns: int, *, window: int = FIRST_BYTES) -> None:
         self.source = source
         self.point = point
         self.end_pos = end_pos
         self.missing: Missing | None = None
-        """What the peer says it cannot give, once everything before it was taken."""
+        """The peer's refusal, once everything before it was taken."""
         self._requester = requester
         self._window = window
         self._early: dict[int, tuple[EntriesSent, bytes | memoryview]] = {}
@@ -68,7 +68,7 @@ class EntryStream:
         self._due_ns = now_ns
 
     def take(self, message: ShippingMessage, now_ns: int) -> None:
-        """A packet of the present session; any other is ignored."""
+        """Take a packet of the present session; others are ignored."""
         if message.sender != self.source or message.session != self._session:
             return
         sent = message.content
@@ -81,11 +81,11 @@ class EntryStream:
         self._look()
 
     def next(self) -> tuple[EntriesSent, bytes | memoryview] | None:
-        """The piece that comes next, if it is here."""
+        """The next piece, if it has arrived."""
         return self._early.pop(self.point.index, None)
 
     def advance(self, point: Point) -> None:
-        """The owner verified everything up to `point`."""
+        """Note that the owner verified everything up to `point`."""
         self.point = point
         self._tries = 0
         self._window = min(WINDOW_BYTES, self._window * 2)
@@ -94,7 +94,7 @@ class EntryStream:
         self._look()
 
     def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
-        """What to send now: the first request, more allowance, or the request again. A silent peer becomes `missing`."""
+        """Packets to send now: the first request, more allowance, or a repeated request. A peer that never answers becomes `missing`."""
         if self.missing is not None:
             return []
         if now_ns >= self._due_ns:
@@ -122,7 +122,7 @@ class EntryStream:
 
 
 class SnapshotStream:
-    """The newest snapshot of one peer. `data` is it, once it is whole; its checksum is compared here."""
+    """A stream of one peer's newest snapshot. `data` is set once it is complete and its checksum matches."""
 
     def __init__(self, requester: Requester, source: str, now_ns: int) -> None:
         self.source = source
@@ -155,7 +155,7 @@ class SnapshotStream:
         if not isinstance(sent, SnapshotSent):
             return
         if self._checksum != sent.checksum:
-            # The peer has another one by now.
+            # The peer has a newer snapshot, so start again.
             self._pieces.clear()
             self._early.clear()
             self._checksum, self.total_bytes = sent.checksum, sent.total_bytes
