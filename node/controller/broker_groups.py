@@ -2,7 +2,8 @@
 
 Pure, like all of the metadata. Commands and exported values are plain JSON, and `metadata.py` has these functions in its table. All of it
 is intent: the group's own log decides who its members are and who leads. A replica that is named here opens its directory and waits until
-the log names it. """
+the log names it.
+"""
 
 from __future__ import annotations
 

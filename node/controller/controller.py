@@ -284,7 +284,8 @@ class Controller:
         await self.submit("set-node", {"node": node, "addresses": dict(addresses), "state": state}, timeout)
 
     async def remove_node(self, node: str, timeout: float = DEFAULT_TIMEOUT_S) -> None:
-        """Remove a node for good. Raises Conflict while a broker group is meant to have a replica there, or see `submit`."""
+        """Remove a node; the removal is recorded, so that an old configuration does not add it again. Raises Conflict while a broker group
+        is meant to have a replica there, or see `submit`."""
         await self.submit("remove-node", {"node": node}, timeout)
 
     async def place_replica(self, group: str, node: str, *, present: bool, timeout: float = DEFAULT_TIMEOUT_S) -> None:
@@ -316,7 +317,7 @@ class Controller:
             left = until - self._loop.time()
             if left <= 0:
                 # Only the leader knows why it refused.
-                why = quorum.refusal or "its leader refuses, or changes"
+                why = quorum.refusal or "its leader refuses the change, or is being replaced"
                 raise fail(Code.HA_NOT_AVAILABLE, f"the controller quorum did not change within {timeout:.1f} s: {why}")
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))

@@ -82,7 +82,7 @@ class HaControl:
             metrics.HA_WISHES.labels(group, key[1], "unanswered" if error.retryable else "refused").inc()
             if self._reasons.get(key) != error.message:
                 self._reasons[key] = error.message
-                log.warning("a wish of the replica came to nothing", group=group, kind=key[1], reason=error.message)
+                log.warning("the controller did not grant a request of the replica", group=group, kind=key[1], reason=error.message)
             self.opened(group)
             return
         metrics.HA_WISHES.labels(group, key[1], "granted").inc()
@@ -109,4 +109,3 @@ def _is_behind(wish: HaRequest, known: Appointment) -> bool:
     if wish.generation != known.generation:
         return wish.generation < known.generation
     return wish.epoch < known.epoch or (isinstance(wish, AlterIsr) and wish.version < known.version)
-

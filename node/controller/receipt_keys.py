@@ -30,8 +30,8 @@ Keys = tuple[ReceiptKey, ...]
 
 
 def add(keys: Keys, command: Json) -> tuple[Keys, Json]:
-    """Append a key if `after` is still the id of the newest key; otherwise answer with the key that was added first. So only one key
-    is kept when several nodes make one at the same time. Raises ValueError."""
+    """Append a key if `after` is still the id of the newest key; otherwise another node was first. Either way the answer names the newest
+    key. So only one key is kept when several nodes make one at the same time. Raises ValueError."""
     key_id, sealed, created_ms = command.get("key_id"), command.get("secret"), command.get("created_ms")
     if not isinstance(key_id, str) or not key_id or not isinstance(sealed, str) or not sealed or type(created_ms) is not int:
         raise ValueError("a receipt key has an id, a sealed key and the time when it was made")

@@ -68,7 +68,7 @@ def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
         old = started(tmp_path / "b", boot)
     again = greeter(tmp_path, "n2")
     met(again, old)
-    assert "old copy (start 2 of it, while start 3 was heard already)" in again.peer_identities.barred["g1", "n1"]
+    assert "old copy (start 2 of it, but start 3 was reported before)" in again.peer_identities.barred["g1", "n1"]
     assert not again.peer_identities.returned("g1"), "the group is not asked to take it in: it may be the good one's double"
     met(again, started(tmp_path / "a", "fourth"))
     assert not again.peer_identities.barred

@@ -44,7 +44,7 @@ def answer(base: int, *pins: Pin, store_ms: int = OLD, known: Retained | None = 
         (3 * SIZE, (), OLD, "missing", "does not exist and never did", "ends at position 2500"),
         (0, (), OLD, "trimmed", "was trimmed at 2023-11-14T22:13:20+00:00 because its last message is older", "digest of the file: aa"),
         (SIZE, (), OLD, "due", "goes with the next check", "sealed with digest bb as reported by n1, n3"),
-        (SIZE, (), YOUNG, "young", "nothing configured wants it gone", "by age it goes after"),
+        (SIZE, (), YOUNG, "young", "no configured limit requires its removal", "by age it goes after"),
         (SIZE, (Pin("follower", 0, "n3 is far behind"),), OLD, "follower", "because n3 is far behind", "follower: n3 is far behind"),
         (SIZE, (Pin("follower", 0, "n3 is far", "n3", "it was not heard"),), OLD, "due", "goes", "because it was not heard: n3 is far"),
         (2 * SIZE, (), OLD, "active", "not complete yet", "entries 20 to 25"),

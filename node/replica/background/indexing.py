@@ -169,7 +169,7 @@ class Indexer:
             self._paused = True
             return False
         if self._paused:
-            log.info("key index goes on", group=self._group)
+            log.info("key index resumed", group=self._group)
         self._paused = False
         return worked
 

@@ -29,8 +29,8 @@ class _Sample:
 
 
 class CatchUp:
-    """The followers of one leading replica; empty on other replicas. `pos_after`: index → position behind that entry. `lag_ms`: index → age
-    of that entry, or of the first one that the log still has."""
+    """The followers of one leading replica; empty on other replicas. `pos_after`: index → position at which the next entry begins or will
+    begin. `lag_ms`: index → age of that entry, or of the first one that the log still has."""
 
     def __init__(self, pos_after: Callable[[int], int], lag_ms: Callable[[int], int]) -> None:
         self._pos_after = pos_after

@@ -7,7 +7,8 @@ safety depends on has its own method.
 
 A group commit covers everything that arrived while the previous one ran: a ticket is issued when something urgent is unsynced and no sync
 is in progress. Entries that are not urgent, messages of the class `memory`, wait so that one sync covers more of them (`flush.py`). The
-first failed write or sync fences the replica for good (invariant I9), whatever class it was for. """
+first failed write or sync fences the replica for good (invariant I9), whatever class it was for.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 The first entry of every log is one. Every replica of a new group writes the same bytes at bootstrap, before any contact with the others:
 index 0, term 0, store time = the cluster's creation. So that entry is committed by definition, and chain CRCs that start with it prove that
 replicas belong to one group. Every membership change is an entry of its own, marked by channel 1 in its header. This module converts
-between records and the core's `Members` and finds membership entries; `raft` decides what members may do. """
+between records and the core's `Members` and finds membership entries; `raft` decides what members may do.
+"""
 
 from __future__ import annotations
 

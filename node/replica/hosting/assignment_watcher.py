@@ -201,4 +201,3 @@ class AssignmentWatcher:
         if shared - self._answered.get(hello.node, frozenset()):
             self._answered[hello.node] = frozenset(shared)
             self._greet_later(hello.node)
-

@@ -203,7 +203,7 @@ class Engine:
         if len(self._waiting) >= self._max_calls:
             future.set_result(Refused("busy", detail=f"more than {self._max_calls} calls are open on this node"))
             return future
-        self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `tell`
+        self._waiting[call.token] = future  # type: ignore[union-attr]  # calls without a token go through `notify`
         self.notify(group, call)
         return future
 
@@ -520,7 +520,7 @@ def as_fatal(error: Exception) -> FatalError:
         return _of_the_disk(error)
     exit_code = getattr(error, "exit_code", None)
     if isinstance(exit_code, int):
-        return FatalError(exit_code, str(error), "the node's log says more")
+        return FatalError(exit_code, str(error), "see the node's log for details")
     fatal = FatalError(ExitCode.BUG, f"internal error, {type(error).__name__}: {error}", "this is a bug: report it with the node's log")
     fatal.__cause__ = error
     return fatal

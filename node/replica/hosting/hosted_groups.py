@@ -2,7 +2,8 @@
 
 It makes no decision about bytes: `node/replica/shipping/repair.py` decides whether a repair can help, and
 `node/replica/shipping/installation.py` what an installation does. A `DirectoryOpener` runs on its group's life thread (`hosting.py`),
-except for the first opening. """
+except for the first opening.
+"""
 
 from __future__ import annotations
 

@@ -388,7 +388,7 @@ class ReplicaHost:
         say = log.info if state in (State.RUNNING, State.JOINING) else log.error if state is State.REFUSED else log.warning
         say("broker group changed state", group=self.name, former=former.value, state=state.value, reason=reason, boot=self.boots)
 
-    # -- the end
+    # -- closing
 
     def close(self) -> None:
         """Close a running group cleanly. A rebuild is left as it is, and the next start continues it."""

@@ -203,7 +203,7 @@ def _release_when_full(config: NodeConfig, group: BrokerGroup, disk: Disk, root:
     """Release the reserve if the disk is full: a start writes a few small files before anything can be cleaned up."""
     reserve = Reserve(disk, f"{root}/state/{RESERVE_FILE}", config.retention.reserve_bytes)
     if disk.free_bytes(root) < stores.START_BYTES and reserve.release():
-        log.warning("reserve released", group=group.name, reason="the disk is full, and the node starts")
+        log.warning("reserve released", group=group.name, reason="the disk is full while the node starts")
 
 
 def _key_index(group: BrokerGroup, store: GroupStore) -> KeyIndex:
@@ -220,7 +220,7 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
         return make_writer(
             storage.append,
             lock_memory=storage.lock_memory,
-            refused=lambda reason: log.warning("memory is not as it was configured", group=group, reason=reason),
+            refused=lambda reason: log.warning("the configured memory settings are not in force", group=group, reason=reason),
             buffers=storage.pool_buffers,
             buffer_bytes=storage.pool_buffer_bytes,
             submit=lambda work: _submitted(commits, work),
@@ -260,7 +260,7 @@ def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -
     began."""
     if members.voters and set(members.nodes) != set(group.replicas):
         log.warning(
-            "the configuration names other replicas than the log, which counts",
+            "the configuration names other replicas than the log; the log decides",
             group=group.name,
             configured=sorted(group.replicas),
             voters=sorted(members.voters),
@@ -271,7 +271,7 @@ def _compare_members(config: NodeConfig, group: BrokerGroup, members: Members) -
 
     if members.voters and members.rule is not Rule.ALL and members.rule is not _rule(group):
         log.warning(
-            "the configuration names another kind of replication than the log, which counts",
+            "the configuration names another kind of replication than the log; the log decides",
             group=group.name,
             configured=group.replication,
             rule=members.rule.value,

@@ -84,7 +84,7 @@ class RangeRepairs:
             step, self._step = self._step, None
             output = step.result()
             repair = self._repair or self._left
-            assert repair is not None, "a step of nothing"
+            assert repair is not None, "a step without a repair"
             self.mended += repair.written_bytes > self._written
             self._written = repair.written_bytes
             if self._left is not None:
@@ -111,7 +111,7 @@ class RangeRepairs:
 
     def _take(self, output: RebuildOutput) -> tuple[tuple[str, PeerPacket], ...]:
         repair = self._repair
-        assert repair is not None, "a step of nothing"
+        assert repair is not None, "a step without a repair"
         self._step_at_ns = output.wake_at_ns
         if output.finished or output.refused is not None:
             put = RangePut(tuple(repair.repaired), repair.written_bytes, repair.source, output.refused)

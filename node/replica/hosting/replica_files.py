@@ -86,7 +86,7 @@ class ReplicaFiles:
                 raise
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
-            raise fail(Code.BAD_REQUEST, f"{path!r} is no file")
+            raise fail(Code.BAD_REQUEST, f"{path!r} is not a regular file")
         return ReplicaFile(fd)
 
     def entry(self, group: str, path: str) -> Entry | None:
@@ -152,7 +152,7 @@ def _names(group: str, path: str) -> list[str]:
     names = path.split("/")
     ours = path == NODE_FILE or (bool(group) and names[0] == group)
     if not ours or any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise fail(Code.BAD_REQUEST, f"{path!r} is no path of broker group {group}; paths begin with {group}/, or are {NODE_FILE}")
+        raise fail(Code.BAD_REQUEST, f"{path!r} is not a path of broker group {group}; paths begin with {group}/, or are {NODE_FILE}")
     return names
 
 

@@ -229,7 +229,7 @@ class DigestExchange:
             sealed=seal.sha256,
             replicas=list(seal.replicas),
             found=found,
-            remedy="do not delete anything: damaged entries are named and repaired next; if none is, run ledgermq audit over all replicas",
+            remedy="do not delete anything: damaged entries are named and repaired; if none is found, run ledgermq audit on all replicas",
         )
         running.scrub.soon(base)
 
@@ -288,7 +288,7 @@ class DigestExchange:
             # The node is unreachable or has another version: this check goes on without it.
             return None
 
-    # -- questions
+    # -- queries
 
     async def answer(self, question: peer_pb2.StorageQuestion) -> peer_pb2.StorageReply:
         """Report the requested digests that this node has computed. Raises CallRefused while the group does not run here."""

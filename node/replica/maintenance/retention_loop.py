@@ -255,7 +255,7 @@ class Retainer:
             metrics.FILES_KEPT.labels(group, reason).set(counts[reason])
         self.files_kept[group] = dict(counts)
 
-    # -- questions
+    # -- queries
 
     async def answer(self, request: bytes) -> bytes:
         """Answer a StorageQuestion of the node that leads a group. Raises CallRefused while the group does not run here."""

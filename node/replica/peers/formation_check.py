@@ -5,7 +5,8 @@ them: it names the founders, but not the nodes that joined later. So the other n
 known here must have answered, and every replica that the configuration or an answer names must have recorded this directory and no other in
 its place. If any of them knows of a log that continues without this node, the check fails, and only a leader's record can admit the node. A
 directory that joins a group never passes. The result is durable (`peer_identities.py`) before it counts; the core handles packets and
-roles. """
+roles.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +47,11 @@ class FormationCheck:
         for node, members in sorted(reported.items()):
             if self._node not in members:
                 goes_on = f"node {node} says that the group's members are {', '.join(sorted(members))}"
-                return [f"{what} it is one of them again: {goes_on}; add it: ledgermq member add {self._node}"]
+                return [f"{what} it is a member again: {goes_on}; add it: ledgermq member add {self._node}"]
         vouchers = self._founders[group].union(*reported.values()) - {self._node}
         missing = sorted(vouchers - self._peer_identities.met_by.get(group, frozenset()))
         unanswered = sorted(set(self._roster.nodes) - self._peer_identities.answered_since(group) - vouchers - {self._node})
-        found = [f"{what} each other replica has met its data directory; missing: {', '.join(missing)}"] if missing else []
+        found = [f"{what} every other replica has recorded its data directory; missing: {', '.join(missing)}"] if missing else []
         if unanswered:
-            found.append(f"{what} every node has said whether the group goes on without it; not heard from: {', '.join(unanswered)}")
+            found.append(f"{what} every node has reported whether the group continues without it; not heard from: {', '.join(unanswered)}")
         return found

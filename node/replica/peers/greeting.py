@@ -7,7 +7,8 @@ used for another greeting.
 
 A wrong directory, cluster or format, a removed node, and a second living process with the same name are refused completely. A directory
 that is not the one a broker group knows (replaced, or an old copy) concerns only that group: the stream is accepted, the group's packets
-from there are not, and both sides know the reason. """
+from there are not, and both sides know the reason.
+"""
 
 from __future__ import annotations
 

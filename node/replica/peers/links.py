@@ -2,7 +2,8 @@
 
 Loss: replication packets may be dropped, oldest first, if a peer does not take them fast enough (Raft repeats them). A call is never
 dropped silently. It stays in the queue until a write takes it, or fails with `NotSent`. After a write took it, the end of the stream means
-`Lost`: its outcome is unknown. """
+`Lost`: its outcome is unknown.
+"""
 
 from __future__ import annotations
 

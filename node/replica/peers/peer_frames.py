@@ -5,7 +5,8 @@ which stays outside of the message so that it is neither encoded nor parsed). A 
 checked before a byte behind them is stored, so a reader's memory is bounded by its buffer and its limit, whatever arrives.
 
 A small frame is cut out of the one buffer that all bytes are received into. A large frame gets its own memory, and the rest of its bytes
-are received directly into it: a range is copied at most once between the socket and its user. """
+are received directly into it: a range is copied at most once between the socket and its user.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ A peer's valid directory is the one that the group's membership record names, el
 another one has lost or replaced it. Its packets are ignored (`barred`) until the record names the new directory, because the peer may have
 forgotten what it promised. Packets that only an elected leader sends are accepted (`replica_wire.is_of_leader`): the record here may be
 older than the one that names the directory. A peer whose starts do not descend from the last one that it reported runs on an old copy, and
-may have forgotten its promises too. """
+may have forgotten its promises too.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class PeerIdentities:
     """The remembered identities, see the module's docstring. Greetings run on threads, because they write; `barred` is replaced as a whole.
 
     That this node knows a peer does not mean that the peer knows this node: a peer that ignores our new directory has proven its own
-    identity all the same. """
+    identity all the same.
+    """
 
     disk: Disk
     directories: dict[str, str]
@@ -102,8 +104,8 @@ class PeerIdentities:
             stale = None
             if boots is not None and last is not None and last[0] == incarnation and not descends(boots, last[1], last[2]):
                 stale = (
-                    f"its data directory is an old copy (start {boots.generation} of it, while start {last[1]} was heard already): a "
-                    f"backup was put back, or a copy of it ran meanwhile; remove this group's directory there and start it again"
+                    f"its data directory is an old copy (start {boots.generation} of it, but start {last[1]} was reported before): a "
+                    f"backup was restored, or another copy ran meanwhile; remove this group's directory there and start the node again"
                 )
             newest = last
             if boots is not None and stale is None and incarnation == self._counts(group, node, incarnation):
@@ -143,7 +145,7 @@ class PeerIdentities:
     def hears(self, group: str, node: str, incarnation: str | None) -> bool:
         """Whether packets of the group are accepted from a stream that was opened from this directory; None if its greeting named none.
 
-        A stream of a former directory may still be open after the node presented another one to a link of ours."""
+        A stream of a former directory may still be open after the node presented another one to a link of ours; the newer one counts."""
         return (group, node) not in self.barred and incarnation in (None, self.presented.get(group, {}).get(node, incarnation))
 
     def note_answer(self, node: str, members: Mapping[str, Iterable[str]]) -> None:
@@ -213,7 +215,7 @@ class PeerIdentities:
                     barred[group, node] = where + self._stale[group, node]
                 elif incarnation != counts:
                     what = f"data directory replaced (incarnation {incarnation}, known {counts})"
-                    barred[group, node] = f"{where}{what}; it takes part again once the group's leader has taken it in as a learner"
+                    barred[group, node] = f"{where}{what}; it takes part again after the group's leader has admitted it as a learner"
         self.barred = barred
 
     def _write(

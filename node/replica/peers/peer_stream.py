@@ -3,7 +3,8 @@
 A stream is one TCP connection, with or without TLS, that carries the frames of `peer_frames.py`. The side that opened it sends replication
 packets, calls and heartbeats; the other side sends the results of the calls. Everything runs on the loop: received bytes are cut into
 frames and delivered in one step, and everything queued in one pass of the loop is sent with one system call. `links.py` opens streams and
-`peer_server.py` accepts them. """
+`peer_server.py` accepts them.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Collects the facts for the retention decision: the log's files, and the parts of a replica's state that pin them.
 
 Everything here only reads, in steps that are short enough for the thread that owns the group. The boundaries of a sealed file are found
-once by bisection and remembered. A new kind of pin needs one more function here and one line in the caller. """
+once by bisection and remembered. A new kind of pin needs one more function here and one line in the caller.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +93,7 @@ class FileBook:
         return self._log.end_pos
 
     def pos_after(self, index: int) -> int:
-        """The position from which a node needs the log that has everything up to `index`."""
+        """The position of the first entry that a node lacks if it has everything up to `index`."""
         if index < self._machine.begin_index:
             return self._machine.begin_pos
         return self._log.pos_of(min(index, self._log.end_index) + 1)

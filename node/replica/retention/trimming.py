@@ -5,7 +5,8 @@ This module has the order of the steps and their conditions; `node/replica/backg
 A trim waits until both snapshots of this replica cover the trim record (so that no later start needs trimmed entries for derived state),
 and until no pin on this node's files lies below the new begin. It requests a snapshot ahead of time. The work is done in pieces, one per
 turn: log files one by one, then the consume queues; the key index trims itself on its thread. A stop may interrupt between pieces, and the
-next run finishes the trim. Owned by the engine's thread. """
+next run finishes the trim. Owned by the engine's thread.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def _gone(base: int, name: str, retained: Retained) -> Why:
         f"digest of the file: {digest}" if digest is not None else "no digest of the file was recorded",
         _digest(retained),
     )
-    because = _DUE.get(trim.record.reason, "an operator wanted it")
+    because = _DUE.get(trim.record.reason, "an operator requested it")
     return Why(f"The file {name} was trimmed at {_time(trim.store_ms)} because {because}.", "trimmed", details)
 
 
@@ -63,7 +63,7 @@ def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules) -> Why:
         return Why(f"The file {name} is kept because it is not complete yet.", "active", tuple(evidence))
     if verdict.due == NOT_DUE:
         evidence.append(_limits(file.last_store_ms, rules))
-        return Why(f"The file {name} is kept because nothing configured wants it gone yet.", "young", tuple(evidence))
+        return Why(f"The file {name} is kept because no configured limit requires its removal yet.", "young", tuple(evidence))
     evidence.append(f"due: {_DUE[verdict.due]}")
     if verdict.goes:
         return Why(f"The file {name} goes with the next check.", "due", tuple(evidence))

@@ -5,7 +5,8 @@ An installation fetches a peer's newest snapshot and its log, from its begin to 
 at once. Entries may come from any peer that knows them to be committed; that entries continue each other is not enough, since it holds for
 a former leader's tail too. A log that ends before entries which this replica may have acknowledged (`floor_pos`) is not installed: so every
 entry that others counted as stored here is in the installed log, or contradicts what is committed. Term, vote, identity and incarnation
-stay. The group is not open meanwhile; the next opening builds consume queues and key index. """
+stay. The group is not open meanwhile; the next opening builds consume queues and key index.
+"""
 
 from __future__ import annotations
 
@@ -268,7 +269,7 @@ class Install(PeerFetch):
         return False
 
     def _drop_stream(self, why: str) -> None:
-        assert self._stream is not None, "nobody is being asked"
+        assert self._stream is not None, "no source is being asked"
         self._tried[self._stream.source] = why
         self._stream = None
 

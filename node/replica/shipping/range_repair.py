@@ -214,7 +214,7 @@ class RangeRepair(PeerFetch):
 
     def _by_majority(self) -> tuple[Point, Point] | str:
         """Both ends as a majority of the voters has them; or, for people, which end has no majority."""
-        assert self._own is not None, "nobody looked at what is here"
+        assert self._own is not None, "the local facts were not read"
         start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
         end = self._agreed(self._last + 1)
         if start is not None and end is not None:
@@ -224,7 +224,7 @@ class RangeRepair(PeerFetch):
 
     def _by_own_history(self) -> tuple[Point, Point] | str:
         """Both ends as reported by peers with the last entry that this replica's log continues; or, for people, why there are none."""
-        assert self._own is not None, "nobody looked at what is here"
+        assert self._own is not None, "the local facts were not read"
         told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
         if not told:
             return f"no other replica that answers holds entry {self._last}{self._unheard()}"
@@ -260,7 +260,7 @@ class RangeRepair(PeerFetch):
 
     def _contradiction(self, end: Point) -> str | None:
         """Why the local entry behind the range does not continue `end`, which then belongs to another history; None if it does."""
-        assert self._own is not None, "nobody looked at what is here"
+        assert self._own is not None, "the local facts were not read"
         synced = self._own.synced
         if end.index == synced.index:
             same = (synced.pos, synced.term, synced.chain) == (end.pos, end.term, end.chain)
@@ -272,7 +272,7 @@ class RangeRepair(PeerFetch):
 
     def _check(self) -> str | None:
         """Read and verify the range; returns what is wrong with its entries. Restores their units on the way."""
-        assert self._own is not None, "nobody looked at what is here"
+        assert self._own is not None, "the local facts were not read"
         point, changed = self._start, dict[str, None]()
         while point.index < self._end.index:
             try:

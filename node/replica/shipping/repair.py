@@ -10,10 +10,12 @@ What may be overwritten:
 * A damaged stretch without any valid entry may be overwritten by whatever continues the chain: nothing is lost.
 * A valid entry that does not fit (an old one that came back, or another history) is replaced only from an *anchored* peer. A peer is
   anchored if its history has the very entry of our synced mark. It is also anchored if its history contradicts ours and is committed up to
-  there, or up to an entry of a later term than the mark's: then our entries from the contradiction on were never committed, because at that
-  index the committed history has another term (terms never fall along a log). Only entries that a committed entry contradicts are cut, and
-  no entry is ever renumbered. Identity and votes stay; the term is raised to that of a committed history that is taken over. An interrupted
-  repair leaves a log with less damage; the next repair begins again. """
+  there, or up to an entry of a later term than the mark's: then our entries from the contradiction on were never committed, because our
+  log has another term at the index of that committed entry (terms never fall along a log).
+Only entries that a committed entry contradicts are cut, and no entry is ever renumbered. Identity and votes stay; the term is raised to
+that of a committed history that is taken over.
+An interrupted repair leaves a log with less damage; the next repair begins again.
+"""
 
 from __future__ import annotations
 

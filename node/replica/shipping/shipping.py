@@ -3,7 +3,8 @@
 It works from the files alone (`storage/log_source.py`), so that a replica whose own group is damaged can serve its intact parts. It knows
 nothing of roles and decides nothing. Every peer has at most one stream at a time, limited by what the peer allowed and by a budget per
 turn, so nothing here grows with the number of requests. The requester handles lost packets: it begins a new session at the position it
-reached. """
+reached.
+"""
 
 from __future__ import annotations
 

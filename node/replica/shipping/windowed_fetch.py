@@ -2,7 +2,8 @@
 
 A stream is one attempt with one peer. It keeps a bounded number of packets that arrived too early. Missing packets are requested again
 after a while, under a new session, from the position reached. A peer that does not answer ends the stream. The result is in order but not
-verified. """
+verified.
+"""
 
 from __future__ import annotations
 
