@@ -24,6 +24,7 @@ MAX_ATTEMPTS = 1000
 
 
 def create_group(state: State, command: Json) -> tuple[State, Outcome]:
+    """Create a consumer group. Repeating the command with the same settings succeeds. Raises Refused."""
     key = read_group_key(command)
     read_count(command.get("max_attempts"), "max_attempts", MAX_ATTEMPTS)
     group = _with_settings(GroupConfig(*key), command)
@@ -73,6 +74,7 @@ def _with_settings(group: GroupConfig, command: Json) -> GroupConfig:
 
 
 def delete_group(state: State, command: Json) -> tuple[State, Outcome]:
+    """Delete a consumer group and record the deletion, so that the logs delete it too. Raises Refused."""
     key = read_group_key(command)
     known = existing(state.groups, key, Code.CONSUMER_GROUP_NOT_FOUND, "consumer group")
     deleted = with_entry(state.deleted_groups, key, state.revision + 1)

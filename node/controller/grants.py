@@ -67,6 +67,7 @@ class Grant:
         return f"{self.action.value}:{self.kind.value}:{self.pattern}"
 
     def covers(self, need: Need) -> bool:
+        """Whether this grant allows what is needed. `admin:cluster:*` allows everything; admin on a topic or group includes its use."""
         if self.action is Action.ADMIN and self.kind is Kind.CLUSTER:
             return self.pattern == "*" or (need.kind is Kind.CLUSTER and need.name == self.pattern)
         if self.kind is not need.kind or self.action not in (need.action, Action.ADMIN):

@@ -80,6 +80,7 @@ def scan(data: bytes, path: str) -> Iterator[list[Change]]:
 
 
 def check_header(data: bytes, path: str) -> None:
+    """Raises Damaged for an invalid header, UnknownFormat for another version."""
     if len(data) < HEADER.size or HEADER.unpack_from(data)[2] != crc32c.crc32c(data[: HEADER.size - 4]) or data[:4] != MAGIC:
         raise Damaged(f"{path} does not begin like a controller journal: restore the file from a backup")
     version = HEADER.unpack_from(data)[1]

@@ -39,7 +39,7 @@ class Resolver:
             return self._found.get(host, ())
 
     def settle(self) -> None:
-        """Wait until no look-up is under way."""
+        """Wait until no look-up is in progress."""
         for thread in list(self._under_way.values()):
             thread.join()
 

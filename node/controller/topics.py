@@ -40,6 +40,7 @@ def adopt_topic(state: State, command: Json) -> tuple[State, Outcome]:
 
 
 def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    """Create a topic and place its queues. Repeating the command with the same settings succeeds. Raises Refused."""
     key = _read_own_topic_key(command)
     kind = read_choice(TopicKind, command.get("kind"), "kind")
     permission = read_choice(Permission, command.get("permission"), "permission")
@@ -127,6 +128,7 @@ def _check_growth(state: State, topic: Topic, into: Mapping[str, int]) -> None:
 
 
 def delete_topic(state: State, command: Json) -> tuple[State, Outcome]:
+    """Delete a topic and record the deletion, so that the logs delete it too. Raises Refused."""
     key = _read_own_topic_key(command)
     known = existing(state.topics, key, Code.TOPIC_NOT_FOUND, "topic")
     deleted = with_entry(state.deleted_topics, key, known.incarnation)

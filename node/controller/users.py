@@ -67,6 +67,7 @@ def change(users: Users, command: Json) -> tuple[Users, Json]:
 
 
 def delete(users: Users, command: Json) -> tuple[Users, Json]:
+    """Delete a user, or a role that no user has. Raises Refusal."""
     user = _existing(users, _name(command))
     if holders := sorted(other.name for other in users.values() if user.name in other.roles):
         raise Refusal(Code.PRECONDITION_FAILED, f"the role {user.name} belongs to {', '.join(holders[:5])}; revoke it there first")

@@ -1,5 +1,5 @@
 """The progress of a leader's followers: what each one lacks, at which rate it receives entries, and when it will have caught up. The result
-is for people and metrics only; no decision depends on it.
+is for status output and metrics only; no decision depends on it.
 
 Rates cover the last `WINDOW_NS`, with one sample a second. What a follower lacks shrinks by what it receives and grows by what the leader
 appends. The estimated time is the lack divided by the rate at which it shrinks, and unknown while it does not shrink. Time is monotonic.

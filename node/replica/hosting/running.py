@@ -141,6 +141,7 @@ class OpenReplica:
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
+        """Give the group one turn, and begin a snapshot, checkpoint or trim if one is due. Raises Fenced, Unreadable, Diverged."""
         self._raise_fenced()
         if self._damage is not None:
             raise self._damage
@@ -406,7 +407,7 @@ class OpenReplica:
 
 
 def _read_leaders(store: GroupStore) -> Ring:
-    """The history that earlier runs stored. If the file is damaged, only this history for people is lost, and it starts again."""
+    """The history that earlier runs stored. If the file is damaged, the history starts again; nothing else is lost."""
     path = f"{store.state_directory}/{LEADERSHIP_FILE}"
     if not store.disk.exists(path):
         return Ring()

@@ -86,6 +86,7 @@ class PeerIdentities:
             self.load_group(group, directory)
 
     def load_group(self, group: str, directory: str) -> None:
+        """Read what is remembered of a group from its `state` directory."""
         self.known[group] = identity_files.read_peers(self.disk, directory)
         self.met_by[group] = identity_files.read_met_by(self.disk, directory)
         self.vouched[group] = identity_files.read_vouched(self.disk, directory)

@@ -74,6 +74,7 @@ class Peers:
         await self._server.stop()
 
     def send_packets(self, group: str, packets: Sequence[tuple[str, PeerPacket]]) -> None:
+        """Queue packets, each as (peer, packet); those for nodes that are not peers are dropped."""
         for peer, packet in packets:
             link = self.links.get(peer)
             if link is not None:

@@ -172,7 +172,7 @@ def timer_pin(machine: Machine) -> Iterator[Pin]:
 
 
 def consumed_queues(machine: Machine) -> list[QueueKey]:
-    """All queues of every topic that a configured consumer group has ever read from: the group will come to each of them."""
+    """All queues of every topic that a configured consumer group has ever read from: the group will read each of them."""
     used = {(group, topic) for group, topic, _ in machine.delivery.queues} | set(machine.offsets.pairs())
     pairs = {pair for pair in used if pair[0] in machine.groups}
     return [(*pair, queue) for pair in sorted(pairs) if pair[1] in machine.topics for queue in range(machine.topics[pair[1]].queues)]

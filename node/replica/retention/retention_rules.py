@@ -108,11 +108,11 @@ class Pin:
     `digest`, `follower` and `observer` give way to a full disk."""
     pos: int
     detail: str
-    """For people: the holder and its progress."""
+    """For operators: the holder and its progress."""
     holder: str = ""
     """The holder, if several can hold pins of this kind."""
     waived: str = ""
-    """For people: why the pin keeps nothing; empty if it is in force."""
+    """For operators: why the pin keeps nothing; empty if it is in force."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Trimming:
         return self.pending and snapshot_index < self._machine.retained.trim_index
 
     def obstacle(self, snapshot_index: int, now_ns: int) -> str | None:
-        """For people: what a pending trim waits for; None if none is pending."""
+        """For operators: what a pending trim waits for; None if none is pending."""
         if not self.pending:
             return None
         if self.wants_snapshot(snapshot_index):

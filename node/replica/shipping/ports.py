@@ -17,7 +17,7 @@ from ledgermq.node.broker.ports import PeerPacket
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a rebuild. `total_bytes` may grow; `source` is the peer in use, "" for none; `what` names the range for people:
+    """The progress of a rebuild. `total_bytes` may grow; `source` is the peer in use, "" for none; `what` names the range for operators:
     group, file, entries, bytes."""
 
     done_bytes: int = 0
@@ -28,9 +28,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RebuildOutput:
-    """The output of a turn. `finished`: everything is durable and verified, and the group can be opened. `refused`: for people, why no peer
-    that answered can help; the rebuild keeps asking, and the reason is cleared when that changes. `install_wanted`: (peer, its begin) if
-    every peer has trimmed what is missing, so that only an installation helps."""
+    """The output of a turn. `finished`: everything is durable and verified, and the group can be opened. `refused`: for operators, why no
+    peer that answered can help; the rebuild keeps asking, and the reason is cleared when that changes. `install_wanted`: (peer, its begin)
+    if every peer has trimmed what is missing, so that only an installation helps."""
 
     packets: tuple[tuple[str, PeerPacket], ...]
     wake_at_ns: int

@@ -84,7 +84,7 @@ class RangeRepair(PeerFetch):
         self._disk, self._root, self._now_ms = disk, root, now_ms
         self._name = f"{session:x}"
         self.repaired: list[str] = []
-        """For people: what was restored."""
+        """For operators: what was restored."""
         self.source = ""
         """The peer that sent the bytes."""
         self._first, self._last = first_index, last_index
@@ -213,7 +213,7 @@ class RangeRepair(PeerFetch):
         return f"; no answer from {', '.join(silent)}" if silent else ""
 
     def _by_majority(self) -> tuple[Point, Point] | str:
-        """Both ends as a majority of the voters has them; or, for people, which end has no majority."""
+        """Both ends as a majority of the voters has them; or, for operators, which end has no majority."""
         assert self._own is not None, "the local facts were not read"
         start = self._own.begin if self._first == self._own.begin.index else self._agreed(self._first)
         end = self._agreed(self._last + 1)
@@ -223,7 +223,7 @@ class RangeRepair(PeerFetch):
         return f"no majority of {', '.join(sorted(self._voters))} holds the same history {where}{self._unheard()}"
 
     def _by_own_history(self) -> tuple[Point, Point] | str:
-        """Both ends as reported by peers with the last entry that this replica's log continues; or, for people, why there are none."""
+        """Both ends as reported by peers with the last entry that this replica's log continues; or, for operators, why there are none."""
         assert self._own is not None, "the local facts were not read"
         told = {peer: point for peer, facts in self._facts.items() for point in facts.points if point.index == self._last + 1}
         if not told:

@@ -104,9 +104,9 @@ class Repair(PeerFetch):
     def __init__(self, disk: Disk, root: str, found: Identity, reason: str, *, others: Sequence[str], session: int, now_ns: int) -> None:
         super().__init__(found, others, session, now_ns)
         self.reason = reason
-        """For people: the damage that began this repair."""
+        """For operators: the damage that began this repair."""
         self.repaired: list[str] = []
-        """For people: what was restored."""
+        """For operators: what was restored."""
         self.floor_pos = 0
         """This replica never acknowledged anything behind this position; known after the first step."""
         self._disk, self._root = disk, root

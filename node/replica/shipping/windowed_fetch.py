@@ -148,6 +148,7 @@ class SnapshotStream:
         return self._due_ns
 
     def take(self, message: ShippingMessage, now_ns: int) -> None:
+        """Take a packet of the present session; others are ignored. A snapshot with a wrong checksum is requested again."""
         if message.sender != self.source or message.session != self._session or self.data is not None:
             return
         sent = message.content
@@ -175,6 +176,7 @@ class SnapshotStream:
                 self._due_ns = now_ns
 
     def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
+        """Packets to send now, as `EntryStream.ask`."""
         if self.missing is not None or self.data is not None:
             return []
         if now_ns >= self._due_ns:
