@@ -1,7 +1,7 @@
-"""What the services of the frontend need of the other rooms, and of each other across packages. Protocols only.
+"""What the frontend's services need of the other rooms, and of each other across packages. Protocols only.
 
 The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the streams of both client services and the
-spans of `node/process/tracing.py` fit by shape. Tests use small fakes.
+spans of `node/process/tracing.py` implement these protocols structurally. Tests use small fakes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Engine(Protocol):
     def call(self, group: str, call: Call) -> asyncio.Future[Result | Refused]: ...
     def notify(self, group: str, call: Call) -> None: ...
     def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Hand the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two turns."""
+        """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two turns."""
         ...
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
@@ -39,12 +39,12 @@ class Engine(Protocol):
 
 
 class Metadata(Protocol):
-    """The controller quorum as its readers and the writers of users and keys see it."""
+    """The controller quorum for readers of its state, and for the commands on users and keys."""
 
     @property
     def state(self) -> State: ...
     async def barrier(self) -> Any:
-        """Returns once `state` holds everything agreed before the call. Raises LedgerError when the quorum does not answer."""
+        """Returns once `state` holds everything agreed before the call. Raises LedgerError if the quorum does not answer."""
         ...
 
     async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome: ...
@@ -62,25 +62,25 @@ class Stream(Protocol):
     """The writing side of a Telemetry stream."""
 
     def post(self, command: bytes) -> bool:
-        """Write this when it can be; False: it does not take any more."""
+        """Queue a command for writing; False if the stream accepts no more."""
         ...
 
     def renew(self, settings: bytes) -> None:
-        """The client's settings are others from now on."""
+        """Replace the client's settings."""
         ...
 
 
 class FrameSpan(Protocol):
-    """The span of one frame."""
+    """The tracing span of one frame."""
 
     def end(self, code: int, message: str) -> None: ...
 
 
 Trace = Callable[[str, int, int], FrameSpan]
-"""Begins the span of a frame: topic, queue, messages."""
+"""Begins the span of a frame; arguments: topic, queue, number of messages."""
 
 
 class Spans(Protocol):
-    """Makes the spans of the frames of one stream."""
+    """Creates the spans of the frames of one stream."""
 
     def frames_of(self, context: Any) -> Trace: ...

@@ -1,6 +1,6 @@
-"""How generated services are put on a port. Methods of the admin service answer whatever bytes come, and ask who calls where they must.
+"""Puts generated gRPC services on a port. The admin methods answer undecodable requests with a status, and check the caller where required.
 
-What the methods do is in `admin.py`, who may call them in `security/admin_guard.py`.
+The methods themselves are in `service.py`; who may call them is decided in `security/admin_guard.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ledgermq.proto.status import Code
 
 
 class AdminPort:
-    """A server as generated code sees it. The methods get in through the table, which can be looked into."""
+    """The server object that generated code registers the admin service with. It installs the methods as wrapped generic handlers."""
 
     def __init__(self, server: grpc.aio.Server, authority: Authority) -> None:
         self._server = server
         self._authority = authority
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Left out on purpose: the table holds the same methods."""
+        """Does nothing: the registered method table holds the same methods."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         methods = guarded(handlers, self._authority, common_name_of) if self._authority.required else handlers
@@ -35,21 +35,21 @@ class AdminPort:
 
 
 class GenericOnly:
-    """A server as generated code sees it, without the library's table of registered methods.
+    """The server object that generated code registers with, without the library's table of registered methods.
 
-    For every call of any service, grpc.aio 1.85 waits anew on one future for each method in that table: the fourteen methods of the two
-    small services here cost every send a third of the event loop's time. Generic handlers serve the same methods without it.
+    For every call of any service, grpc.aio 1.85 awaits a future for each method in that table: the fourteen methods of the two small
+    services here cost every send a third of the event loop's time. Generic handlers serve the same methods without that cost.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
         self.add_generic_rpc_handlers = server.add_generic_rpc_handlers
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Left out on purpose: the generic handlers hold the same methods."""
+        """Does nothing: the generic handlers hold the same methods."""
 
 
 def tolerant(handlers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same methods; bytes that are no request are answered with a status, where the library would log a traceback."""
+    """The same methods, but bytes that do not decode are answered with a status; the library would log a traceback."""
     return {method: _tolerant(method, handler) for method, handler in handlers.items()}
 
 

@@ -1,8 +1,8 @@
-"""What would balance a cluster: moves of replicas, moves of leadership, queues where a topic has too few. Decides, and does nothing.
+"""Plans how to balance a cluster: moves of replicas, moves of leadership, and queues for topics that have too few. Changes nothing itself.
 
-Pure: from the facts of one moment to the steps, in order, each with its reason. Laws, held by properties in the tests: nodes that can take
-replicas differ by one at most in how many they have; leadership is spread as evenly as the replicas allow; no plan has fewer moves of
-replicas; no step takes a replica away before its successor votes; and a plan for what a plan leads to is empty.
+Pure: it maps the facts of one moment to ordered steps, each with its reason. Property tests hold these laws: nodes that can take replicas
+differ by at most one in their number of replicas; leadership is spread as evenly as the replicas allow; no plan needs fewer replica moves;
+no step removes a replica before its successor votes; and the plan for the result of a plan is empty.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ ADD_QUEUES = "add-queues"
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A broker group. `voters`: where its replicas are; `others`: where it has learners or observers, which stay."""
+    """A broker group. `voters`: the nodes with its replicas; `others`: the nodes with its learners or observers, which do not move."""
 
     voters: tuple[str, ...]
     leader: str | None = None
     wanted: str | None = None
-    """Who is meant to lead."""
+    """The node that should lead."""
     fixed: bool = False
-    """The configuration says who leads."""
+    """The configuration decides which node leads."""
     others: tuple[str, ...] = ()
     move: tuple[str, str] | None = None
-    """A replica on its way: from, to."""
+    """An unfinished move of a replica: source and target node."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic. `stays`: why queues in further broker groups would do harm; empty: they would not."""
+    """A topic. `stays`: why queues in further broker groups would do harm; empty if they would not."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`nodes`: those that answer, and so may take replicas."""
+    """The facts of one moment. `nodes`: the nodes that answer, and so may take replicas; `down`: the nodes that do not."""
 
     nodes: tuple[str, ...]
     groups: Mapping[str, GroupFacts]
@@ -55,7 +55,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step. `topic` is (namespace, name), `queues` what it has in the group afterwards; both only to add queues."""
+    """One step. `topic` is (namespace, name), and `queues` is its number of queues in the group after the step; both only for
+    ADD_QUEUES."""
 
     kind: str
     group: str
@@ -68,7 +69,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`notes`: what is left as it is, and why."""
+    """`notes`: what the plan leaves as it is, with the reason."""
 
     steps: tuple[Step, ...] = ()
     notes: tuple[str, ...] = ()
@@ -76,7 +77,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Draft:
-    """The cluster as it will be after the steps so far."""
+    """The cluster as it will be after the steps planned so far."""
 
     facts: Facts
     voters: dict[str, list[str]]
@@ -86,7 +87,7 @@ class _Draft:
     notes: list[str] = field(default_factory=list)
 
     def load(self) -> dict[str, int]:
-        """Replicas of each node that may take some."""
+        """The number of replicas on each node that may take replicas."""
         load = dict.fromkeys(sorted(self.facts.nodes), 0)
         for voters in self.voters.values():
             for node in voters:
@@ -97,14 +98,14 @@ class _Draft:
     def move(self, group: str, source: str, target: str, reason: str) -> None:
         self.steps.append(Step(MOVE_REPLICA, group, reason, source, target))
         self.voters[group] = sorted({*self.voters[group], target} - {source})
-        # Whoever led, or was meant to, is followed by the new replica.
+        # The new replica replaces the source as leader or as preferred leader.
         for table in (self.wanted, self.leader):
             if table[group] == source:
                 table[group] = target
 
 
 def plan(facts: Facts) -> Plan:
-    """The steps that balance the cluster; none where it is balanced."""
+    """The steps that balance the cluster; empty if it is balanced."""
     draft = _Draft(
         facts,
         {name: sorted(group.voters) for name, group in sorted(facts.groups.items())},
@@ -113,10 +114,10 @@ def plan(facts: Facts) -> Plan:
     )
     if facts.down:
         names = ", ".join(facts.down)
-        draft.notes.append(f"not reached: {names}; what is there stays there, and nothing is moved to it")
+        draft.notes.append(f"not reached: {names}; replicas there are not moved, and no replica is moved to it")
     for name, group in sorted(facts.groups.items()):
         if group.leader is None:
-            draft.notes.append(f"broker group {name} has no leader: it stays as it is")
+            draft.notes.append(f"broker group {name} has no leader: the plan leaves it unchanged")
     _finish_moves(draft)
     _balance_replicas(draft)
     _balance_leaders(draft)
@@ -125,7 +126,7 @@ def plan(facts: Facts) -> Plan:
 
 
 def _meant(group: GroupFacts) -> str | None:
-    """Who is meant to lead: somebody with a replica, or whoever leads."""
+    """The node that should lead: the preferred leader if it has a replica, otherwise the current leader."""
     return group.wanted if group.wanted in group.voters else group.leader
 
 
@@ -133,7 +134,7 @@ def _finish_moves(draft: _Draft) -> None:
     for name, group in sorted(draft.facts.groups.items()):
         if group.move is not None and group.leader is not None:
             source, target = group.move
-            draft.move(name, source, target, "this move was begun and is not finished")
+            draft.move(name, source, target, "this move is unfinished")
 
 
 # -- replicas
@@ -146,7 +147,7 @@ def _balance_replicas(draft: _Draft) -> None:
             return
         found = _next_move(draft, load)
         if found is None:
-            draft.notes.append("replicas stay unevenly spread: those that would have to move belong to groups that cannot change now")
+            draft.notes.append("replicas stay unevenly spread: the replicas to move belong to groups that cannot change now")
             return
         group, source, target = found
         reason = f"{source} has {load[source]} replicas and {target} has {load[target]}"
@@ -154,7 +155,8 @@ def _balance_replicas(draft: _Draft) -> None:
 
 
 def _next_move(draft: _Draft, load: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """From a node with the most to one with the fewest; of a group that is not led from there, if there is one."""
+    """The next (group, source, target), from a node with the most replicas to one with the fewest; prefers a group not led from the
+    source."""
     pairs = [(source, target) for source in load for target in load if load[source] - load[target] > 1]
     movable = [(group, *pair) for pair in pairs for group in draft.voters if _may_move(draft, group, *pair)]
 
@@ -171,7 +173,7 @@ def _may_move(draft: _Draft, group: str, source: str, target: str) -> bool:
     pinned = facts.fixed and facts.wanted == source
     if facts.leader is None or pinned or source not in voters:
         return False
-    # Workers of one node share its fate: one of them has a replica at most.
+    # Workers of one node fail together: a group has at most one replica on them.
     return node_of(target) not in {node_of(node) for node in (*voters, *facts.others) if node != source} and target != source
 
 
@@ -179,7 +181,8 @@ def _may_move(draft: _Draft, group: str, source: str, target: str) -> bool:
 
 
 def _balance_leaders(draft: _Draft) -> None:
-    """Along shortest ways from a node that leads too many to one that leads too few: each way shifts every group on it by one place."""
+    """Shift leadership along shortest paths from a node that leads too many groups to one that leads too few. Each group on a path moves
+    one step along it."""
     began = dict(draft.wanted)
     load = _led(draft)
     while way := _shift(draft, load):
@@ -192,7 +195,7 @@ def _balance_leaders(draft: _Draft) -> None:
         if wanted is None or leader is None or (wanted == leader and began[group] == wanted):
             continue
         if began[group] == wanted:
-            reason = f"{wanted} is meant to lead it, and {leader} does"
+            reason = f"{wanted} should lead it, and {leader} leads it"
         else:
             former = str(began[group])
             reason = f"{former} leads {before.get(former, 0)} broker groups and {wanted} {before.get(wanted, 0)}"
@@ -212,7 +215,7 @@ def _count(nodes: Iterable[str], leaders: Iterable[str | None]) -> dict[str, int
 
 
 def _shift(draft: _Draft, load: Mapping[str, int]) -> Sequence[tuple[str, str]]:
-    """Group and new leader, each; empty: no shift makes it more even."""
+    """(Group, new leader) pairs of the next shift; empty if no shift makes leadership more even."""
     for source in sorted(load, key=lambda node: (-load[node], node)):
         way = _way_down(draft, load, source)
         if way:

@@ -1,9 +1,9 @@
-"""Broker groups as operators see and change them, on any node: add one, list them, move a replica, say who leads, plan a balance.
+"""Operator commands for broker groups, on any node: add and list groups, move a replica, set the preferred leader, plan a balance.
 
-Like `member_admin.py`: one call does as much as can be done now and says what it waits for; asked again it goes on, whoever is asked. What
-was begun is known to the controller quorum, never to a process. Every change of replicas is put to the group's leader, which refuses what
-would cost the group its quorum; so a move first adds and promotes the new replica, then hands leadership over, and only then removes the
-former.
+As in `member_admin.py`, one call does as much as is possible now and says what it waits for; a repeated call continues, on any node. The
+controller quorum records what was begun; no process keeps it. Every change of replicas goes to the group's leader, which refuses a change
+that would cost the group its quorum. A move therefore first adds and promotes the new replica, then hands leadership over, and only then
+removes the old replica.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ledgermq.proto.types import TopicKind
 from ledgermq.proto.workers import node_of
 
 DEFAULT_COUNT = 3
-GO_ON = "then run the same command again: it goes on where it is"
+GO_ON = "then run the same command again: it continues"
 Kind = pb.ChangeMemberRequest.Kind
 
 log = get_logger()
@@ -65,7 +65,7 @@ class BrokerGroups:
     # -- a new group
 
     async def add(self, request: pb.AddBrokerGroupRequest) -> pb.AddBrokerGroupResponse:
-        """Begin a broker group, or say how far it is. Raises LedgerError."""
+        """Begin a broker group, or report its progress if it was begun. Raises LedgerError."""
         await self._controller.barrier()
         state, name = self._controller.state, request.name
         known = state.specs.get(name)
@@ -88,7 +88,7 @@ class BrokerGroups:
         return response
 
     def _chosen(self, count: int) -> list[str]:
-        """The nodes with the fewest replicas."""
+        """The nodes with the fewest replicas; `count` of them, by default DEFAULT_COUNT. Raises LedgerError if too few nodes answer."""
         state = self._controller.state
         there = [node for node in may_vote(state) if self._up(node)]
         machines = sorted({node_of(node) for node in there})
@@ -101,7 +101,7 @@ class BrokerGroups:
     def _check_all_there(self) -> None:
         missing = sorted(node for node in self._controller.state.nodes if not self._up(node))
         if missing:
-            what = "a broker group begins once every node has said that it knows no replica of it"
+            what = "before a broker group begins, every node must confirm that it has no replica of it"
             remedy = f"start {missing[0]}, or remove it for good: ledgermq member remove {missing[0]}"
             raise fail(Code.PRECONDITION_FAILED, f"{what}, and {', '.join(missing)} does not answer; {remedy}")
 
@@ -109,14 +109,14 @@ class BrokerGroups:
         given: dict[str, Any] = {}
         for key, text in settings.items():
             if key in ("name", "replicas", "created_ms"):
-                raise fail(Code.BAD_REQUEST, f"{key} is no setting that can be given; the others are in: ledgermq config example")
+                raise fail(Code.BAD_REQUEST, f"{key} cannot be set here; for the settings see: ledgermq config example")
             try:
                 given[key] = yaml.safe_load(text)
             except yaml.YAMLError:
                 given[key] = text
         own = next((group for group in self._config.cluster.groups), None)
         if "data_file_bytes" not in given and own is not None:
-            # A cluster that began with small files goes on with them.
+            # A cluster that began with small files keeps using them.
             given["data_file_bytes"] = own.data_file_bytes
         try:
             return BrokerGroup(name=name, replicas=tuple(founders), created_ms=time.time_ns() // 1_000_000, **given)
@@ -128,20 +128,20 @@ class BrokerGroups:
             raise fail(Code.BAD_REQUEST, f"{what}; {remedy}") from error
 
     async def _not_yet(self, name: str, spec: GroupSpec) -> str:
-        """What a new group waits for; empty: it serves."""
+        """What a new group waits for; empty if it serves."""
         try:
             members = await self._members.of_group(name)
         except LedgerError as error:
             return f"broker group {name} has no leader yet ({error.message})"
         lacking = sorted(found.node for found in members if not found.HasField("lag_entries"))
         if lacking:
-            return f"broker group {name}: nothing was heard of the replica on {', '.join(lacking)} yet"
+            return f"broker group {name}: the leader has not heard from the replica on {', '.join(lacking)} yet"
         return ""
 
     # -- the list
 
     async def listed(self) -> pb.ListBrokerGroupsResponse:
-        """Every broker group; what only a leader knows is left out where there is none."""
+        """Every broker group. For a group without a leader, the facts that only a leader knows are absent."""
         await self._controller.barrier()
         state = self._controller.state
         names = sorted(state.broker_groups)
@@ -166,13 +166,13 @@ class BrokerGroups:
         try:
             return await self._members.of_group(name)
         except LedgerError:
-            # Without a leader there is nobody to say it.
+            # Only a leader knows the progress of the members.
             return ()
 
     # -- moving a replica
 
     async def move(self, request: pb.MoveReplicaRequest) -> pb.MoveReplicaResponse:
-        """One step of a move, asked of any node. Raises LedgerError."""
+        """One step of a move; any node may be asked. Raises LedgerError."""
         await self._controller.barrier()
         group, move = request.broker_group, Move(request.from_node, request.to_node)
         state = self._controller.state
@@ -195,12 +195,12 @@ class BrokerGroups:
         return await self._move_on(group, move, roles)
 
     async def _roles(self, group: str, move: Move) -> dict[str, str]:
-        """What each member is. Raises LedgerError; where so many are silent that there can be no leader, with their names."""
+        """The role of each member. Raises LedgerError; if too few replicas answer for an election, the error names the missing ones."""
         try:
             return {member.node: member.role for member in await self._members.of_group(group)}
         except LedgerError:
             meant = set(self._controller.state.broker_groups[group])
-            # How far the move is, only a leader could tell.
+            # Only a leader knows how far the move is, so a quorum at any of its stages suffices.
             stages = (meant, meant - {move.target}, meant - {move.source})
             if not self._elects(group) or any(len(self._there(stage)) * 2 > len(stage) for stage in stages):
                 raise
@@ -228,8 +228,8 @@ class BrokerGroups:
         self._check_enough(group, move, roles, "then move the replica")
 
     def _check_enough(self, group: str, move: Move, roles: Mapping[str, str], then: str) -> None:
-        """While the replica moves the group has one voter more, then again as many as now; each time those must be there without whom
-        nothing is committed: a majority, or of an HA group its minimum. Raises LedgerError."""
+        """Check that the group can commit while the replica moves: it has one more voter for a time, then as many as now. In both stages
+        the nodes needed to commit must answer: a majority, or the minimum in sync of an HA group. Raises LedgerError."""
         voters = {node for node, role in roles.items() if role == "voter"}
         for wanted in (voters | {move.target}, (voters | {move.target}) - {move.source}):
             there = self._there(wanted)
@@ -241,7 +241,7 @@ class BrokerGroups:
                 raise fail(Code.PRECONDITION_FAILED, f"{what}: {lost}; start those first, {then}")
 
     async def _move_on(self, group: str, move: Move, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
-        """As far as it gets now, from wherever it is."""
+        """Continue the move from its current stage as far as possible now."""
         progress = await self._members.of_node(group, move.target)
         if progress is None or not progress.role:
             answer = await self._changed(group, Kind.ADD, move.target, move, roles)
@@ -264,7 +264,7 @@ class BrokerGroups:
         return await self._let_source_go(group, move, roles)
 
     async def _let_source_go(self, group: str, move: Move, roles: Mapping[str, str]) -> pb.MoveReplicaResponse:
-        """The new replica votes: the former one hands over what it leads, and goes."""
+        """The new replica votes: the source hands over leadership if it leads, and is removed."""
         if self._leaders.leader(group) == move.source:
             waits = await self._handed_over(group, move.target, move, roles)
             if waits:
@@ -281,9 +281,10 @@ class BrokerGroups:
     async def _changed(
         self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str, move: Move, roles: Mapping[str, str]
     ) -> pb.ChangeMemberResponse:
-        """A change of members, once the move is under way. What the leader refuses now it may grant later: it leads since a moment, another
-        change is not committed, the learner lacks the last entry. Raises LedgerError for anything else: so when as many are silent here as
-        would cost the group its quorum, for waiting brings none of them back."""
+        """Ask the leader for a change of members during a move. A refusal with PRECONDITION_FAILED becomes `waits_for`, because the leader
+        may grant the change later: it has just been elected, another change is not committed, the learner lacks the last entry. Raises
+        LedgerError for any other failure, and if so few members answer that the change would cost the group its quorum: waiting would not
+        help then."""
         try:
             answer = await self._members.changed(group, kind, node)
         except LedgerError as error:
@@ -295,8 +296,9 @@ class BrokerGroups:
         return answer
 
     async def _handed_over(self, group: str, to: str, move: Move, roles: Mapping[str, str]) -> str:
-        """Empty once `to` leads; else what that waits for. A replica that cannot take over now may be able to a moment later: one that was
-        just promoted comes into the in-sync set of an HA group within moments. Raises LedgerError as `_changed` does."""
+        """Hand leadership over to `to`. Returns an empty text once `to` leads, otherwise what the handover waits for. A replica that cannot
+        take over now may soon: a replica just promoted joins the in-sync set of an HA group within moments. Raises LedgerError as
+        `_changed` does."""
         try:
             answer = await self._leadership.transfer(pb.TransferLeadershipRequest(broker_group=group, to=to))
         except LedgerError as error:
@@ -311,7 +313,7 @@ class BrokerGroups:
             what = f"broker group {group}: no replica is on its way from {move.source} to {move.target}"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; see: ledgermq broker-group list")
         if move.source not in roles:
-            what = f"broker group {group}: the replica of {move.source} is gone already"
+            what = f"broker group {group}: the replica of {move.source} is removed already"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; finish the move, then move it back")
         back = Move(move.target, move.source)
         if self._leaders.leader(group) == move.target:
@@ -333,7 +335,7 @@ class BrokerGroups:
         return pb.MoveReplicaResponse(step=step, waits_for=waits_for or "the group's leader", progress=progress)
 
     def _elects(self, group: str) -> bool:
-        """Whether its replicas elect, as it was begun; a master is appointed from those in sync otherwise."""
+        """Whether the group was begun with elections among its replicas (raft); in an HA group the controller appoints the master."""
         return bool(self._settings(group).get("replication", "raft") == "raft")
 
     def _least_in_sync(self, group: str) -> int:
@@ -344,15 +346,15 @@ class BrokerGroups:
         spec: GroupSpec = self._controller.state.specs.get(group, GroupSpec())
         return spec.settings
 
-    # -- who leads, and the balance
+    # -- preferred leader and balance
 
     async def prefer(self, request: pb.PreferLeaderRequest) -> pb.PreferLeaderResponse:
-        """From now on this node is meant to lead. Raises LedgerError."""
+        """Make this node the preferred leader of the group. Raises LedgerError."""
         await self._controller.prefer_leader(request.broker_group, request.node)
         return pb.PreferLeaderResponse()
 
     async def planned(self) -> pb.PlanRebalanceResponse:
-        """What would balance the cluster. Raises LedgerError."""
+        """The plan that would balance the cluster. Raises LedgerError."""
         await self._controller.barrier()
         found: Plan = plan(await self._facts())
         response = pb.PlanRebalanceResponse(notes=found.notes)
@@ -393,11 +395,11 @@ class BrokerGroups:
 
 
 def _stays(topic: Any) -> str:
-    """Why a topic must not get queues in further broker groups by itself."""
+    """Why a topic must not get queues in further broker groups automatically; empty if it may."""
     if topic.kind in (TopicKind.FIFO, TopicKind.MIXED):
         return "more queues move its message groups to other queues; where that does no harm: ledgermq topic update NAME --add-group GROUP"
     if topic.kind is TopicKind.LITE:
-        return "each of its lite topics lies in one broker group for ever"
+        return "each of its lite topics belongs to one broker group permanently"
     if topic.dedup_ms:
-        return "it recognises duplicates by the broker group they lie in"
+        return "it recognises duplicates only within one broker group"
     return ""

@@ -1,7 +1,7 @@
-"""Who is connected where: the clients that each node knows, gathered from all of them for an operator.
+"""Lists the connected clients for an operator, gathered from all nodes.
 
-A node tells of every client that it heard lately, with what the client's last Settings say. Whether the Telemetry stream is open matters
-most: without it neither settings nor transaction checks reach the client. A native stream is a line of its own for as long as it is open.
+A node reports every client that it heard recently, with the client's last Settings. The open Telemetry stream is the most important fact:
+without it, neither settings nor transaction checks reach the client. An open native stream is listed on a line of its own.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PEER_WITHIN_S = 3.0
 
 
 class ClientList:
-    """Answers for one node, and for the cluster."""
+    """The clients of this node, and of the cluster."""
 
     def __init__(
         self, node: str, service: MessagingService, native: Iterable[OpenStream], forwarder: Forwarder, others: Iterable[str]
     ) -> None:
-        """`native`: the open streams of the Log service; `others`: the names of the other nodes. Both as they are at the time."""
+        """`native`: the open streams of the Log service; `others`: the names of the other nodes. Both are read again at every call."""
         self._node = node
         self._service = service
         self._native = native
@@ -53,7 +53,7 @@ class ClientList:
         return found
 
     async def everywhere(self) -> admin_pb2.ListClientsResponse:
-        """Of all nodes; those that do not answer are named."""
+        """The clients of all nodes; names the nodes that do not answer."""
         found = self.here()
         others = sorted(self._others)
         for node, answer in zip(others, await asyncio.gather(*(self._ask(node) for node in others)), strict=True):
@@ -69,12 +69,12 @@ class ClientList:
             responses = await self._forwarder.ask(node, METHOD, b"", deadline)
             return admin_pb2.ListClientsResponse.FromString(responses[0])
         except (CallRefused, DecodeError, IndexError):
-            # Not reachable, or a version that does not know the question.
+            # Not reachable, or an older version without this method.
             return None
 
 
 def _describe(info: admin_pb2.ClientInfo, settings: pb.Settings) -> None:
-    """What a client says about itself."""
+    """Fill in what the client's Settings say."""
     info.type = pb.ClientType.Name(settings.client_type).lower().replace("_", "-") if settings.client_type in _TYPES else ""
     agent = settings.user_agent
     info.language = pb.Language.Name(agent.language).lower() if agent.language in _LANGUAGES else ""

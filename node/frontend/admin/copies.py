@@ -1,6 +1,6 @@
-"""One replica's copy of one entry, as a query shows it: where it lies, and whether it is whole.
+"""One replica's copy of one entry, as a query shows it: its place in the log, and whether it is intact.
 
-Reading happens on the engine's thread, which owns the log; judging the bytes on any other. What the other replicas hold is unknown here.
+The engine's thread, which owns the log, reads the copy; any other thread verifies its bytes. This module does not know the other replicas.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.storage.errors import Damaged
 
 
 def copy_of(store: Any, node: str, group: str, index: int) -> tuple[admin_pb2.ReplicaCopy, Range | None]:
-    """Where a replica has its copy of an entry, and the bytes of it, to be judged by `judged`; no bytes when it has none."""
+    """The place of a replica's copy of an entry, and its bytes for `judged`; None instead of bytes if the replica has no readable copy."""
     log = store.log
     copy = admin_pb2.ReplicaCopy(node=node, index=index, state="missing")
     if index < log.begin_index:
@@ -33,12 +33,12 @@ def copy_of(store: Any, node: str, group: str, index: int) -> tuple[admin_pb2.Re
     base = entries.pos - entries.pos % store.identity.data_file_bytes
     copy.state, copy.file = "present", f"{group}/dledger-{node}/data/{base:020d}"
     copy.position, copy.size, copy.term, copy.chain_crc = entries.pos, len(entries.data), entries.term, entries.last_chain
-    # What lies in the map may be truncated while a thread looks at it.
+    # The mapped bytes may be truncated while another thread reads them.
     return copy, replace(entries, data=memoryview(bytes(entries.data)))
 
 
 def judged(copy: admin_pb2.ReplicaCopy, entries: Range) -> None:
-    """On a thread: digest and soundness of a copy, with both CRCs and its place in the chain."""
+    """Fill in the digest of a copy and verify both CRCs and its place in the chain. Runs on a thread."""
     copy.sha256 = hashlib.sha256(entries.data).hexdigest()
     try:
         verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)

@@ -1,7 +1,7 @@
-"""What a replica answers about one message: its trace, and why a consumer group has not got it.
+"""Explains one message from the view of a replica: its trace, and why a consumer group has not received it.
 
-Reads the key index and the log on a thread of its own, never on the engine or the loop, a bounded piece for each question; state is read in
-`Engine.run`, between two turns. Which broker groups are asked, and how their answers become one, is `queries.py`.
+Reads the key index and the log on a thread, never on the engine's thread or the loop, and at most SCAN_BYTES for each question; reads state
+in `Engine.run`, between two turns. `queries.py` chooses the broker groups and merges their answers.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from ledgermq.storage.errors import Damaged
 from ledgermq.storage.lookup import TIME_MAX
 
 SCAN_BYTES = 32 << 20
-"""So much of the log one answer looks at."""
+"""The most bytes of the log that one answer scans."""
 READ_BYTES = 1 << 20
 SCAN_S = 1.0
 T = TypeVar("T")
 
 
 class Explainer:
-    """Answers for the replicas of one node. `indexed(group)` waits for the key index; None once it holds everything applied."""
+    """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns None once the index holds everything
+    applied."""
 
     def __init__(self, engine: Engine, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
         self._engine = engine
@@ -44,7 +45,7 @@ class Explainer:
         self._now_ns = now_ns
 
     async def trace(self, group: str, question: peer_pb2.GroupTrace) -> peer_pb2.GroupTraceReply:
-        """One piece of a message's history."""
+        """One page of a message's history."""
         await self._indexed(group)
         lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
         subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
@@ -57,7 +58,7 @@ class Explainer:
         return reply
 
     async def why(self, group: str, question: peer_pb2.GroupWhy) -> peer_pb2.GroupWhyReply:
-        """Why the consumer group has not got the message, as far as this broker group knows."""
+        """Why the consumer group has not received the message, as far as this broker group knows."""
         lagging = await self._indexed(group)
         lookup, reader = await self._engine.run(group, lambda hosted: (hosted.lookup, hosted.reader))
         subject, copies = await self._thread(_copies, lookup, question.topic, question.message_id)
@@ -81,7 +82,7 @@ class Explainer:
 
 
 def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Record]]:
-    """Every entry of the message, the newest first, and where they are."""
+    """Every entry of the message, newest first, and the places of these entries."""
     subject, copies = Subject(topic, message_id), []
     for name in (topic, TIMER_TOPIC, HALF_TOPIC):
         for found in lookup.each_by_key(name, message_id, 0, TIME_MAX):
@@ -96,7 +97,8 @@ def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Rec
 
 
 def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int:
-    """How long the message is that a consumer is sent, to a few bytes: the length of a handle does not depend on the secret."""
+    """The length in bytes of the message as a consumer receives it, to within a few bytes: a handle's length does not depend on the
+    secret."""
     message = delivering.undecided(question.topic, visible)
     system = message.system_properties
     system.queue_id, system.queue_offset, system.delivery_attempt = visible.queue, visible.queue_offset, 1
@@ -106,7 +108,7 @@ def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int
 
 
 def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], int]:
-    """Events from an entry on, and the entry to go on from; 0 at the end of what is there."""
+    """Events from an entry on, and the entry to continue from; 0 at the end of the log."""
     events: list[Event] = []
     limit, size = time.monotonic() + SCAN_S, 0
     limits = reader.limits
@@ -116,7 +118,7 @@ def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], in
             return events, index
         piece = reader.read(index, READ_BYTES)
         if piece is None:
-            # Trimmed a moment ago.
+            # This entry was just trimmed.
             index = max(index + 1, reader.limits.begin_index)
             continue
         entries = Range(piece.first_index, piece.last_index, 0, piece.pos, piece.data, piece.starts, piece.sizes, 0, 0)
@@ -127,7 +129,7 @@ def _scanned(reader: Any, subject: Subject, first: int) -> tuple[list[Event], in
 
 
 def _begins_ms(reader: Any) -> int | None:
-    """When the first entry that retention left was stored; None if it removed nothing."""
+    """When the first retained entry was stored, in ms; None if retention removed nothing."""
     limits = reader.limits
     piece = reader.read(limits.begin_index, 1) if 0 < limits.begin_index < limits.end_index else None
     return None if piece is None else decode_record(piece.data[48 : int(piece.sizes[0])]).store_ms
@@ -136,7 +138,7 @@ def _begins_ms(reader: Any) -> int | None:
 def _facts(
     hosted: Any, question: peer_pb2.GroupWhy, visible: Record | None, newest: Record, events: list[Event], now_ns: int
 ) -> Facts:
-    """The state of one moment."""
+    """The state that the answer rests on, read at one moment."""
     machine, leader = hosted.machine, hosted.group.leader
     names: dict[str, Any] = {"message_id": question.message_id, "group": question.group, "topic": question.topic, "events": events}
     if visible is None:
@@ -161,7 +163,7 @@ def _facts(
 
 
 def _waiting(machine: Any, copy: Record) -> dict[str, Any]:
-    """What becomes of a copy that waits."""
+    """The state of a copy that waits on a hidden topic."""
     if copy.topic == HALF_TOPIC:
         assert copy.queue == HALF_QUEUE, copy
         return {"waiting": "half" if copy.queue_offset in machine.transactions.halves else ""}

@@ -1,8 +1,8 @@
-"""How far a consumer group is: messages and time that wait for it, from one applied state of a broker group's leader. Pure reading.
+"""How far a consumer group is: its backlog in messages and time, read from one applied state of a broker group's leader. Changes nothing.
 
-Queue by queue it is the group's place against the queue's end. A broadcasting group has a place for each client: then a queue is as far as
-the slowest one. Of a topic of kind lite, the lite topics that the group has met are summed in queue 0 of each broker group, which has no
-place then. Clients and lite topics that are behind are told one by one as well, as many as fit.
+For each queue, the lag is the distance from the group's position to the queue's end. In a broadcasting group every client has its own
+position, and the slowest client counts for the queue. For a topic of kind lite, the lite topics that the group has used are summed in queue
+0 of each broker group, which then has no position. Clients and lite topics that lag are also listed individually, up to PARTS_MAX.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ledgermq.proto.names import base_group, parent_of, parse_lite, parse_member
 from ledgermq.proto.types import TopicKind
 
 PARTS_MAX = 1000
-"""Clients or lite topics that are told one by one, those that are furthest behind."""
+"""The most clients or lite topics that are listed individually, those with the greatest lag first."""
 
 
 def progress(machine: Any, broker_group: str, group: str, topics: Sequence[str], now_ms: int) -> list[admin_pb2.TopicLag]:
-    """Of the topics that the group has used, or of those named, the part of this broker group."""
+    """The lag of a group in this broker group's queues, for the topics that it has used, or for `topics` if given. Times in ms."""
     lags = []
     for topic in topics or topics_of(machine, group):
         config = machine.topics.get(topic)
@@ -48,22 +48,22 @@ def topics_of(machine: Any, group: str) -> list[str]:
 
 
 def readers_of(machine: Any, group: str) -> list[str]:
-    """The group, or the members of a broadcasting group: each has places of its own."""
+    """The group itself, or the members of a broadcasting group, each of which has positions of its own."""
     return sorted({name for name, _, _ in machine.delivery.queues if base_group(name) == group and name != group}) or [group]
 
 
 def lite_topics_of(machine: Any, group: str, topic: str) -> list[str]:
-    """Stored names of the lite topics of a topic that a consumer group has met."""
+    """Stored names of the lite topics of a topic that a consumer group has used."""
     return sorted(found for name, found, _ in machine.delivery.queues if name == group and found != topic and parent_of(found) == topic)
 
 
 def _place(machine: Any, key: tuple[str, str, int], now_ms: int) -> admin_pb2.QueueLag:
     _, topic, queue = key
-    # Below where the queue begins now nothing waits any more, whatever the group had read.
+    # No message waits below the queue's first offset, however far the group had read.
     cursor, end = max(machine.cursor(key), machine.begin(topic, queue)), machine.end(topic, queue)
     rows = len(machine.delivery.queues[key].rows) if key in machine.delivery.queues else 0
     known = machine.groups.get(key[0])
-    # Only of a FIFO group: there they are few.
+    # Only for a FIFO group, where rows are few.
     waiting = machine.delivery.waiting(key) if rows and known is not None and known.fifo else []
     one = admin_pb2.QueueLag(cursor=cursor, end=end, lag=end - cursor + len(waiting), leased=rows - len(waiting))
     if one.lag:

@@ -1,15 +1,15 @@
-"""What the leader of a broker group answers to queries: messages by key, id or time, what became of one, progress and resets.
+"""What the leader of a broker group answers to queries: messages by key, id or time, the fate of one message, progress and resets.
 
-The part of a query that concerns one broker group lives here, and every replica's answer where its copy of an entry lies. Which groups are
-asked, and how their answers become one, is `queries.py`. Everything that reads derived state does so in `Engine.run`, between two turns;
-the key index is read on a thread of its own, never on the engine or the loop.
+This module holds the part of a query that concerns one broker group, and every replica's answer about the place of its copy of an entry.
+`queries.py` chooses the groups and merges their answers. Derived state is read in `Engine.run`, between two turns; the key index is read on
+a thread, never on the engine's thread or the loop.
 
-Answers miss nothing that was acknowledged before the question: the leader makes sure that it leads before it reads, and once more when it
-has read; else the question goes to the next leader. Where an entry lies, every replica says for itself.
+An answer misses nothing that was acknowledged before the question: the leader confirms its leadership before it reads and again afterwards;
+if it no longer leads, the question goes to the next leader. Each replica answers for the place of its own copy.
 
-A message that is committed may not be in the key index yet. Nobody is told that a message is absent before the index has reached
-what was applied when the question came; if it does not get there soon, the answer says how far it is. An index that lost keys while it
-was asked is asked again.
+A committed message may not be in the key index yet. No answer calls a message absent before the index has reached the entries that were
+applied when the question came; if that takes too long, the answer reports the progress of the index. If the index lost keys during a query,
+the query is repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOOK_AGAIN_S = 0.01
 _HEADER = 48
 _INDEX = slice(8, 16)
 _AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy"})
-"""Questions whose answers are read from derived state. A reset goes through the log, and is decided there."""
+"""Questions that the leader answers from derived state. A reset goes through the log and is decided there."""
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
@@ -73,8 +73,8 @@ class GroupQueries:
         self._explainer = Explainer(engine, self._until_indexed, now_ns)
 
     async def execute(self, method: str, group: str, request: bytes) -> bytes:
-        """One question of `queries.py`, from this node or another; the answer tells of refusals in its status. Raises CallRefused when the
-        question is for the leader, and this node is none."""
+        """Answer one question of `queries.py`, from this node or another; the reply carries a refusal in its status. Raises CallRefused if
+        the question is for the leader and this node does not lead."""
         answers: Mapping[str, tuple[type[Message], Callable[[str, Any], Awaitable[Any]], Callable[..., Any]]] = {
             "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
             "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
@@ -103,7 +103,7 @@ class GroupQueries:
     # -- messages
 
     async def query(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
-        """This broker group's part of a Query, at most `ANSWER_BYTES` and one message more."""
+        """This broker group's part of a Query: at most `ANSWER_BYTES` plus one message."""
         query.max = max(1, min(query.max, ANSWER_MAX))
         if query.HasField("key") or query.HasField("message_id"):
             return await self._by_key(group, query)
@@ -131,7 +131,7 @@ class GroupQueries:
         size = 0
         for found, record in rows:
             if size >= ANSWER_BYTES:
-                # Compressed bodies: what is left comes with the next page.
+                # Bodies are compressed, so the answer may be larger than what was read: the rest comes with the next page.
                 reply.more = True
                 break
             if record.topic != TIMER_TOPIC:
@@ -145,7 +145,7 @@ class GroupQueries:
         return reply
 
     async def _until_indexed(self, group: str) -> admin_pb2.IndexProgress | None:
-        """Wait until the key index holds what is applied now. None once it does, else how far it came."""
+        """Wait until the key index holds what is applied now. Returns None once it does, after INDEXED_WITHIN_S its progress."""
         applied, indexed = await self._engine.run(group, lambda hosted: (hosted.machine.applied_index, _indexed_to(hosted)))
         limit = asyncio.get_running_loop().time() + INDEXED_WITHIN_S
         while indexed < applied:
@@ -158,11 +158,11 @@ class GroupQueries:
     async def _by_time(self, group: str, query: peer_pb2.GroupQuery) -> peer_pb2.GroupQueryReply:
         begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, query.topic))
         if len(query.offsets) > len(begins):
-            raise fail(Code.BAD_REQUEST, "the place to go on from names a queue that does not exist; begin again without it")
-        # A queue may have been trimmed since the page before.
+            raise fail(Code.BAD_REQUEST, "the page token names a queue that does not exist; start again without a token")
+        # A queue may have been trimmed since the last page.
         offsets = [max(offset, begin) for offset, begin in zip(query.offsets, begins, strict=False)]
         for queue in range(len(offsets), len(begins)):
-            # One search a turn: each reads as many records as the queue's length has bits.
+            # One search in each turn: a search reads about log2(queue length) records.
             offsets.append(await self._engine.run(group, _finder(query, queue)) if query.HasField("begin_ms") else begins[queue])
         scan = _Scan(self._look, group, query.topic, query.end_ms if query.HasField("end_ms") else None)
         for queue, offset in enumerate(offsets):
@@ -186,7 +186,7 @@ class GroupQueries:
     # -- one message
 
     async def message(self, group: str, wanted: peer_pb2.GroupMessage) -> peer_pb2.GroupMessageReply:
-        """The entry of a message, and what became of the message in every consumer group that uses its topic."""
+        """The entry of a message, and the state of the message in every consumer group that uses its topic."""
         now_ns = self._now_ns()
 
         def look(hosted: Any) -> tuple[int, list[admin_pb2.ConsumptionState]]:
@@ -217,13 +217,13 @@ class GroupQueries:
     # -- consumer groups
 
     async def progress(self, group: str, wanted: peer_pb2.GroupProgress) -> peer_pb2.GroupProgressReply:
-        """How far a consumer group is in the topics it has used, or in those named; one applied state for all of them."""
+        """The progress of a consumer group in the topics it has used, or in those given; all from one applied state."""
         now_ms = self._now_ms()
         lags = await self._engine.run(group, lambda hosted: progress(hosted.machine, group, wanted.group, tuple(wanted.topics), now_ms))
         return peer_pb2.GroupProgressReply(topics=lags)
 
     async def reset(self, group: str, wanted: peer_pb2.GroupReset) -> peer_pb2.GroupResetReply:
-        """Move the consumer group's cursors in the queues of this broker group, those of all its members, and those in lite topics."""
+        """Move the consumer group's cursors in the queues of this broker group, for all members and in its lite topics too."""
         which = wanted.WhichOneof("to")
         begins = await self._engine.run(group, lambda hosted: _begins(hosted.machine, wanted.topic))
         lite = await self._engine.run(group, lambda hosted: lite_topics_of(hosted.machine, wanted.group, wanted.topic))
@@ -251,7 +251,7 @@ class GroupQueries:
 
 
 class _Scan:
-    """Messages of several queues of one topic, merged by store time. Holds about `BUFFER_BYTES`, however many and long they are."""
+    """Merges messages of several queues of one topic by store time. Keeps about `BUFFER_BYTES` of them, independent of their number."""
 
     def __init__(self, look: Callable[[str, str, int, int], Awaitable[Peeked]], group: str, topic: str, end_ms: int | None) -> None:
         self._look = look
@@ -264,12 +264,12 @@ class _Scan:
         self._size = 0
 
     async def add(self, queue: int, offset: int, store_ms: int | None) -> None:
-        """A queue; `store_ms` is that of the message at `offset`, None at the end of the queue."""
+        """Add a queue. `store_ms` belongs to the message at `offset`; None at the end of the queue."""
         if store_ms is not None and (self._end_ms is None or store_ms < self._end_ms):
             heappush(self.heads, (store_ms, queue, offset))
 
     async def take(self) -> tuple[int, int, bytes] | None:
-        """The oldest message: queue, offset, record. None when it went meanwhile: the queue then goes on behind what was trimmed."""
+        """The oldest message: queue, offset, record. None if it was trimmed meanwhile; the queue then continues behind the trimmed part."""
         _, queue, offset = heappop(self.heads)
         first = offset if self._pages.get(queue) else await self._load(queue, offset)
         page = self._pages[queue]
@@ -282,13 +282,13 @@ class _Scan:
         return queue, offset, record
 
     async def _go_on(self, queue: int, offset: int) -> None:
-        """The page of a queue begins at `offset` now; an empty one means its end."""
+        """Set the first offset of a queue's page; an empty page means the end of the queue."""
         page = self._pages[queue]
         await self.add(queue, offset, decode_record(page[0]).store_ms if page else None)
 
     async def _load(self, queue: int, offset: int) -> int:
-        """Read on in a queue; the offset of the first record, behind `offset` where messages were trimmed meanwhile. Pages of other queues
-        give way and are read again."""
+        """Read the next page of a queue. Returns the offset of its first record, which is greater than `offset` if messages were trimmed
+        meanwhile. If the buffer is full, the pages of other queues are dropped and read again later."""
         if self._size > BUFFER_BYTES:
             self._pages.clear()
             self._size = 0
@@ -299,7 +299,7 @@ class _Scan:
 
 
 async def confirm(engine: Engine, group: str) -> None:
-    """This node leads the group and has applied everything that was acknowledged before. Raises CallRefused, LedgerError."""
+    """Confirm that this node leads the group and has applied everything acknowledged before the call. Raises CallRefused, LedgerError."""
     outcome = await engine.call(group, Confirm(engine.new_token()))
     _raise_refused(outcome)
     assert isinstance(outcome, Confirmed)
@@ -311,7 +311,7 @@ def _raise_refused(outcome: Any) -> None:
 
 
 async def peek(engine: Engine, group: str, call: Peek) -> Peeked:
-    """Committed messages of one queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
+    """Committed messages of one queue of a broker group that this node leads. Raises CallRefused if it does not lead, LedgerError."""
     outcome = await engine.call(group, call)
     _raise_refused(outcome)
     assert isinstance(outcome, Peeked)
@@ -319,7 +319,7 @@ async def peek(engine: Engine, group: str, call: Peek) -> Peeked:
 
 
 def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
-    """A message record as the admin service shows it. `number` is the queue's over all broker groups."""
+    """A message record in the form of the admin service. `number` is the queue's number over all broker groups of the topic."""
     found = plain(decode_record(record))
     fields = decode_properties(found.properties)
     return admin_pb2.PeekedMessage(
@@ -341,10 +341,10 @@ def message_of(record: bytes, namespace: str, topic: str, number: int, group: st
 
 
 def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any) -> tuple[list[tuple[Any, Any]], bool]:
-    """On a thread: (found, decoded record) of what matches exactly, newest first, as far as one answer goes; and whether that is all.
+    """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
 
-    One index serves keys and ids, and messages of an older incarnation of the topic are still in it. What waits on the timer topic belongs
-    to the answer as long as it waits.
+    Runs on a thread. One index serves keys and ids, and still holds messages of an older incarnation of the topic. A message on the timer
+    topic belongs to the answer until it is delivered.
     """
     begin = query.begin_ms if query.HasField("begin_ms") else 0
     end = query.end_ms if query.HasField("end_ms") else TIME_MAX
@@ -371,7 +371,8 @@ def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], tim
 
 
 def _waits(record: Record, topic: str, timers: Any) -> bool:
-    """Is it still to be delivered to this topic? What of the timers is read here is replaced, not changed, by the engine's thread."""
+    """Whether a delayed message is still to be delivered to this topic. Safe on a thread: the engine's thread replaces the timer state read
+    here, and does not change it in place."""
     return parse(record.properties).get(REAL_TOPIC) == topic and timers.state_of(record.queue_offset, record.properties)[0] == "delayed"
 
 
@@ -380,7 +381,7 @@ def _is_wanted(query: peer_pb2.GroupQuery, fields: Fields) -> bool:
 
 
 def _begins(machine: Any, topic: str) -> list[int]:
-    """The first offset of every queue of a topic in force."""
+    """The first offset of every queue of a topic. Raises LedgerError if the topic is not in force."""
     config = machine.topics.get(topic)
     if config is None:
         raise refused("unknown-topic", f"topic {topic} is not in force in this broker group")
@@ -388,7 +389,7 @@ def _begins(machine: Any, topic: str) -> list[int]:
 
 
 def _indexed_to(hosted: Any) -> int:
-    """The last entry whose keys are found."""
+    """The last entry whose keys the index holds."""
     return int(hosted.key_index.next_index) - 1
 
 
@@ -397,7 +398,7 @@ def _finder(query: peer_pb2.GroupQuery, queue: int) -> Callable[[Any], int]:
 
 
 def _head(topic: str, queue: int, offset: int) -> Callable[[Any], tuple[int, int | None]]:
-    """The first message from an offset on and its store time, None at the end of the queue."""
+    """Finds the first message from an offset on and its store time in ms; None for the time at the end of the queue."""
 
     def head(hosted: Any) -> tuple[int, int | None]:
         machine = hosted.machine
@@ -436,6 +437,6 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
 
 
 def name_of(stored: str) -> admin_pb2.Name:
-    """A stored name in its two parts."""
+    """Split a stored name into namespace and name."""
     namespace, _, name = stored.rpartition("@")
     return admin_pb2.Name(namespace=namespace, name=name)

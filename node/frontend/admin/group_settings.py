@@ -1,4 +1,4 @@
-"""A consumer group's settings between the messages of the Admin service and the controller's commands. Pure."""
+"""Converts a consumer group's settings between messages of the Admin service and commands of the controller. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ledgermq.proto.types import GroupConfig
 
 
 def settings_of(request: admin_pb2.CreateGroupRequest) -> dict[str, Any]:
-    """What a creation says besides the attempts; what it leaves out has its default."""
+    """The settings of a creation except the attempts; settings that are not given get their defaults."""
     backoff = _backoff(request.backoff) if request.HasField("backoff") else None
     return {"fifo": request.fifo, "backoff": backoff, "lite_topic": request.lite_topic, "broadcast": request.broadcast}
 
 
 def given_of(request: admin_pb2.UpdateGroupRequest) -> dict[str, Any]:
-    """What a change says besides the attempts; None: stays as it is."""
+    """The settings of a change except the attempts; None leaves a setting unchanged."""
     given: dict[str, Any] = {
         name: getattr(request, name) if request.HasField(name) else None for name in ("fifo", "lite_topic", "broadcast")
     }
@@ -33,7 +33,7 @@ def _backoff(backoff: admin_pb2.Backoff) -> dict[str, Any]:
 
 
 def group_info(group: GroupConfig, configured: bool) -> admin_pb2.ConsumerGroupInfo:
-    """The group as operators see it, without its progress."""
+    """The group in the form of the admin service, without its progress."""
     info = admin_pb2.ConsumerGroupInfo(
         group=admin_pb2.Name(namespace=group.namespace, name=group.name),
         max_attempts=group.max_attempts,

@@ -1,7 +1,7 @@
-"""Leadership as operators see it, on any node: hand a broker group over, say why leadership moved, and leave in good order.
+"""Operator commands for leadership, on any node: hand a broker group over, show why leadership moved, and leave before a planned stop.
 
-A transfer is put to the node that leads, as every call is, and answered there; the history is asked of every replica and put together
-here. What a handover is and when it may happen is decided in `raft/` and `node/broker/group/handovers.py`.
+A transfer is forwarded to the leader, as every call is, and answered there. The history is collected from every replica and merged here.
+`raft/` and `node/broker/group/handovers.py` decide what a handover does and when it is allowed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LEADER_WITHIN_S = 5.0
 PEER_WITHIN_S = 1.5
 ANSWER_NS = 500_000_000
 PATIENCE_NS = 2_000_000_000
-"""How long a handover goes on after whoever asked for it asked last."""
+"""How long a handover continues after its caller last asked for it."""
 LEAVE_WITHIN_NS = 1_000_000_000
 ENGINE_WITHIN_S = 1.5
 LAST = 10
@@ -40,7 +40,7 @@ log = get_logger()
 
 
 class Leadership:
-    """`replicas`: broker group → its nodes."""
+    """The leadership commands of one node. `replicas`: broker group → its nodes."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Leadership:
     # -- handing over
 
     async def transfer(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
-        """From any node: what the one that leads answers. Raises LedgerError."""
+        """Transfer leadership, from any node: forwards the request to the leader and returns its answer. Raises LedgerError."""
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
             responses = await self._forwarder.submit(request.broker_group, TRANSFER_METHOD, {}, request.SerializeToString(), deadline)
@@ -71,7 +71,8 @@ class Leadership:
         return answer
 
     async def transfer_here(self, request: admin_pb2.TransferLeadershipRequest) -> admin_pb2.TransferLeadershipResponse:
-        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is told in the status."""
+        """Transfer leadership away from this node, the leader. The status carries a refusal that no other node would change; raises
+        CallRefused otherwise."""
         outcome = await self._hand_over(request.broker_group, request.to, Cause.OPERATOR, PATIENCE_NS, ANSWER_NS)
         if isinstance(outcome, Refused) and outcome.reason != "transfer-refused":
             raise CallRefused(outcome)
@@ -84,14 +85,14 @@ class Leadership:
         return response
 
     async def leave(self) -> None:
-        """The node is about to stop: give away what it leads, for a second at most, and take nothing over any more."""
+        """Before a planned stop: hand over all leaderships, waiting a second at most, and take over no leadership any more."""
         groups = self._engine.groups
         asked = (self._hand_over(group, None, Cause.PLANNED_STOP, LEAVE_WITHIN_NS, LEAVE_WITHIN_NS) for group in groups)
         try:
             async with asyncio.timeout(ENGINE_WITHIN_S):
                 outcomes = await asyncio.gather(*asked)
         except TimeoutError:
-            log.warning("stopping as it is", reason="the engine does not answer, its disk may be slow")
+            log.warning("stopping without handover", reason="the engine does not answer; its disk may be slow")
             return
         for group, outcome in zip(groups, outcomes, strict=True):
             if isinstance(outcome, HandedOver):
@@ -111,7 +112,7 @@ class Leadership:
     # -- the history
 
     async def history(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
-        """What all replicas that answer recorded, as one answer."""
+        """The recorded leadership changes of all replicas that answer, merged into one answer."""
         group = request.broker_group
         nodes = sorted(self._replicas.get(group, ()))
         answers = await asyncio.gather(*(self._ask(node, request) for node in nodes))
@@ -121,7 +122,7 @@ class Leadership:
         return admin_pb2.LeadershipHistoryResponse(answer=found.answer, reason=found.reason, evidence=found.evidence)
 
     async def history_here(self, request: admin_pb2.LeadershipHistoryRequest) -> admin_pb2.LeadershipHistoryResponse:
-        """What the replica of this node recorded."""
+        """The leadership changes that this node's replica recorded."""
         response = admin_pb2.LeadershipHistoryResponse()
         if request.broker_group in self._engine.groups:
             response.events.extend(_packed(event) for event in await self._engine.run(request.broker_group, _leaders_of))
@@ -133,7 +134,7 @@ class Leadership:
             responses = await self._forwarder.ask(node, HISTORY_METHOD, request.SerializeToString(), deadline)
             return [_unpacked(event) for event in admin_pb2.LeadershipHistoryResponse.FromString(responses[0]).events]
         except (CallRefused, LedgerError, DecodeError, ValueError, IndexError):
-            # Not reachable, or another version.
+            # Not reachable, or a different version.
             return None
 
 

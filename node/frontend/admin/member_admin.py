@@ -1,15 +1,15 @@
-"""Membership as operators change it, on any node: `ledgermq member`.
+"""Operator commands for membership, on any node: `ledgermq member`.
 
-A change concerns three parties: the controller's metadata (where a node is; intent), the controller quorum (who votes there) and the log of
-each broker group (who replicates it; only its leader decides). One call here does as much of it as can be done now and says what it waits
-for; asked again it goes on, whoever is asked, because every step is one that may be repeated. What each step means is decided in
-`controller/` and `broker/`; refusals are theirs.
+A change concerns three parties: the controller's metadata (the addresses of a node, and what is intended), the controller quorum (who votes
+there) and the log of each broker group (who replicates it; only its leader decides). One call does as much as is possible now and says what
+it waits for. A repeated call continues, on any node, because every step can be repeated. `controller/` and `broker/` decide what each step
+means and refuse it if necessary.
 
-    add          known to all, reached, votes in the controller quorum, learner of every group it hosts, caught up; as an observer: no vote
-                 there, observer of every group it hosts
-    promote      every learner of it becomes a voter; observers only where that is said
-    remove       out of every group, out of the controller quorum, forgotten
-    set-address  known to be elsewhere
+    add          make the node known, reach it, give it a vote in the controller quorum, make it a learner of every group it hosts, and wait
+                 until it has caught up; an observer gets no vote and becomes an observer of every group it hosts
+    promote      make the node a voter in every group where it is a learner; observers only on request
+    remove       remove the node from every group and from the controller quorum, and forget it
+    set-address  change the known addresses of the node
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ STEP_WITHIN_S = 2.0
 LEADER_WITHIN_S = 5.0
 COMMIT_WITHIN_S = 3.0
 CAUGHT_UP_ENTRIES = 500
-"""Under load a replica that keeps up is always a little behind."""
+"""A learner with at most this lag counts as caught up: under load a replica that keeps up is always slightly behind."""
 
 Kind = pb.ChangeMemberRequest.Kind
-OBSERVER_TOO = "an observer is promoted on purpose only: add --observer-too, and it votes in the group from then on"
+OBSERVER_TOO = "an observer is promoted on purpose only: add --observer-too to give it a vote in the group"
 _KINDS: Mapping[int, MembersKind] = {Kind.ADD: "add", Kind.PROMOTE: "promote", Kind.REMOVE: "remove"}
 
 
 class Members:
-    """`controller` is `ledgermq.node.controller.controller.Controller`."""
+    """The membership commands. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Members:
         self._peer_identities = peer_identities
 
     async def change(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """One step of a change, asked of any node. Raises LedgerError."""
+        """One step of a change; any node may be asked. Raises LedgerError."""
         await self._controller.barrier()
         for group in request.broker_groups:
             if group not in self._controller.state.broker_groups:
@@ -99,7 +99,7 @@ class Members:
                 joins = known is None or known.get(NODE_STATE) == JOINING
                 await self._controller.set_node(node, given, state=JOINING if joins else None)
         elif known is None:
-            raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: say where it is, --address HOST:PORT")
+            raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: give its address with --address HOST:PORT")
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
         if request.observer:
@@ -108,7 +108,7 @@ class Members:
             await self._controller.set_voter(node, present=True)
         groups = list(request.broker_groups) or self._hosted_by(node)
         if not groups:
-            # A spare node: nothing has to catch up, replicas are moved there.
+            # A spare node has nothing to catch up with; replicas are moved to it later.
             await self._controller.set_node(node, {}, state="member")
             return pb.ChangeMemberResponse(done=True)
         answers = []
@@ -122,19 +122,20 @@ class Members:
         return response
 
     async def let_in(self, node: str) -> None:
-        """Goes on where `add` stopped at a node that did not answer then: it votes in the controller quorum from now on, and so hears of
-        the groups it is to open. Raises as `Controller.set_voter`."""
+        """Give a joining node its vote in the controller quorum, if `add` stopped because the node did not answer then. With the vote it
+        learns of the groups that it is to open. Raises what `Controller.set_voter` raises."""
         joins = self._controller.state.nodes.get(node, {}).get(NODE_STATE) == JOINING
         if joins and is_first(node) and node not in self._controller.health.voters:
             await self._controller.set_voter(node, present=True)
 
     async def _let_listen(self, node: str) -> None:
-        """An observer never votes, and is told what the controller quorum decides all the same. Raises PRECONDITION_FAILED."""
+        """Prepare an observer: it never votes, but learns what the controller quorum decides. Raises PRECONDITION_FAILED if it votes
+        there."""
         if node in self._controller.health.voters:
             what = f"node {node} votes in the controller quorum, and an observer votes nowhere"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; remove it first, and let it begin with an empty directory")
         if not any(node in replicas for replicas in self._controller.state.broker_groups.values()):
-            # Its own journal will begin with an entry that names nobody.
+            # Its own journal will begin with an entry that names no voters, so the quorum's journal must name them.
             await self._controller.name_voters()
 
     async def _promote(self, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
@@ -145,7 +146,7 @@ class Members:
         found = [await self._at_leader(group, self._question(node)) for group in groups]
         for group, answer in zip(groups, found, strict=True):
             if not answer.groups:
-                what = f"node {node} is no member of broker group {group}"
+                what = f"node {node} is not a member of broker group {group}"
                 raise fail(Code.PRECONDITION_FAILED, f"{what}; add it first: ledgermq member add {node}")
         observing = sorted({row.broker_group for answer in found for row in answer.groups if row.role == OBSERVER})
         if observing and not request.observer:
@@ -166,7 +167,7 @@ class Members:
         if node not in self._controller.state.nodes:
             raise self._unknown(node)
         if node == self._node:
-            # The one that goes would not hear the end of it.
+            # This node would not see the end of its own removal.
             return await self._elsewhere(request)
         everywhere = not request.broker_groups
         if everywhere:
@@ -186,28 +187,29 @@ class Members:
         return response
 
     async def leader_answers(self, group: str) -> bool:
-        """Whether a leader of the group can be asked now; calls find it afterwards."""
+        """Whether a leader of the group answers now."""
         return bool(await self._progress_of(group))
 
     async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
-        """All members as the leader knows them. Raises LedgerError."""
+        """All members of a group, as its leader knows them. Raises LedgerError."""
         return (await self._at_leader(group, self._question(""))).groups
 
     async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
-        """One of them; None: it is no member. Raises LedgerError."""
+        """One member of a group; None if the node is not a member. Raises LedgerError."""
         found = (await self._at_leader(group, self._question(node))).groups
         return found[0] if found else None
 
     async def changed(self, group: str, kind: pb.ChangeMemberRequest.Kind, node: str) -> pb.ChangeMemberResponse:
-        """One change of one group, as far as it gets now. Raises LedgerError."""
+        """Ask the group's leader for one change and return its progress. Raises LedgerError."""
         return await self._at_leader(group, pb.ChangeMemberRequest(kind=kind, node=node))
 
     # -- at the leader of a group
 
     async def change_here(self, group: str, request: pb.ChangeMemberRequest) -> pb.ChangeMemberResponse:
-        """Asked of the node that leads the group: carry the change out in its log, or only tell.
+        """Change the members in the log of a group that this node leads, or only report its members.
 
-        A refusal that trying elsewhere cannot change is told in the status. Raises CallRefused."""
+        The status carries a refusal that no other node would change. Raises CallRefused otherwise.
+        """
         members = self._engine.views[group].members
         kind = _KINDS.get(request.kind)
         if kind == "add" and request.observer and members is not None and request.node in {*members.nodes} - members.observers:
@@ -217,7 +219,7 @@ class Members:
         if kind is not None and not _so_already(members, kind, request.node):
             incarnation = self._peer_identities.presented.get(group, {}).get(request.node) if kind == "add" else None
             if kind == "add" and incarnation is None:
-                waits = f"broker group {group}: node {request.node} has not told the leader, {self._node}, of a replica of this group yet"
+                waits = f"broker group {group}: node {request.node} has no replica known to the leader, {self._node}, yet"
                 return _ok(pb.ChangeMemberResponse(waits_for=waits))
             near = [name for name in (() if members is None else members.nodes) if node_of(name) == node_of(request.node)]
             if kind == "add" and near:
@@ -246,7 +248,7 @@ class Members:
         return _ok(response)
 
     async def _progress(self, group: str, members: GroupMembers | None, node: str) -> list[pb.MemberProgress]:
-        """Of one node, or of all members when none is named."""
+        """The progress of one member, or of all members if `node` is empty."""
         if members is None:
             return []
         status = await self._engine.status(group)
@@ -270,7 +272,8 @@ class Members:
     # -- the list
 
     async def listed(self) -> pb.ListMembersResponse:
-        """Every node with its addresses, and what each broker group's leader says of its members; silent groups are left out."""
+        """Every node with its addresses and its progress in each broker group, from the groups' leaders; groups that do not answer are left
+        out."""
         await self._controller.barrier()
         state, health = self._controller.state, self._controller.health
         asked = sorted(state.broker_groups)
@@ -312,7 +315,7 @@ class Members:
         return _checked_answer(responses)
 
     def _checked(self, request: pb.ChangeMemberRequest) -> dict[str, str]:
-        """The addresses of a request, which must be nobody else's."""
+        """The addresses of a request. Raises LedgerError if there are none, or if another node has one of them."""
         given = {kind: getattr(request.addresses, kind) for kind in ADDRESS_KINDS if getattr(request.addresses, kind)}
         for name, known in self._controller.state.nodes.items():
             # Workers of one node share the addresses for clients and for HTTP.
@@ -325,7 +328,7 @@ class Members:
         return given
 
     async def _reached(self, node: str) -> bool:
-        """Whether the stream to the node stands, or does within a moment."""
+        """Whether the stream to the node is up, now or within STEP_WITHIN_S."""
         loop = asyncio.get_running_loop()
         end = loop.time() + within(STEP_WITHIN_S)
         while not (node == self._node or (node in self._links and self._links[node].up)):
@@ -342,11 +345,11 @@ class Members:
         return f"node {node} does not answer at {where} (its peer port); start it there with join: true in its configuration"
 
     def _hosted_by(self, node: str) -> list[str]:
-        """The broker groups of which the node said it has a replica."""
+        """The broker groups of which the node reported a replica."""
         return sorted(group for group, nodes in self._peer_identities.presented.items() if node in nodes)
 
     def _groups_of(self, node: str) -> list[str]:
-        """The broker groups that have, or are meant to have, a replica there."""
+        """The broker groups that have, or should have, a replica on the node."""
         views = self._engine.views
         meant = {group for group, replicas in self._controller.state.broker_groups.items() if node in replicas}
         return sorted(meant | {group for group, view in views.items() if view.members is not None and node in view.members.nodes})
@@ -357,7 +360,7 @@ class Members:
 
     @staticmethod
     def _together(answers: Iterable[pb.ChangeMemberResponse], *, caught_up: bool) -> pb.ChangeMemberResponse:
-        """One answer of several groups'; with `caught_up`, done only when the node lacks next to nothing in any of them."""
+        """Merge the answers of several groups. With `caught_up`, the answer is done only if the node has caught up in all of them."""
         response = pb.ChangeMemberResponse(done=True)
         waits = []
         for answer in answers:

@@ -1,7 +1,7 @@
-"""The state of the whole cluster as one node can tell it: its own view and what its peers answer, put together.
+"""The state of the whole cluster as one node sees it: its own view, merged with the answers of its peers.
 
-`own` is what this node says about itself; `gather` asks every peer and merges. A value nobody knows stays absent. The leader of a broker
-group is the replica that says so itself with the highest term: followers may believe in one that is gone.
+`own` returns this node's view; `gather` asks every peer; `merge` combines the answers. Values that no node knows stay absent. The leader of
+a broker group is the replica that calls itself leader in the highest term, because followers may still name a former leader.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ log = get_logger()
 
 
 class Overview:
-    """Asks and merges."""
+    """Collects the views of all nodes and merges them."""
 
     storage: Retainer | None = None
-    """Who knows what the log files take and what keeps them; without it neither is told."""
+    """Knows the disk usage of log files and what keeps each file from being trimmed; without it neither is reported."""
     digest_exchange: DigestExchange | None = None
-    """Who knows which sealed files differ; without it nothing is told of them."""
+    """Knows which sealed files differ between replicas; without it they are not reported."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Overview:
         roster: Roster,
         replicas: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`replicas`: every broker group and where it is; by default as it is configured."""
+        """`replicas`: every broker group and its nodes; by default those of the configuration."""
         configured = {group.name: group.replicas for group in config.cluster.groups}
         self._replicas = configured if replicas is None else replicas
         self._config = config
@@ -61,7 +61,7 @@ class Overview:
         self._roster = roster
 
     async def own(self) -> peer_pb2.NodeStatusReply:
-        """This node's own view. Raises TimeoutError when its engine does not answer."""
+        """This node's own view. Raises TimeoutError if its engine does not answer."""
         address = self._config.address
         used, free = await asyncio.to_thread(_disk_usage, self._config.data)
         node = admin_pb2.NodeInfo(
@@ -106,7 +106,7 @@ class Overview:
         return info
 
     async def gather(self) -> dict[str, peer_pb2.NodeStatusReply | None]:
-        """Every node's answer; None for one that did not answer in time."""
+        """Every node's answer; None for a node that did not answer in time."""
         names = list(self._links)
         replies = await asyncio.gather(self.own(), *(self._ask(self._links[name]) for name in names))
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
@@ -118,11 +118,11 @@ class Overview:
             async with asyncio.timeout(PEER_ANSWERS_WITHIN_S):
                 return await link.status()
         except (NotSent, Lost, TimeoutError):
-            # An unreachable node is exactly what the overview is there to show.
+            # The overview reports unreachable nodes, so this is no error.
             return None
 
     def merge(self, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> admin_pb2.ClusterStatusResponse:
-        """Nodes, broker groups and health; topics are added by whoever knows the intent."""
+        """Nodes, broker groups and health. The caller adds the topics, from the controller's state."""
         response = admin_pb2.ClusterStatusResponse(cluster_id=self._config.cluster_id)
         for name in self._roster.nodes:
             reply = replies.get(name)
@@ -137,7 +137,7 @@ class Overview:
 
 
 def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[tuple[str, str, int], int]:
-    """The furthest next offset any node knows of every queue."""
+    """The highest next offset that any node knows, for every queue."""
     ends: dict[tuple[str, str, int], int] = {}
     for reply in replies.values():
         for topic in reply.topics if reply is not None else ():
@@ -148,7 +148,7 @@ def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[t
 
 
 def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb2.TopicInfo:
-    """A topic of the controller's state with what is known of its queues; `messages` only when every queue is known."""
+    """A topic of the controller's state with the known ends of its queues; `messages` only if every queue's end is known."""
     stored = stored_name(topic.namespace, topic.name)
     info = admin_pb2.TopicInfo(
         topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name),
@@ -172,7 +172,7 @@ def queues_of(topic: Any) -> list[tuple[str, int]]:
 
 
 def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
-    """This replica first; a leader tells of the others only how they come on."""
+    """The replica's own report, first in `replicas`; a leader adds the catch-up progress of the others."""
     info = admin_pb2.BrokerGroupInfo(group=status.group, leader=status.leader, term=status.term, commit_index=status.commit_index)
     info.replicas.add(
         node=status.node,
@@ -190,7 +190,7 @@ def _group_of(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
 
 
 def replication_of(members: GroupMembers) -> str:
-    """In the words of the configuration."""
+    """The replication kind as the configuration names it, or both kinds while it changes."""
     kind = {Rule.MAJORITY: "raft", Rule.IN_SYNC: "ha"}
     if members.towards is None:
         return kind[Rule(members.rule)]
@@ -213,7 +213,7 @@ def _ha_of(view: HaView, status: ReplicaStatus, incarnation: str) -> admin_pb2.H
 
 
 def _resting(status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
-    """A replica that does not run: it has no role, and what it last knew of others counts for nothing."""
+    """A replica that is not running: it has no role, and what it last knew of others is not reported."""
     info = admin_pb2.BrokerGroupInfo(group=status.group)
     replica = info.replicas.add(node=status.node, state=status.state)
     if status.rebuild is not None:
@@ -258,7 +258,7 @@ def _merged_group(
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term
         merged.commit_index = newest.commit_index
-    # Who replicates the group is in its log; before anybody has applied that, what the configuration says.
+    # The group's log says which nodes replicate it; until a replica has applied that record, the configuration does.
     told = max((info for info in reports.values() if info.voters), key=lambda info: (info is leading, info.commit_index), default=None)
     merged.voters.extend(configured if told is None else told.voters)
     if told is not None:
@@ -269,7 +269,7 @@ def _merged_group(
     if leading is not None and leading.HasField("ha"):
         merged.ha.CopyFrom(leading.ha)
     elif told is not None and told.HasField("ha"):
-        # Nobody is master: what the replicas last heard of who is in sync counts for nothing.
+        # There is no master: the in-sync set that the replicas last heard of is outdated.
         merged.ha.CopyFrom(told.ha)
         merged.ha.ClearField("in_sync")
         merged.ha.ClearField("epoch")
@@ -301,7 +301,7 @@ def _health(response: admin_pb2.ClusterStatusResponse) -> str:
 
 
 def _in_sync(group: admin_pb2.BrokerGroupInfo) -> bool:
-    """Whether everybody is who should be; of no HA group there is anything to say."""
+    """Whether all voters of an HA group are in sync and the set is large enough; always true for a raft group."""
     return not group.HasField("ha") or (not group.ha.HasField("short") and set(group.voters) <= set(group.ha.in_sync))
 
 
@@ -313,7 +313,7 @@ def _disk_usage(directory: Path) -> tuple[int, int | None]:
     """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile."""
     used = 0
     for parent, inside, files in os.walk(directory):
-        # Another worker's directory is told by that worker.
+        # Another worker reports its own directory.
         inside[:] = [name for name in inside if not WORKER_NAME(name)]
         for name in files:
             try:

@@ -1,7 +1,7 @@
-"""Peek: committed messages of a topic without a consumer group and without a lease, from any node.
+"""Peek: reads committed messages of a topic without a consumer group and without a lease, from any node.
 
-Every queue is read at the leader of its broker group, which misses nothing that was acknowledged before the question; while a group has no
-leader, its queues cannot be read. The answer is bounded in messages and bytes.
+The leader of each queue's broker group answers, so the answer misses nothing that was acknowledged before the question; while a group has
+no leader, its queues cannot be read. The answer is bounded in messages and bytes.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ PEEK_METHOD = "ledgermq.v1.Admin/Peek"
 PEEK_MAX = 1000
 PEEK_BYTES = 16 << 20
 LOOK_BYTES = 16 << 20
-"""Read from one queue at once."""
+"""The most bytes of one queue that one read takes."""
 CALL_TIMEOUT_S = 5.0
 
 
 class Peeks:
-    """Reads for Peek."""
+    """Executes Peek."""
 
     def __init__(self, engine: Engine, forwarder: Forwarder) -> None:
         self._engine = engine
         self._forwarder = forwarder
 
     async def peek(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """Messages queue by queue; with `latest` the last ones of the whole topic, whichever queues hold them."""
+        """Messages queue by queue; with `latest`, the newest ones of the whole topic over all queues."""
         wanted = max(1, min(request.max or 10, PEEK_MAX))
         queues = _asked_for(topic, request)
         found: list[admin_pb2.PeekedMessage] = []
@@ -49,7 +49,7 @@ class Peeks:
         return admin_pb2.PeekResponse(messages=found)
 
     async def _at_leader(self, request: admin_pb2.PeekRequest, number: int, group: str, count: int) -> list[admin_pb2.PeekedMessage]:
-        """The node that leads a queue's broker group, this one or another, answers the same question for that queue."""
+        """The answer of the leader of the queue's broker group, on this node or another, for this queue alone."""
         one = admin_pb2.PeekRequest()
         one.CopyFrom(request)
         one.queue, one.max = number, count
@@ -64,7 +64,7 @@ class Peeks:
         return list(answer.messages)
 
     async def peek_here(self, topic: Any, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """One queue of a broker group that this node leads. Raises CallRefused when it does not, LedgerError."""
+        """Peek one queue of a broker group that this node leads. Raises CallRefused if it does not lead, LedgerError."""
         [(number, (group, queue))] = _asked_for(topic, request)
         count = max(1, min(request.max or 10, PEEK_MAX))
         stored = stored_name(topic.namespace, topic.name)
@@ -87,7 +87,7 @@ class Peeks:
                 messages.append(message_of(record, topic.namespace, topic.name, number, group, queue, offset))
                 size += len(messages[-1].body)
                 if size >= PEEK_BYTES:
-                    # Compressed bodies are longer than what was read.
+                    # Decompressed bodies are longer than the bytes read.
                     if which != "latest":
                         return admin_pb2.PeekResponse(messages=messages)
                     messages = _newest(messages, count)
@@ -95,7 +95,7 @@ class Peeks:
             first = found.next_offset
             if which != "latest" or not found.records or first >= stop:
                 return admin_pb2.PeekResponse(messages=messages)
-            # Long messages: the last ones are still to come, and the first ones give way.
+            # The messages are long: the newest ones are still to come and replace older ones.
             messages = _newest(messages, count)
 
     async def _look(self, group: str, stored: str, queue: int, first: int, count: int) -> Peeked:
@@ -103,7 +103,7 @@ class Peeks:
 
 
 def _asked_for(topic: Any, request: admin_pb2.PeekRequest) -> list[tuple[int, tuple[str, int]]]:
-    """The queues in question: number over all broker groups, then broker group and queue there."""
+    """The requested queues: number over all broker groups, then broker group and queue id there."""
     queues = list(enumerate(queues_of(topic)))
     if not request.HasField("queue"):
         return queues
@@ -117,7 +117,7 @@ def _bytes(messages: list[admin_pb2.PeekedMessage]) -> int:
 
 
 def _newest(messages: list[admin_pb2.PeekedMessage], count: int) -> list[admin_pb2.PeekedMessage]:
-    """The last `count` messages by store time, no more than `PEEK_BYTES` of them and one, queue by queue."""
+    """The newest `count` messages by store time, at most `PEEK_BYTES` plus one message, ordered by queue."""
     kept: list[admin_pb2.PeekedMessage] = []
     size = 0
     for message in sorted(messages, key=lambda m: (m.store_ms, m.queue, m.offset), reverse=True)[:count]:

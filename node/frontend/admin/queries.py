@@ -1,9 +1,8 @@
-"""Queries over a whole topic, message detail, progress and resets of consumer groups: any node answers, whatever it hosts.
+"""Queries over a whole topic, message details, progress and resets of consumer groups; any node answers them, whichever replicas it hosts.
 
-Every broker group of the topic is asked at its leader, whose state holds everything that was acknowledged as durable, and the answers are
-merged here. What one broker group answers is the business of `group_queries.py`. Answers are bounded: a page says where the next one
-begins, in a form that only this module reads. A broker group that nobody can ask makes a query fail; its numbers are unknown in a group's
-progress.
+The leader of every broker group of the topic is asked; its state holds everything that was acknowledged as durable. The answers are merged
+here; `group_queries.py` answers for one broker group. Answers are bounded: a page carries a token for the next page, in a form that only
+this module reads. If a broker group has no leader that answers, a query fails, and a progress report leaves its numbers unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 
 QUERY_PREFIX = "ledgermq.v1.Admin/query:"
-"""Begins the name of a forwarded call that is a question between admin services."""
+"""Prefix of the name of a forwarded call that carries a question between admin services."""
 LEADER_WITHIN_S = 5.0
 PROGRESS_WITHIN_S = 3.0
 COPY_WITHIN_S = 2.0
@@ -34,18 +33,18 @@ R = TypeVar("R", bound=Message)
 
 
 class Place(NamedTuple):
-    """Where a message stands in the order of an answer."""
+    """The position of a message in the order of an answer."""
 
     order: int
-    """Rises along the answer: the store time, or its negative."""
+    """Sort key, ascending: the store time, or its negative."""
     group: str
     queue: int
     at: int
-    """Rises along what one broker group answers, or along a queue."""
+    """Position, ascending, in the answer of one broker group, or in a queue."""
 
 
 class Queries:
-    """The cluster-wide half. Topics are those of the controller's state."""
+    """The cluster-wide part of queries. Topics are those of the controller's state."""
 
     def __init__(self, forwarder: Forwarder, controller: Any, local: GroupQueries) -> None:
         self._forwarder = forwarder
@@ -53,13 +52,13 @@ class Queries:
         self._local = local
 
     async def execute(self, method: str, group: str, request: bytes) -> list[bytes]:
-        """A question that another node, or this one, put to a replica here."""
+        """Answer a question that this node or another put to a replica here."""
         return [await self._local.execute(method.removeprefix(QUERY_PREFIX), group, request)]
 
     # -- messages
 
     async def query(self, topic: Any, request: admin_pb2.QueryRequest) -> admin_pb2.QueryResponse:
-        """One page of the messages that are asked for."""
+        """One page of the matching messages. Raises LedgerError."""
         by_key = request.HasField("key") or request.HasField("message_id")
         if request.HasField("key") and request.HasField("message_id"):
             raise fail(Code.BAD_REQUEST, "a query is by key or by message id, not by both")
@@ -88,7 +87,7 @@ class Queries:
         return response
 
     async def detail(self, topic: Any, request: admin_pb2.MessageDetailRequest) -> admin_pb2.MessageDetailResponse:
-        """Where a message lies on each replica, and what became of it."""
+        """The place of a message on each replica, and its state in every consumer group."""
         group = request.broker_group
         if group not in topic.placement:
             raise fail(Code.NOT_FOUND, f"topic {topic.name} has no queue in broker group {group!r}")
@@ -111,15 +110,15 @@ class Queries:
             return admin_pb2.ReplicaCopy(node=node, reason=reply.status.message)
         copy = reply.copy
         if copy.state == "present" and copy.sha256 != found.sha256:
-            copy.state, copy.reason = "different", "this copy is sound, but not the leader's: audit the replicas"
+            copy.state, copy.reason = "different", "this copy is intact, but differs from the leader's: audit the replicas"
         return copy
 
     async def trace(self, topic: Any, request: admin_pb2.TraceMessageRequest) -> admin_pb2.TraceMessageResponse:
-        """One piece of what the log says became of a message. Only the broker groups that have it are asked again."""
+        """One page of the history of a message, from the log. For the next page only the broker groups that have more are asked."""
         place = _decoded(request.after)
         groups = sorted(place) if place else sorted(topic.placement)
         if not set(groups) <= set(topic.placement) or not all(isinstance(index, int) for index in place.values()):
-            raise fail(Code.BAD_REQUEST, "the place to go on from is not one that a trace answered; begin again without it")
+            raise fail(Code.BAD_REQUEST, "the page token is not one of a trace; start again without a token")
         stored = stored_name(topic.namespace, topic.name)
         questions = [peer_pb2.GroupTrace(topic=stored, message_id=request.message_id, from_index=place.get(group, 0)) for group in groups]
         asked = (self._ask(group, q, peer_pb2.GroupTraceReply, TRACE_WITHIN_S) for group, q in zip(groups, questions, strict=True))
@@ -135,7 +134,7 @@ class Queries:
     async def why_not_delivered(
         self, topics: Sequence[Any], request: admin_pb2.WhyNotDeliveredRequest
     ) -> admin_pb2.WhyNotDeliveredResponse:
-        """Why a consumer group has not got a message: of all broker groups of the topics the answer that knows most."""
+        """Why a consumer group has not received a message: the most informative answer of all broker groups of the topics."""
         consumer = stored_name(request.group.namespace, request.group.name)
         best: peer_pb2.GroupWhyReply | None = None
         for topic in topics:
@@ -147,7 +146,7 @@ class Queries:
             if best is not None and RANKS.index(best.reason) > RANKS.index("expired"):
                 break
         if best is None:
-            raise fail(Code.TOPIC_NOT_FOUND, "there is no topic at all; create one with: ledgermq topic create NAME")
+            raise fail(Code.TOPIC_NOT_FOUND, "there are no topics; create one with: ledgermq topic create NAME")
         if best.reason in ("not-found", "expired") and len(topics) > 1:
             found = absent(request.message_id, [topic.name for topic in topics], None, False)
             best.answer, best.reason = found.answer, found.reason
@@ -156,14 +155,14 @@ class Queries:
     # -- consumer groups
 
     async def lag(self, group: admin_pb2.Name, topic: Any | None) -> admin_pb2.GroupLagResponse:
-        """How far a consumer group is, in the topics it has used or in this one."""
+        """How far a consumer group is, in all topics that it has used or in the given one."""
         consumer = stored_name(group.namespace, group.name)
         brokers = sorted(self._controller.state.broker_groups) if topic is None else sorted(topic.placement)
         names = [] if topic is None else [stored_name(topic.namespace, topic.name)]
         replies = await self._progress(consumer, dict.fromkeys(brokers, names))
         used = {lag.topic.name for reply in replies.values() if reply is not None for lag in reply.topics}
         if topic is None:
-            # A broker group whose queues the consumer group never met counts as well: there everything waits.
+            # Broker groups in which the consumer group used no queue count as well: all their messages wait.
             unmet = {broker: sorted(used - _named(reply)) for broker, reply in replies.items() if reply is not None}
             more = await self._progress(consumer, {broker: names for broker, names in unmet.items() if names})
             for broker, reply in more.items():
@@ -183,8 +182,8 @@ class Queries:
         return response
 
     async def cursors(self, group: admin_pb2.Name) -> list[tuple[str, admin_pb2.QueueLag]]:
-        """How far a consumer group is in every queue of the topics it has used: (stored topic, queue) each, of one broker group after the
-        other. Raises LedgerError when a broker group has no leader that answers: what is missing would look like nothing."""
+        """The position of a consumer group in every queue of the topics it has used, as (stored topic, queue), ordered by broker group.
+        Raises LedgerError if a broker group has no leader that answers, because missing positions would look like unused queues."""
         consumer = stored_name(group.namespace, group.name)
         brokers = sorted(self._controller.state.broker_groups)
         replies = await self._progress(consumer, dict.fromkeys(brokers, ()))
@@ -196,7 +195,7 @@ class Queries:
         return found
 
     async def _progress(self, consumer: str, topics: Mapping[str, Sequence[str]]) -> dict[str, peer_pb2.GroupProgressReply | None]:
-        """Of each broker group its answer, None for one that nobody can ask now."""
+        """The answer of each broker group; None for a group without a leader that answers."""
         questions = [peer_pb2.GroupProgress(group=consumer, topics=names) for names in topics.values()]
         asked = (self._ask(b, q, peer_pb2.GroupProgressReply, PROGRESS_WITHIN_S) for b, q in zip(topics, questions, strict=True))
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -208,7 +207,7 @@ class Queries:
         return found
 
     async def _exists(self, group: admin_pb2.Name, replies: Mapping[str, peer_pb2.GroupProgressReply | None]) -> bool:
-        """Is the consumer group configured, or can nobody tell?"""
+        """Whether the consumer group is configured; also true if some broker group did not answer, because that group may know it."""
         if None in replies.values():
             return True
         if (group.namespace, group.name) not in self._controller.state.groups:
@@ -216,10 +215,10 @@ class Queries:
         return (group.namespace, group.name) in self._controller.state.groups
 
     async def reset(self, topic: Any, request: admin_pb2.ResetGroupRequest) -> admin_pb2.ResetGroupResponse:
-        """Move a consumer group's cursors. Broker groups are reset one after the other; a reset may be repeated."""
+        """Move a consumer group's cursors. Broker groups are reset one after the other; a reset can be repeated."""
         which = request.WhichOneof("to")
         if which is None:
-            raise fail(Code.BAD_REQUEST, "a reset needs a place: earliest, latest, an offset or a time")
+            raise fail(Code.BAD_REQUEST, "a reset needs a position: earliest, latest, an offset or a time")
         consumer = stored_name(request.group.namespace, request.group.name)
         if not await self._exists(request.group, {}):
             replies = await self._progress(consumer, {broker: [] for broker in topic.placement})
@@ -242,7 +241,7 @@ class Queries:
     # -- asking
 
     async def _ask(self, group: str, question: Message, reply: type[R], within_s: float) -> R:
-        """Put a question to the leader of a broker group. Raises LedgerError."""
+        """Send a question to the leader of a broker group. Raises LedgerError."""
         deadline = asyncio.get_running_loop().time() + within_s
         try:
             answers = await self._forwarder.submit(group, _method(question), {}, question.SerializeToString(), deadline)
@@ -278,7 +277,7 @@ def _question(topic: Any, request: admin_pb2.QueryRequest, wanted: int, place: d
             question.end_ms = place["ms"] + 1
             question.skip = place.get("skip", {}).get(group, 0)
     except (AttributeError, TypeError, ValueError) as error:
-        raise fail(Code.BAD_REQUEST, "the place to go on from is not one that a query answered; begin again without it") from error
+        raise fail(Code.BAD_REQUEST, "the page token is not one of a query; start again without a token") from error
     return question
 
 
@@ -288,13 +287,13 @@ def _decoded(after: bytes) -> dict[str, Any]:
     except ValueError:
         place = None
     if not isinstance(place, dict):
-        raise fail(Code.BAD_REQUEST, "the place to go on from is not one that a query answered; begin again without it")
+        raise fail(Code.BAD_REQUEST, "the page token is not one of a query; start again without a token")
     return place
 
 
 def merged(replies: Mapping[str, peer_pb2.GroupQueryReply], *, newest_first: bool) -> list[tuple[Place, admin_pb2.PeekedMessage]]:
-    """All messages in the order of the answer, as far as that order is known: where a broker group has more than it answered, nothing
-    behind its last message can be placed yet."""
+    """The messages in the order of the answer, as far as that order is certain: if a broker group has more messages than it answered,
+    nothing behind its last message can be ordered yet."""
     rows: list[tuple[Place, admin_pb2.PeekedMessage]] = []
     horizons = []
     for group, reply in replies.items():
@@ -319,7 +318,7 @@ def _next_of_time(replies: Mapping[str, peer_pb2.GroupQueryReply], answered: Ite
 
 
 def _next_of_key(place: Mapping[str, Any], answered: Sequence[admin_pb2.PeekedMessage]) -> dict[str, Any]:
-    """Within one millisecond messages are told apart by how many of them each broker group has answered."""
+    """The token of the next page by key. Within one millisecond, messages are distinguished by how many each broker group has answered."""
     last = answered[-1].store_ms
     skip: dict[str, int] = dict(place.get("skip", {})) if place.get("ms") == last else {}
     for message in answered:
@@ -329,7 +328,7 @@ def _next_of_key(place: Mapping[str, Any], answered: Sequence[admin_pb2.PeekedMe
 
 
 def topic_lag(topic: Any, stored: str, lags: Mapping[tuple[str, str], admin_pb2.TopicLag]) -> admin_pb2.TopicLag:
-    """One topic over all its broker groups: queues of a group that did not answer are unknown, and so are the sums then."""
+    """One topic over all its broker groups. The queues of a group that did not answer are unknown; then the sums are unknown too."""
     total = admin_pb2.TopicLag(topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name))
     for number, (broker, queue) in enumerate(queues_of(topic)):
         one = total.queues.add()

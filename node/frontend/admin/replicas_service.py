@@ -1,11 +1,10 @@
-"""`ledgermq.v1.Replicas` on the clients' port: what an audit of the running cluster asks of a node, bytes in and bytes out.
+"""`ledgermq.v1.Replicas` on the client port: answers the requests of an audit of the running cluster.
 
-Thin: a marker goes through the log of the group's leader, facts are read between two turns, bytes by `replica_files.py` on threads of their
-own, at the pace of `audit_budget.py`. Every method needs an administrator. Nothing but `Mark` is forwarded: whoever asks wants this node's
-disk. Nothing here judges what the bytes say.
+A marker goes through the log of the group's leader; facts are read between two turns; `replica_files.py` reads bytes on separate threads,
+at the rate of `audit_budget.py`. Every method requires an administrator. Only `Mark` is forwarded, because the caller of any other method
+wants this node's disk. This module does not interpret the bytes.
 
-A marker is a control record of a kind that older builds stop at, so a leader appends one only when no member that can be asked is such a
-build.
+A marker is a control record that older builds stop at. A leader therefore appends one only if every member that answers knows markers.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ from ledgermq.storage.errors import StorageError
 
 SERVICE = "ledgermq.v1.Replicas"
 PREFIX = f"{SERVICE}/"
-"""Begins the name of every forwarded call that `Replicas.execute` answers."""
+"""Prefix of the name of every forwarded call that `Replicas.execute` answers."""
 MARK_METHOD = f"{PREFIX}Mark"
 KNOWN_METHOD = f"{PREFIX}Known"
-"""Put to every member before a marker is appended: a build that knows the method knows the record."""
+"""Sent to every member before a marker is appended: a build that knows the method knows the record."""
 WITHIN_MS, WITHIN_MS_MAX = 5_000, 60_000
 KNOWN_WITHIN_S = 1.0
 LOOK_AGAIN_S = 0.01
 ID_MAX = 64
 PIECE_BYTES = 1 << 20
 READERS = 2
-"""Threads that read for audits: a slow disk keeps no other work of the node waiting."""
+"""Threads that read for audits, so that a slow disk delays no other work of the node."""
 BASES_MAX = 1024
 _MS = 1000
 _ZEROS = bytes(PIECE_BYTES)
@@ -62,7 +61,7 @@ Q = TypeVar("Q", bound=Message)
 
 
 class Replicas:
-    """One node's service. Methods belong to the loop's thread."""
+    """The service of one node. Its methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Replicas:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="audit-read")
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """To be added to a `grpc.aio` server."""
+        """The handlers, for a `grpc.aio` server."""
         methods: dict[str, Any] = {
             "Mark": self._unary(audit_pb2.MarkRequest, audit_pb2.MarkResponse, self.mark),
             "Describe": self._unary(audit_pb2.DescribeReplicaRequest, audit_pb2.DescribeReplicaResponse, self.describe),
@@ -98,15 +97,15 @@ class Replicas:
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)
 
     def stop(self) -> None:
-        """After the last call has ended."""
+        """Stop the reader threads, after the last call has ended."""
         self._readers.shutdown()
 
     # -- the marker
 
     async def mark(self, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
-        """From any node: what the leader answers."""
+        """Append a marker, from any node: forwards the request to the leader and returns its answer. Raises LedgerError."""
         if not 0 < len(request.id) <= ID_MAX or not request.id.isprintable():
-            raise fail(Code.BAD_REQUEST, f"a marker has an id of 1 to {ID_MAX} printable characters")
+            raise fail(Code.BAD_REQUEST, f"the id of a marker must have 1 to {ID_MAX} printable characters")
         deadline = asyncio.get_running_loop().time() + _within_s(request.within_ms)
         group, data = request.broker_group, request.SerializeToString()
         try:
@@ -119,7 +118,7 @@ class Replicas:
         return answer
 
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
-        """A call of this service that was forwarded here. Raises CallRefused."""
+        """Answer a call of this service that was forwarded to this node. Raises CallRefused."""
         if method == KNOWN_METHOD:
             return [b""]
         if method == MARK_METHOD:
@@ -127,7 +126,7 @@ class Replicas:
         raise CallRefused(Refused("internal", detail=f"node {self._node} does not know the call {method}"))
 
     async def _mark_here(self, group: str, request: audit_pb2.MarkRequest) -> audit_pb2.MarkResponse:
-        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is told in the status."""
+        """Append a marker on this node, the leader. The status carries a refusal that no other node would change."""
         try:
             await self._require_known(group)
             outcome = await self._engine.call(group, Mark(self._engine.new_token(), AuditRecord(request.id)))
@@ -140,7 +139,7 @@ class Replicas:
         return audit_pb2.MarkResponse(status=admin_pb2.Status(code=int(Code.OK)), point=point)
 
     async def _require_known(self, group: str) -> None:
-        """Every member that answers knows markers. Raises LedgerError."""
+        """Check that every member that answers knows markers. Raises LedgerError."""
         members = await self._engine.run(group, lambda hosted: hosted.machine.members)
         others = [node for node in (() if members is None else members.nodes) if node != self._node]
         known = await asyncio.gather(*(self._knows(node) for node in others))
@@ -154,14 +153,14 @@ class Replicas:
         try:
             await self._forwarder.ask(node, KNOWN_METHOD, b"", deadline)
         except CallRefused as refusal:
-            # Nobody can be asked who does not run: an audit while one node is down is what it is for.
+            # A node that does not run cannot be asked, and an audit must be possible while one node is down.
             return refusal.refused.reason == "unknown-outcome"
         return True
 
     # -- facts
 
     async def describe(self, request: audit_pb2.DescribeReplicaRequest) -> audit_pb2.DescribeReplicaResponse:
-        """What this node's replica is at a marker."""
+        """The state of this node's replica at a marker. Raises LedgerError."""
         group = self._hosted_group(request.broker_group)
         status = await self._engine.status(group)
         answer = audit_pb2.DescribeReplicaResponse(
@@ -179,12 +178,12 @@ class Replicas:
         return answer
 
     async def _settled(self, group: str, index: int | None, within_s: float) -> audit_pb2.EntryPoint:
-        """Wait until the log is applied up to an entry, and have everything derived from it written. Raises LedgerError."""
+        """Wait until the log is applied up to an entry and all derived files are written up to it. Raises LedgerError."""
         limit = asyncio.get_running_loop().time() + within_s
         wanted: int = await self._engine.run(group, lambda hosted: hosted.machine.applied_index) if index is None else index
         while (applied := await self._engine.run(group, lambda hosted: hosted.machine.applied_index)) < wanted:
             if asyncio.get_running_loop().time() >= limit:
-                what = f"node {self._node} has applied {group} up to entry {applied} only, entry {wanted} was asked for"
+                what = f"node {self._node} has applied {group} only up to entry {applied}, but entry {wanted} is needed"
                 raise fail(Code.PROXY_TIMEOUT, f"{what}; it lags behind or has no leader")
             await asyncio.sleep(LOOK_AGAIN_S)
         point = await self._engine.run(group, lambda hosted: _point(hosted, wanted))
@@ -199,7 +198,7 @@ class Replicas:
         return f"{self._boot_id[:12]}-{self._hosted[group].boots}"
 
     async def digests(self, request: audit_pb2.FileDigestsRequest) -> audit_pb2.FileDigestsResponse:
-        """Digests of sealed files, as far as they are known."""
+        """Digests of sealed files, for the files whose digest is known."""
         if len(request.bases) > BASES_MAX:
             raise fail(Code.BAD_REQUEST, f"digests of at most {BASES_MAX:,} files can be asked for at once")
         files = await self._storage.sealed_files(self._hosted_group(request.broker_group), list(request.bases))
@@ -208,7 +207,7 @@ class Replicas:
     # -- files
 
     async def list(self, request: audit_pb2.ListFilesRequest) -> audit_pb2.ListFilesResponse:
-        """Names, on a thread: there may be many."""
+        """Names of files and directories; read on a thread, because there may be many."""
         if not (request.broker_group or request.directory):
             own = audit_pb2.FileEntry(path=NODE_FILE)
             return audit_pb2.ListFilesResponse(
@@ -249,16 +248,16 @@ class Replicas:
                 async for piece in pieces:
                     yield piece
         finally:
-            # Not before a read under way has ended, whatever became of the caller.
+            # Closed on the reader's thread, so after any read that is still running there.
             self._readers.submit(file.close)
 
     async def _opened(self, group: str, path: str) -> ReplicaFile | None:
-        """Raises LedgerError."""
+        """Open a file; None if it does not exist. Raises LedgerError."""
         opening = asyncio.ensure_future(self._on_reader(lambda: self._files.open(group, path)))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The caller has gone, and the thread opens it all the same.
+            # The caller has gone, but the thread still opens the file: close it then.
             opening.add_done_callback(_close_opened)
             raise
 
@@ -279,7 +278,7 @@ class Replicas:
                     yield audit_pb2.ReadFileResponse(offset=offset, data=data)
 
     async def _on_reader(self, work: Callable[[], T]) -> T:
-        """Raises LedgerError, also for what the disk says."""
+        """Run `work` on a reader thread. Raises LedgerError, for disk errors too."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._readers, work)
         except OSError as error:
@@ -294,7 +293,7 @@ class Replicas:
         return group
 
     def _group_of(self, group: str, path: str) -> str:
-        """The group that a path has to belong to; the node's own file belongs to none."""
+        """The group that a path must belong to; empty for the node's own identity file."""
         return "" if path == NODE_FILE else self._hosted_group(group)
 
     async def _allow(self, context: Any) -> None:
@@ -319,7 +318,7 @@ class Replicas:
             async with contextlib.aclosing(self.read(audit_pb2.ReadFileRequest.FromString(data))) as pieces:
                 async for piece in pieces:
                     yield piece.SerializeToString()
-        except Exception as error:  # as above; behind the first message too: whoever reads looks at every status
+        except Exception as error:  # as above; this may follow other messages, and the caller checks every status
             yield audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse)).SerializeToString()
 
 
@@ -343,18 +342,18 @@ def _within_s(within_ms: int) -> float:
 
 
 def _point(hosted: OpenReplica, index: int) -> audit_pb2.EntryPoint:
-    """An entry that is applied. Raises LedgerError when it was trimmed."""
+    """The end of an applied entry. Raises LedgerError if it was trimmed."""
     entries = hosted.store.log
     if index == entries.begin_index - 1:
         return _begin(hosted)
     if index < entries.begin_index:
-        raise fail(Code.NOT_FOUND, f"the log begins with entry {entries.begin_index} here, entry {index} was asked for")
+        raise fail(Code.NOT_FOUND, f"the log begins with entry {entries.begin_index} here, but entry {index} is needed")
     found = entries.read(index, 1)
     return audit_pb2.EntryPoint(index=index, end_pos=found.pos + len(found.data), term=found.term, chain=found.last_chain)
 
 
 def _begin(hosted: OpenReplica) -> audit_pb2.EntryPoint:
-    """The place before the first entry kept."""
+    """The point before the first retained entry."""
     entries = hosted.store.log
     before = entries.begin_index - 1
     return audit_pb2.EntryPoint(index=before, end_pos=entries.begin_pos, term=entries.term_at(before), chain=entries.chain_at(before))

@@ -1,8 +1,8 @@
-"""The replication of a broker group as operators change it, on any node: `ledgermq elect` and `ledgermq replication`.
+"""Operator commands for the replication of a broker group, on any node: `ledgermq elect` and `ledgermq replication`.
 
-An election by an operator's word is put to the controller quorum, as a replica's wish is; what is special about it is what it may cost,
-which is found out first, from every replica that answers. Another kind of replication is a membership change, put to the group's leader.
-What each may do is decided in `raft/`.
+A forced election goes to the controller quorum like a replica's own request; before it, this module finds out from every replica that
+answers which entries it may lose. A change of the kind of replication is a membership change, and goes to the group's leader. `raft/`
+decides what each may do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ledgermq.raft.transfer import Cause
 
 METHOD = "ledgermq.v1.Admin/ChangeReplication"
 QUORUM_WITHIN_S = 2.0
-"""Shorter than whoever asks waits for an answer: he is to read why there is none."""
+"""Shorter than the timeout of the caller, so that the caller receives the reason of a failure."""
 LEADER_WITHIN_S = 5.0
 COMMIT_WITHIN_S = 3.0
 _RULES = {"raft": Rule.MAJORITY, "ha": Rule.IN_SYNC}
@@ -40,7 +40,8 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What would be lost with a master that lacks what others have. `entries`, `ms`: None where nobody who answers knows of any."""
+    """What a cluster loses with a master that lacks entries of other replicas. `entries`, `ms`: None if no answering replica knows of
+    any."""
 
     words: str
     entries: int | None = None
@@ -48,7 +49,7 @@ class Loss:
 
 
 class Replication:
-    """`controller` is `ledgermq.node.controller.controller.Controller`."""
+    """The replication commands. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
     def __init__(self, node: str, engine: Engine, forwarder: Forwarder, controller: Any, overview: Overview) -> None:
         self._node = node
@@ -57,10 +58,11 @@ class Replication:
         self._controller = controller
         self._overview = overview
 
-    # -- an election by an operator's word
+    # -- a forced election
 
     async def elect(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
-        """Raises LedgerError, with the reason and what to do instead."""
+        """Make a node the master of an HA group, or with `preview` only report the loss. Raises LedgerError, with the reason and a
+        remedy."""
         await self._controller.barrier(QUORUM_WITHIN_S)
         group, node = request.broker_group, request.node
         told = reports_of(group, await self._overview.gather())
@@ -71,13 +73,13 @@ class Replication:
             raise fail(Code.PRECONDITION_FAILED, f"node {node} does not answer with a replica of broker group {group}; start it first")
         own = told[node]
         if not own.HasField("ha"):
-            what = f"broker group {group} goes by elections among its replicas (replication raft)"
+            what = f"broker group {group} elects its leader among its replicas (replication raft)"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; hand leadership over with: ledgermq transfer {group} --to {node}")
         agreed = self._controller.state.appointments.get(group)
         in_sync = None if agreed is None or agreed.generation < own.ha.generation else agreed.in_sync
         if not request.unclean and (objection := why_not(group, node, told, in_sync)):
             raise fail(Code.PRECONDITION_FAILED, objection)
-        # With nothing agreed on, nobody knows who was in sync.
+        # Without an agreed in-sync set it is unknown who was in sync.
         unclean = request.unclean and (in_sync is None or in_sync.get(node) != own.ha.incarnation)
         loss = loss_of(node, told, unclean=unclean)
         response = pb.ElectMasterResponse(loss=loss.words, lost_entries=loss.entries, lost_ms=loss.ms)
@@ -89,18 +91,18 @@ class Replication:
         wish = ElectionRequest(node, own.ha.incarnation, own.ha.generation, epoch, own.term, voters, cause, node)
         granted = await self._controller.appoint(group, wish, QUORUM_WITHIN_S)
         facts = {"group": group, "master": node, "epoch": granted.epoch, "unclean": request.unclean}
-        log.warning("a master was made by an operator", **facts, loss=loss.words)
+        log.warning("an operator appointed a master", **facts, loss=loss.words)
         response.epoch = granted.epoch
         return response
 
     # -- another kind of replication
 
     async def change(self, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
-        """One step of a change, asked of any node. Raises LedgerError."""
+        """One step of a change; any node may be asked. Raises LedgerError."""
         if request.to not in _RULES:
             raise fail(Code.BAD_REQUEST, f"replication is raft or ha, not {request.to!r}")
         if _RULES[request.to] is Rule.IN_SYNC:
-            # Without a quorum nobody could appoint the group's master, and it would stand still until there is one.
+            # Without a controller quorum, the group would have no master until there is one.
             await self._controller.barrier(QUORUM_WITHIN_S)
         deadline = asyncio.get_running_loop().time() + within(LEADER_WITHIN_S)
         try:
@@ -113,7 +115,8 @@ class Replication:
         return answer
 
     async def change_here(self, group: str, request: pb.ChangeReplicationRequest) -> pb.ChangeReplicationResponse:
-        """Asked of the node that leads the group. A refusal that trying elsewhere cannot change is in the status. Raises CallRefused."""
+        """Change the replication in the log of a group that this node leads. The status carries a refusal that no other node would change.
+        Raises CallRefused otherwise."""
         members, rule = self._engine.views[group].members, _RULES[request.to]
         if members is not None and rule.value not in (members.rule, members.towards):
             reason = f"asked for by an operator: replication {request.to}"
@@ -140,39 +143,39 @@ class Replication:
 
 
 Report = pb.BrokerGroupInfo
-"""What one replica says; it stands first in it."""
+"""The report of one replica; its own entry is the first of `replicas`."""
 
 
 def reports_of(group: str, replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[str, Report]:
-    """Node → what its replica of the group says, of those that run."""
+    """Node → the report of its replica of the group, for running replicas."""
     found = (info for reply in replies.values() if reply is not None for info in reply.groups if info.group == group and info.replicas)
     return {info.replicas[0].node: info for info in found if info.replicas[0].HasField("role")}
 
 
 def why_not(group: str, node: str, told: Mapping[str, Report], in_sync: Mapping[str, str] | None) -> str:
-    """Why a master is not to be made by an operator; empty: nothing speaks against it."""
+    """Why an operator may not appoint this master; empty if there is no objection."""
     for name, report in sorted(told.items()):
         if report.replicas[0].role == Role.LEADER.value:
             return f"{name} is master of {group} (epoch {report.term}); hand over with: ledgermq transfer {group} --to {node}"
     hearing = sorted(name for name, report in told.items() if report.HasField("leader"))
     if hearing:
         master = told[hearing[0]].leader
-        return f"{', '.join(hearing)} heard the master {master} of {group} within the last second; look again (ledgermq status)"
+        return f"{', '.join(hearing)} heard the master {master} of {group} within the last second; check again (ledgermq status)"
     if in_sync is None:
-        what = f"the controller quorum knows of no in-sync set of {group}; its replicas elect a first master by themselves"
-        return f"{what}, and if the quorum lost its metadata, say which node has everything with --unclean"
+        what = f"the controller quorum knows of no in-sync set of {group}; its replicas elect their first master themselves"
+        return f"{what}; if the quorum lost its metadata, name a node that has everything with --unclean"
     if in_sync.get(node) == told[node].ha.incarnation:
         return ""
     there = sorted(name for name in in_sync if name in told and told[name].ha.incarnation == in_sync[name])
     if there:
-        return f"{', '.join(there)} of the in-sync set of {group} answers and is elected by itself, with nothing lost; wait a moment"
+        return f"{', '.join(there)} of the in-sync set of {group} answers and is elected by itself, without loss; wait a moment"
     missing = ", ".join(sorted(in_sync))
-    what = f"{node} is not in the in-sync set of {group} ({missing}), and what only its members hold would be lost"
+    what = f"{node} is not in the in-sync set of {group} ({missing}), and entries that only its members hold would be lost"
     return f"{what}; start one of them, or, if none can come back, add --unclean"
 
 
 def loss_of(node: str, told: Mapping[str, Report], *, unclean: bool) -> Loss:
-    """What others are known to have and the node has not. What nobody who answers knows of cannot be counted."""
+    """The entries that other replicas are known to have and the node has not. Entries of replicas that do not answer cannot be counted."""
     if not unclean:
         return Loss(f"nothing that was committed is lost: {node} is in sync")
     own = told[node]

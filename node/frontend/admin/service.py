@@ -1,8 +1,8 @@
-"""`ledgermq.v1.Admin`: what `ledgermq status`, `topic`, `group`, `peek` and `query` ask of any node.
+"""`ledgermq.v1.Admin`: the gRPC service behind `ledgermq status`, `topic`, `group`, `peek` and `query`, on any node.
 
-Thin: intent goes to the controller, questions about messages and progress to `peeks.py` and `queries.py`, others about broker groups to the
-engine or to a peer that hosts them, and every failure becomes a `Status` through the one error table. Creating and updating returns when
-the intent is in force in every broker group this node can see, so that the next call of the same client finds it.
+It delegates: intent goes to the controller, questions about messages and progress to `peeks.py` and `queries.py`, other questions about
+broker groups to the engine or to a peer that hosts them. One error table turns every failure into a `Status`. Creating and updating return
+when the intent is in force in every broker group that this node sees, so that the next call of the same client finds it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, Topic
 
 IN_FORCE_WITHIN_S = 5.0
 ADMIN_PREFIX = "ledgermq.v1.Admin/"
-"""Begins the name of every forwarded call that `AdminService.execute` answers."""
+"""Prefix of the name of every forwarded call that `AdminService.execute` answers."""
 
 log = get_logger()
 M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
 
 
 def _answered(method: M) -> M:
-    """A method of the service: its answer with status OK, or an empty answer whose status tells the failure."""
+    """Wrap a method of the service: the answer gets status OK; a failure becomes an empty answer with a status."""
     response = getattr(admin_pb2, f"{method.__name__}Response")
 
     @wraps(method)
@@ -74,7 +74,7 @@ def _answered(method: M) -> M:
 
 @bounded
 class AdminService(admin_pb2_grpc.AdminServicer):
-    """The servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
+    """The gRPC servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
 
     async def _topics_for(self, group: Any) -> list[Any]:
-        """Where a message of a consumer group may be: the topics it has used, then the others of its namespace."""
+        """The topics that may hold a message of a consumer group: those it has used, then the others of its namespace."""
         await self._controller.barrier()
         used = {stored for stored, _ in await self._queries.cursors(group)}
         topics = [topic for _, topic in sorted(self._controller.state.topics.items()) if topic.namespace == group.namespace]
@@ -398,7 +398,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             raise fail(Code.BAD_REQUEST, f"this node has no replica of broker group {group!r}; ask a node that has one")
 
     async def execute(self, group: str, method: str, request: bytes) -> list[bytes]:
-        """A call of this service that was forwarded here."""
+        """Answer a call of this service that was forwarded to this node."""
         if method == CLIENTS_METHOD:
             return [self._clients.here().SerializeToString()]
         if method == STORAGE_METHOD:
@@ -410,7 +410,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             return [(await self._leadership.transfer_here(transfer)).SerializeToString()]
         if method == CHANGE_METHOD:
             change = admin_pb2.ChangeMemberRequest.FromString(request)
-            # Without a group it is the whole request of a node that is to be removed itself.
+            # Without a group it is the whole request of a node that removes itself.
             done = await (self._members.change_here(group, change) if group else self.ChangeMember(change, None))
             return [done.SerializeToString()]
         if method == REPLICATION_METHOD:
@@ -424,7 +424,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._queries.execute(method, group, request)
 
     async def _peek_here(self, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """The part of a Peek that the leader answers; a refusal that trying elsewhere can change is not in its status."""
+        """The leader's part of a Peek. Raises CallRefused for a refusal that another node may not repeat; other failures are in the
+        status."""
         try:
             answer = await self._peeks.peek_here(await self._topic(request.topic), request)
             answer.status.code = Code.OK
@@ -435,7 +436,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- helpers
 
     async def _topic(self, name: Any) -> Any:
-        """The topic; a barrier read before it is called unknown (docs/architecture.md, The controller)."""
+        """The topic. A topic counts as unknown only after a barrier read (docs/architecture.md, The controller)."""
         key = (name.namespace, name.name)
         if key not in self._controller.state.topics:
             await self._controller.barrier()
@@ -454,11 +455,11 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         await self._until(lambda: all(view.groups.get(stored) == group for view in self._engine.views.values()))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the intent is in force here; without it the answer would come too early. Time running out is a failure to report."""
+        """Wait until the intent is in force on this node, because the answer promises that. Raises LedgerError after IN_FORCE_WITHIN_S."""
         limit = asyncio.get_running_loop().time() + within(IN_FORCE_WITHIN_S)
         while not condition():
             if asyncio.get_running_loop().time() > limit:
-                text = "agreed on, but not yet in force in every broker group; check `ledgermq status`, then try again"
+                text = "the quorum agreed, but the change is not in force in every broker group yet; check `ledgermq status`, then retry"
                 raise fail(Code.PROXY_TIMEOUT, text)
             await asyncio.sleep(0.01)
 
@@ -471,13 +472,13 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         }
 
     async def _ends(self) -> Mapping[tuple[str, str, int], int]:
-        """Next offsets of all queues; peers are asked only when some broker group has no replica here."""
+        """The next offsets of all queues. Peers are asked only if some broker group has no replica here."""
         if set(self._controller.state.broker_groups) <= set(self._engine.groups):
             return self._local_ends()
         return queue_ends(await self._overview.gather())
 
     async def _consumers(self) -> set[str]:
-        """Stored names of the consumer groups that ever used a queue of a broker group here."""
+        """Stored names of the consumer groups that have used a queue of a broker group here."""
         found = await asyncio.gather(*(self._engine.run(group, _consumers_of) for group in self._engine.groups))
         return {name for names in found for name in names}
 

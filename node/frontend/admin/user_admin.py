@@ -1,6 +1,7 @@
-"""What the admin service does about users: seals their secrets, and hands the rest to the controller quorum.
+"""User commands of the admin service: encrypts their secrets and passes the commands to the controller quorum.
 
-A secret passes through here once, in plain, on its way in. It is never logged and never answered; what comes out of the quorum is sealed.
+A secret passes through this module once, in plain text, on its way in. It is never logged and never part of an answer; the quorum stores
+only its encrypted form.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ SECRET_MOST = 256
 
 
 class UserAdmin:
-    """The calls. `until` waits for something to be in force on this node."""
+    """The user commands. `until` waits until a condition holds on this node."""
 
     def __init__(self, controller: Metadata, sealer: Sealer) -> None:
         self._controller = controller
@@ -63,7 +64,7 @@ class UserAdmin:
 
     def _sealed(self, name: str, secret: str) -> str:
         if not SECRET_LEAST <= len(secret.encode()) <= SECRET_MOST or not secret.isprintable():
-            raise fail(Code.BAD_REQUEST, f"a secret has {SECRET_LEAST} to {SECRET_MOST} bytes of printable text")
+            raise fail(Code.BAD_REQUEST, f"a secret must have {SECRET_LEAST} to {SECRET_MOST} bytes of printable text")
         return self._sealer.seal(name, secret)
 
     def _info(self, outcome: Outcome) -> admin_pb2.UserInfo:
