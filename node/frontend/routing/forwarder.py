@@ -1,12 +1,12 @@
-"""Any node answers any client call: one hop to the node that leads the broker group (docs/architecture.md, Serving clients).
+"""Forwards client calls: any node answers any call, with one hop to the node that leads the broker group (docs/architecture.md, Serving
+clients).
 
-Rules, all of them about doing a thing at most once. A call is tried again only while nothing can have been done: its executor said
-`not-leader`, the leader's node said so, or the call never left this node. Once a call left and its stream ended, the answer is
-`unknown-outcome`; but a call that does no more when it is done twice is tried until its deadline. A call that came from a peer is
-executed here or refused; it is never sent on. While there is no leader, calls wait, inside their deadline. Signs of life of clients go
-to the leaders' nodes every second.
+All rules serve at-most-once execution. A call is retried only while it cannot have been executed: its executor answered `not-leader`, the
+leader's node did, or the call never left this node. Once a call has left this node and its stream ended, the answer is `unknown-outcome`;
+only a repeatable call is retried until its deadline. A call from a peer is executed here or refused, but never forwarded again. While there
+is no leader, calls wait, within their deadline. Signs of life of clients go to the leaders' nodes every second.
 
-What a call means is the business of the executor (`node/frontend/rocketmq`); bytes in, bytes out.
+Calls are passed as bytes; the executor (`node/frontend/rocketmq`) interprets them.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import peer_pb2
 
-# How long a call waits before it tries again when nothing announces that anything changed.
+# How long a call waits before the next attempt if nothing announces a change.
 RETRY_S = 0.05
 SIGNS_EVERY_S = 1.0
-# A leader must not spend its whole deadline on a call whose result then arrives too late.
+# Subtracted from a forwarded call's deadline, so that the leader's result still arrives in time.
 DEADLINE_MARGIN_S = 0.05
 
 log = get_logger()
 
 
 class Forwarder:
-    """Routes calls to leaders. All methods belong to the loop's thread; deadlines are in the loop's time."""
+    """Routes calls to leaders. All methods run on the loop's thread; deadlines are in the loop's time, in seconds."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class Forwarder:
             self._task.cancel()
 
     def changed(self) -> None:
-        """Something that waiting calls wait for may have happened: a view, a link."""
+        """Wake waiting calls: a view or a link has changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def leader(self, group: str) -> str | None:
-        """The node that leads, as far as this node knows."""
+        """The node that leads the group, as far as this node knows."""
         view = self._engine.views.get(group)
         if view is not None and self._belongs(view):
             return view.leader
         return self._hints.get(group)
 
     def led(self, group: str) -> bool:
-        """Whether a leader of the group is known that a call could be put to now."""
+        """Whether this node knows a leader of the group that it could send a call to now."""
         view = self._engine.views.get(group)
         if view is not None and self._belongs(view):
             return view.serving if view.leader == self._node else self._reached(view.leader)
@@ -88,8 +88,8 @@ class Forwarder:
     async def submit(
         self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float, *, repeatable: bool = False
     ) -> Sequence[bytes]:
-        """Execute a call at the group's leader, here or elsewhere; its response messages. Raises CallRefused. `repeatable`: doing it twice
-        is doing it once, so it is also tried again when nobody knows whether it was done."""
+        """Execute a call at the group's leader, here or on another node, and return its response messages. Raises CallRefused.
+        `repeatable`: executing the call twice has the same effect as once, so it is also retried after an unknown outcome."""
         loop = asyncio.get_running_loop()
         passing = AGAIN if repeatable else NOTHING_DONE
         late = Refused("not-leader", detail=f"broker group {group} had no leader within the deadline")
@@ -116,14 +116,14 @@ class Forwarder:
             await _wait(changed, min(left, RETRY_S))
 
     def peers(self) -> list[str]:
-        """The nodes that can be asked now, in an order that moves on, so that none is always the first."""
+        """The nodes that can be asked now, in rotating order, so that no node is always the first."""
         names = sorted(name for name, link in self._links.items() if link.up)
         self._next_guess += 1
         first = self._next_guess % len(names) if names else 0
         return names[first:] + names[:first]
 
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
-        """Put a question to one node, whatever it leads, and never twice. Raises CallRefused."""
+        """Send a question to one node, whatever it leads, at most once. Raises CallRefused."""
         if node == self._node:
             return await self._execute("", method, {}, request, deadline)
         left = deadline - asyncio.get_running_loop().time()
@@ -140,8 +140,8 @@ class Forwarder:
         return result.responses
 
     async def execute_for_peer(self, sender: str, call: peer_pb2.ForwardCall) -> peer_pb2.ForwardResult:
-        """A call that another node sent here: executed if it concerns no group or one that this node leads, else refused. Raises nothing
-        but cancellation."""
+        """Execute a call that another node sent here, if it concerns no group or a group that this node leads; refuse it otherwise. Raises
+        nothing but cancellation."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.deadline_ms / 1000
         try:
@@ -168,35 +168,35 @@ class Forwarder:
             if refused.reason == "not-leader":
                 return peer_pb2.ForwardResult(not_leader=True, leader=refused.leader)
             return peer_pb2.ForwardResult(refusal=refused.reason, grpc_message=refused.detail)
-        except Exception as error:  # a bug in the executor must answer the caller, not end the stream of all callers
+        except Exception as error:  # a bug in the executor must answer its caller, not end the stream that all callers share
             log.exception("forwarded call failed", method=call.method, sender=sender)
             return peer_pb2.ForwardResult(refusal="internal", grpc_message=type(error).__name__)
 
     def on_contact(self, client_id: str) -> None:
-        """A sign of life of a client reached this node."""
+        """A client showed a sign of life at this node."""
         self._contacted.add(client_id)
 
     def client_gone(self, client_id: str) -> None:
-        """A client said goodbye to this node: told to all leaders at once."""
+        """A client said goodbye to this node: tell all leaders at once."""
         self._contacted.discard(client_id)
         self.gone_from_peer(client_id)
         for peer in self._leaders_elsewhere():
             self._links[peer].post(peer_pb2.PeerMessage(client_gone=peer_pb2.ClientGone(client_id=client_id)))
 
     def signs_from_peer(self, client_ids: Sequence[str]) -> None:
-        """Signs of life relayed by a peer; also told to groups led here."""
+        """Pass signs of life that a peer relayed to the groups led here."""
         alive = ClientsAlive(frozenset(client_ids), self._now_ns())
         for group in self._groups_led_here():
             self._engine.notify(group, alive)
 
     def gone_from_peer(self, client_id: str) -> None:
-        """A goodbye relayed by a peer; also told to groups led here."""
+        """Pass a goodbye that a peer relayed to the groups led here."""
         gone = ClientGone(client_id, self._now_ns())
         for group in self._groups_led_here():
             self._engine.notify(group, gone)
 
     def flush_signs(self) -> None:
-        """Relay the signs collected since the last time."""
+        """Relay the signs collected since the last flush."""
         if not self._contacted:
             return
         on_contact, self._contacted = sorted(self._contacted), set()
@@ -216,7 +216,7 @@ class Forwarder:
     async def _forward(
         self, target: str, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float
     ) -> Sequence[bytes] | None:
-        """One attempt at another node. None: nothing was done there, it may be tried again."""
+        """Make one attempt at another node. Returns None if nothing was executed there and the call may be retried."""
         left = deadline - asyncio.get_running_loop().time() - DEADLINE_MARGIN_S
         if left <= 0:
             return None
@@ -248,36 +248,36 @@ class Forwarder:
         return result.responses
 
     def _target(self, group: str) -> str | None:
-        """The node to try now; None when waiting is all that can be done."""
+        """The node to try now; None if the call can only wait."""
         view = self._engine.views.get(group)
         if view is not None and self._belongs(view):
             if view.leader == self._node:
                 return self._node if view.serving else None
             return view.leader if self._reached(view.leader) else None
         hint = self._hints.get(group)
-        # Who is gone cannot say who leads now, and no log here does: another replica has to.
+        # An unreachable hint cannot name the leader, and no log here can: ask another replica.
         return hint if self._reached(hint) else self._guess(group)
 
     def _reached(self, node: str | None) -> bool:
         return node is not None and node in self._links and self._links[node].up
 
     def _refuse_when_short(self, group: str) -> None:
-        """The master of an HA group is here and does not serve yet: it will not before somebody else is in sync."""
+        """Refuse calls while the master of an HA group is on this node and does not serve, because too few replicas are in sync."""
         view = self._engine.views.get(group)
         if view is not None and view.leader == self._node and view.short:
             raise CallRefused(Refused("in-sync-short", detail=view.short))
 
     def follows(self, group: str) -> bool:
-        """Whether the replica here knows who leads by itself."""
+        """Whether the replica on this node knows the leader from its own log."""
         view = self._engine.views.get(group)
         return view is not None and self._belongs(view)
 
     def _belongs(self, view: GroupView) -> bool:
-        """Whether the replica here is one that a leader tells of itself; one that joins, or that has been moved away, hears of none."""
+        """Whether a leader sends to the replica here. A replica that joins, or that was moved away, hears from no leader."""
         return self._node in view.in_effect
 
     def _guess(self, group: str) -> str | None:
-        """For a group without a replica here: its replicas in turn."""
+        """A replica of a group that has none here, in rotating order; None if no replica is reachable."""
         candidates = [name for name in self._replicas.get(group, ()) if self._reached(name)]
         self._next_guess += 1
         return candidates[self._next_guess % len(candidates)] if candidates else None
@@ -289,7 +289,7 @@ class Forwarder:
             self._hints[group] = leader
 
     def _doubt(self, group: str, target: str) -> None:
-        """It did not answer: whether it still leads is for others to say."""
+        """Forget a leader that did not answer; other replicas know whether it still leads."""
         if self._hints.get(group) == target:
             del self._hints[group]
 
@@ -297,7 +297,7 @@ class Forwarder:
         return [group for group, view in self._engine.views.items() if view.leader == self._node]
 
     def _leaders_elsewhere(self) -> list[str]:
-        """Where leaders may be: while a leader is unknown, every replica of the group is told."""
+        """The other nodes that may lead: while a group's leader is unknown, all of its replicas."""
         nodes: set[str] = set()
         for group, replicas in self._replicas.items():
             leader = self.leader(group)
@@ -310,7 +310,7 @@ class Forwarder:
 
 @functools.cache
 def _forwarded(group: str, result: str) -> Counter:
-    """Looking a labelled counter up costs more than counting; there are as few as broker groups and results."""
+    """Cached, because looking up a labelled counter costs more than incrementing it; there are few groups and results."""
     return metrics.FORWARDED_CALLS.labels(group, result)
 
 
@@ -324,5 +324,5 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await event.wait()
     except TimeoutError:
-        # Nothing was announced in time: the caller looks again.
+        # Nothing was announced in time: the caller checks again.
         pass

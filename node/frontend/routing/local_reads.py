@@ -1,8 +1,7 @@
-"""Whether the replica on this node may serve readers although another node leads the broker group, and how old what it knows is.
+"""Decides whether the replica on this node may serve readers while another node leads the broker group, and how stale its data may be.
 
-Only what is applied here is served, so nothing beyond what is confirmed, and never anything that a leader would not have given sooner or
-later: committed entries do not change. A replica that has not heard its leader for longer than the bound sends its readers to the leader.
-Consumers that acknowledge go to the leader always; nothing here is asked for them.
+A replica serves only what it has applied, so only committed entries, which never change. A replica that has not heard its leader for longer
+than the bound sends its readers to the leader. Consumers that acknowledge messages always go to the leader; they do not use this module.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ LEADER = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Of one broker group. `max_age_ms`: older than this nothing is served. `cold_bytes`: a pull of the official contract is served here
-    only when what it asks for lies so far behind the end of the log."""
+    """The rules of one broker group. `max_age_ms`: the greatest staleness that is served. `cold_bytes`: a pull of the official contract is
+    served here only if it asks for entries at least this many bytes behind the end of the log."""
 
     max_age_ms: int
     cold_bytes: int
@@ -27,14 +26,15 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What this node's replica is in the group, and how old what it knows is; None: it leads."""
+    """The role of this node's replica in the group, and the staleness of its data in ms; None if it leads."""
 
     role: str
     age_ms: int | None
 
 
 class LocalReads:
-    """The groups of one node. `rules`: those that allow it. `age_ns`: as `Freshness.age_ns`, by group. Belongs to the loop's thread."""
+    """The local reads of one node. `rules`: the groups that allow them. `age_ns`: as `Freshness.age_ns`, by group. Belongs to the loop's
+    thread."""
 
     def __init__(
         self, node: str, rules: Mapping[str, Rules], views: Mapping[str, GroupView], age_ns: Callable[[str], int | None]
@@ -45,19 +45,19 @@ class LocalReads:
         self._age_ns = age_ns
 
     def bound_ms(self, group: str, wanted_ms: int = 0) -> int | None:
-        """How old what is served may be, for a reader that wants nothing older than `wanted_ms` (0: no wish); None: the group does not
-        allow it."""
+        """The staleness bound in ms for a reader that wants nothing older than `wanted_ms` (0: no preference); None if the group allows no
+        local reads."""
         rules = self._rules.get(group)
         if rules is None:
             return None
         return min(wanted_ms, rules.max_age_ms) if wanted_ms > 0 else rules.max_age_ms
 
     def cold_bytes(self, group: str) -> int:
-        """Of a group that allows it."""
+        """The `cold_bytes` of a group that allows local reads."""
         return self._rules[group].cold_bytes
 
     def standing(self, group: str, bound_ms: int) -> Standing | None:
-        """None: what the replica here knows is too old, or unknown; whoever reads goes to the leader."""
+        """The replica's standing; None if its data is too old or of unknown age: the reader must then go to the leader."""
         view = self._views.get(group)
         if view is None:
             return None

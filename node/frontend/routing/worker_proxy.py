@@ -1,12 +1,12 @@
-"""Calls that are for one certain worker of this node, whichever of them the connection landed on.
+"""Passes a call to the worker of this node that it is meant for, if the connection reached another worker.
 
-The workers of a node share its one public port, and the system deals the connections out. Most calls do not mind: they go to the leader of
-their broker group over the streams between nodes. Streams of the native service stay where they are opened, and whoever audits a replica
-wants that replica's disk; such callers name the member they mean in the metadata of the call, and a worker that is not meant hands the call
-through: bytes in, bytes out, over a Unix socket to the sibling that is. A name of another node is not heeded: endpoints are for that.
+The workers of a node share its one public port, and the system distributes the connections among them. Most calls need no particular
+worker: they go to the leader of their broker group over the streams between nodes. But a stream of the native service stays where it was
+opened, and an audit of a replica needs that replica's disk; these callers name the worker in the metadata of the call. Another worker then
+passes the call on, as bytes, over a Unix socket. The name of another node has no effect: to reach another node, clients use its endpoint.
 
-Who calls is asked by the worker that is meant. It sees the caller's signature as it is, and the common name of the certificate as this
-worker tells it (`common_name`): nobody but siblings can connect to that socket, and only they have no name there.
+The named worker authenticates the caller. It sees the caller's signature unchanged, and takes the common name of the certificate from the
+passing worker (`common_name`): only workers of this node can connect to that socket, and only they have no name there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 COMMON_NAME = "x-ledgermq-common-name"
 _OWN_OF_TRANSPORT = ("grpc-", "user-agent", ":")
 OPTIONS = (
-    # What is too large is refused by the worker that is meant.
+    # The named worker refuses what is too large.
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # A sibling may recover for minutes before it listens; it is found as soon as it does.
+    # A worker may recover for minutes before it listens; then it must be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 SIBLING = "unix:"
-"""What gRPC calls a peer that came over a Unix socket and has no name. Whoever came through the front has one."""
+"""gRPC's name for a peer that came over a Unix socket without a name. A peer that came through the front has a name."""
 
 
 class WorkerProxy(grpc.GenericRpcHandler):
-    """The first handler of a worker's server: takes the calls that are meant for a sibling, and leaves all others to the rest."""
+    """The first handler of a worker's server: takes the calls for another worker and leaves all others to the next handlers."""
 
     def __init__(self, workers: WorkerRegistry) -> None:
         self._workers = workers
@@ -65,7 +65,7 @@ class WorkerProxy(grpc.GenericRpcHandler):
 
 
 class _ProxiedCall:
-    """One method at one sibling."""
+    """Passes calls of one method to one other worker."""
 
     def __init__(self, own: str, channel: grpc.aio.Channel, method: str) -> None:
         self._own = own
@@ -73,7 +73,7 @@ class _ProxiedCall:
         self._method = method
 
     async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """Both directions at once, no faster than the other side takes them, until the sibling has answered to the end."""
+        """Pass both directions concurrently, with backpressure, until the other worker has ended the call."""
         call: Any = self._channel.stream_stream(self._method)(metadata=_metadata_of(context), timeout=context.time_remaining())
         sender = asyncio.create_task(_send(requests, call))
         try:
@@ -93,7 +93,7 @@ class _ProxiedCall:
 
 
 async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
-    # Whoever has answered to the end takes no more; how the call ended is told by the other direction.
+    # A peer that has finished its answer takes no more; the other direction reports how the call ended.
     with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.UsageError):
         async for data in requests:
             await call.write(data)
@@ -101,14 +101,14 @@ async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
 
 
 def _metadata_of(context: Any) -> tuple[tuple[str, str | bytes], ...]:
-    """The caller's own, and the name in its certificate. What a caller says of its certificate is left out."""
+    """The caller's metadata, plus the common name of its certificate. A common name in the caller's own metadata is dropped."""
     kept = [(key, value) for key, value in context.invocation_metadata() if key != COMMON_NAME and not key.startswith(_OWN_OF_TRANSPORT)]
     names = context.auth_context().get("x509_common_name", ())
     return (*kept, *((COMMON_NAME, name.decode("utf-8", "replace")) for name in names[:1]))
 
 
 def common_name(context: Any) -> str:
-    """The common name that a sibling saw for the caller of a call that it passed on; empty for every other call."""
+    """The common name that another worker saw for the caller of a call it passed on; empty for every other call."""
     if context.peer() != SIBLING:
         return ""
     return next((str(value) for key, value in context.invocation_metadata() if key == COMMON_NAME), "")

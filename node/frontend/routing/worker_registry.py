@@ -1,8 +1,8 @@
-"""What a worker process knows of the other workers of its node: their names, and where they listen for each other.
+"""The workers of this node: their names, and the sockets on which they listen for each other.
 
-Workers of a node meet on Unix sockets in a directory that only their user can enter, made by the supervisor for one life of the node. On
-`NAME.calls` a worker takes calls that a sibling passes on (`worker_proxy.py`), on `NAME.http` it answers the sibling that speaks for the
-node (`node_pages.py`). Nothing here opens anything.
+The workers meet on Unix sockets in a directory that only their user can enter; the supervisor creates it for one run of the node. On
+`NAME.calls` a worker takes calls that another worker passes on (`worker_proxy.py`); on `NAME.http` it answers the worker that serves the
+node's HTTP pages (`node_pages.py`). This module opens no socket.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto.workers import is_first, node_of
 
 VARIABLE = f"{ENV_PREFIX}WORKER"
-"""Set by the supervisor for its workers: the directory of their sockets."""
+"""Environment variable that the supervisor sets for its workers: the directory of their sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegistry:
-    """`own`: this worker; `names`: all workers of its node, itself included."""
+    """`own`: this worker; `names`: all workers of the node, including this one."""
 
     own: str
     names: tuple[str, ...]
@@ -34,16 +34,16 @@ class WorkerRegistry:
         return tuple(name for name in self.names if name != self.own)
 
     def calls(self, worker: str) -> str:
-        """Where a worker takes calls of its siblings."""
+        """The path of the socket on which a worker takes calls of other workers."""
         return str(self.directory / f"{worker}.calls")
 
     def pages(self, worker: str) -> str:
-        """Where a worker answers what its node is asked over HTTP."""
+        """The path of the socket on which a worker answers HTTP requests to the node."""
         return str(self.directory / f"{worker}.http")
 
 
 def worker_registry_of(config: NodeConfig, environment: Mapping[str, str] | None = None) -> WorkerRegistry | None:
-    """None: this process is no worker that a supervisor started. Raises ConfigError for a worker that was started by itself."""
+    """The registry of a worker; None if no supervisor started this process. Raises ConfigError if a worker was started directly."""
     directory = (os.environ if environment is None else environment).get(VARIABLE)
     if directory is not None:
         return WorkerRegistry(config.node, config.workers, Path(directory))

@@ -1,6 +1,6 @@
-"""The admin service behind the authority: what each of its methods needs, and the wrapper that asks for it.
+"""Protects the admin service: which permission each method needs, and the wrapper that asks the authority for it.
 
-A method without a row needs an administrator of the whole cluster: a new one is closed until somebody decides otherwise.
+A method that is not in the table needs an administrator of the whole cluster, so a new method is closed by default.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ NEEDS: dict[str, Callable[[Any], Need]] = {
 
 
 def needs_of(method: str, request: Any) -> tuple[Need, ...]:
-    """All of them must be met."""
+    """The permissions that a request needs; the user must have all of them."""
     need = NEEDS.get(method, _cluster)(request)
     topic = _topic_beside(method, request) if need.kind is Kind.GROUP else None
     return (need,) if topic is None else (need, Need(Action.SUBSCRIBE, Kind.TOPIC, topic))
 
 
 def _topic_beside(method: str, request: Any) -> str | None:
-    """The stored name of the topic that a request about a group names besides: its answer tells of that topic's messages, or moves the
-    group in it. Without a topic WhyNotDelivered searches the whole namespace: only a permission for all of its topics covers that."""
+    """The stored name of the topic that a request about a group also concerns: the answer reveals that topic's messages, or the call moves
+    the group in it. Without a topic, WhyNotDelivered searches the whole namespace, so it needs a permission for all topics there."""
     fields = request.DESCRIPTOR.fields_by_name
     if "topic" in fields and request.HasField("topic"):
         return stored_name(request.topic.namespace, request.topic.name)

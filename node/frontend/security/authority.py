@@ -1,9 +1,9 @@
-"""Who a caller is, and whether it may do what it asks for: one authority per node, in front of every service.
+"""Authenticates callers and checks their permissions: one authority for each node, in front of every service.
 
-`authenticate` turns a call's metadata into the name of a user, `authorize` holds a need against what the user was granted. Both decide from
-the controller's state as this node knows it; both refuse by default. A user that is not known here may have been created a moment ago
-elsewhere: then the node catches up once, at most every second for all strangers together. Who is refused learns neither whether the user
-exists nor how the secret differs. Verdicts are remembered until any user changes.
+`authenticate` turns a call's metadata into the name of a user; `authorize` compares a need with the user's grants. Both decide from the
+controller's state as this node knows it, and both refuse by default. An unknown user may have just been created on another node: the node
+then catches up once, at most every second for all unknown users together. A refused caller learns neither whether the user exists nor how
+the secret differs. Verdicts are cached until any user changes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ log = get_logger()
 
 
 class Authority:
-    """Belongs to the loop's thread. `users` gives the agreed users; the mapping is another one whenever any of them changed. `whence` says
-    for the log where a connection comes from, by gRPC's name for its peer."""
+    """Belongs to the loop's thread. `users` returns the agreed users; it returns a new mapping after every change. `whence` turns gRPC's
+    name of a peer into its address, for the log."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class Authority:
 
     @property
     def wants_certificates(self) -> bool:
-        """Whether a certificate can stand for a signature."""
+        """Whether a certificate can replace a signature."""
         return bool(self._common_names)
 
     async def authenticate(self, metadata: Mapping[str, str], common_name: str = "", peer: Callable[[], str] = str) -> str:
-        """The user who calls. Raises UNAUTHORIZED. `common_name`: that of the verified certificate of the connection; `peer`: what gRPC
-        calls whoever is at its other end."""
+        """The name of the calling user. Raises UNAUTHORIZED. `common_name`: of the connection's verified certificate; `peer`: returns
+        gRPC's name of the peer."""
         try:
             claim = claim_of(metadata.get(AUTHORIZATION, "")) if metadata.get(AUTHORIZATION) else None
         except ValueError as error:
@@ -81,11 +81,11 @@ class Authority:
         raise self._refused("signature", "the access key is unknown or the signature does not match", peer)
 
     def authorize(self, user: str, needs: Sequence[Need]) -> None:
-        """Raise FORBIDDEN unless the user may do one of the needs; nobody may do nothing in particular."""
+        """Raise FORBIDDEN unless the user meets at least one of the needs; an empty list of needs is always refused."""
         if not any(self._may(user, need) for need in needs):
             metrics.PERMISSIONS_DENIED.inc()
             wanted = " or ".join(map(str, needs)) or "a call that no permission covers"
-            raise fail(Code.FORBIDDEN, f"user {user} has no permission for it: {wanted}; see: ledgermq user describe {user}")
+            raise fail(Code.FORBIDDEN, f"user {user} has no permission for this call: {wanted}; see: ledgermq user describe {user}")
 
     def _may(self, user: str, need: Need) -> bool:
         self._refresh()
@@ -105,7 +105,7 @@ class Authority:
         return self._grants[user]
 
     def _refresh(self) -> None:
-        """What was remembered counts for the users it was worked out from."""
+        """Drop all cached results when the users have changed."""
         users = self._users()
         if users is not self._known:
             self._known = users
@@ -116,7 +116,7 @@ class Authority:
     def _proven(self, claim: Claim, date_time: str) -> bool:
         self._refresh()
         secrets = self._secrets_of(claim.access_key) or (_NOBODY,)
-        # All of them are tried, and one is when there is none: how long it takes tells nothing.
+        # Every secret is tried, and a dummy if there is none, so that the duration reveals nothing.
         found = [proves(claim, secret, date_time) for secret in secrets]
         return any(found) and secrets != (_NOBODY,)
 
@@ -136,7 +136,8 @@ class Authority:
 
     def _by_certificate(self, common_name: str, peer: Callable[[], str]) -> str:
         self._refresh()
-        # Who shows no certificate, or one without a name, has the empty one: it stands for nobody, whatever the configuration says.
+        # A caller without a certificate, or with one without a name, has an empty common name: it never stands for a user, whatever the
+        # configuration says.
         user = self._common_names.get(common_name) if common_name else None
         if user is not None and user in self._known:
             return user

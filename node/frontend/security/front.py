@@ -1,14 +1,14 @@
-"""The clients' port where gRPC cannot have it alone: one port for TLS and plaintext, and a limit on connections.
+"""The client port in front of gRPC: accepts TLS and plaintext on one port, and limits connections.
 
-gRPC binds a port for one of the two. So this front accepts, looks at the first bytes, and joins the connection to one of gRPC's own
-sockets: a TLS record goes to the one that speaks TLS, the preface of HTTP/2 to the other, and what is neither is counted and closed. It
-decrypts nothing and understands nothing after that; it carries bytes both ways, no faster than the other side takes them. A client may end
-its direction alone; when gRPC ends, all of it ends.
+gRPC binds a port for only one of the two. This front therefore accepts every connection, looks at its first bytes, and joins it to one of
+gRPC's own sockets: a TLS record goes to the TLS socket, the HTTP/2 preface to the plaintext socket; any other connection is counted and
+closed. After that the front only copies bytes in both directions, with backpressure; it decrypts and parses nothing. A client may close its
+direction alone; when gRPC closes the connection, both directions end.
 
-The inner sockets lie in a directory that only this process's user can enter, under names made for this process: nothing from outside
-reaches them but through here. A connection comes to gRPC under a name of its own, by which logs find the address again. Who says nothing
-for some seconds, or too little, is let go of; how long a handshake may take after that is gRPC's own limit. A crowd that comes at once is
-let in at a pace: calls of new connections stand in gRPC's one queue with those of the old, and must not fill it.
+The inner sockets lie in a directory that only this process's user can enter, under names made for this process, so they are reachable only
+through the front. Each connection to gRPC has a name of its own, by which logs find the client's address. A client that does not send its
+first bytes within a few seconds is disconnected; gRPC limits the handshake after that. New connections are admitted at a limited rate:
+their calls share one queue in gRPC with those of the old ones, and must not fill it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TLS_RECORD = b"\x16\x03"
 FIRST_BYTES_S = 5.0
 LAST_WORDS_S = 10.0
 TURN_WITHIN_S = 15.0
-"""Clients give up a connection that says nothing for twenty seconds."""
+"""Less than the twenty seconds after which clients give up a silent connection."""
 SAY_EVERY_S = 10.0
 BACKLOG = 4096
 PEER_PREFIX = "unix-abstract:"
@@ -45,7 +45,7 @@ log = get_logger()
 
 
 class Front:
-    """One public port. Belongs to the loop's thread. A limit of 0 is none."""
+    """One public port. Belongs to the loop's thread. For every limit, 0 means no limit."""
 
     def __init__(self, *, plain: bool, tls: bool, connections: int = 0, connections_per_address: int = 0, new_per_s: float = 0) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
@@ -56,7 +56,7 @@ class Front:
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections
         self._per_address = connections_per_address
-        # A tenth of a second's worth may go at once, and always one.
+        # Burst: a tenth of a second's worth, but at least one connection.
         self._new_connections = TokenBucket(new_per_s, max(0.1 * new_per_s, 1.0)) if new_per_s else None
         self._addresses: dict[str, int] = {}
         self._open: dict[str, _Outer] = {}
@@ -64,25 +64,25 @@ class Front:
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int, *, shared: bool = False) -> int:
-        """Open the port, once gRPC listens inside; the port. `shared`: with other processes that hold it together. Raises OSError."""
+        """Open the port, after gRPC listens inside. Returns the port. `shared`: other processes listen on the same port. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Outer(self), host, port, backlog=BACKLOG, reuse_port=shared)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
-        """Accept nothing more; connections go on until gRPC ends them."""
+        """Accept no more connections; open ones continue until gRPC ends them."""
         if self._server is not None:
             self._server.close()
 
     def stop(self) -> None:
-        """End what is left."""
+        """Abort the remaining connections."""
         self.close()
         for outer in list(self._open.values()):
             outer.abort()
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def address_of(self, peer: str) -> str:
-        """Where a connection comes from, by what gRPC calls its peer."""
+        """The client address of a connection, from gRPC's name of its peer."""
         outer = self._open.get(peer.removeprefix(PEER_PREFIX))
         return peer if outer is None else outer.address
 
@@ -90,18 +90,18 @@ class Front:
     def open_connections(self) -> int:
         return len(self._open)
 
-    # -- what connections report
+    # -- reports of connections
 
     def entered(self, outer: _Outer) -> str | None:
-        """Count a connection, and name it; None when there are too many."""
+        """Count a connection and give it a name; None if a limit is reached."""
         if self._connections and len(self._open) >= self._connections:
-            self.refused("connections", outer.address, f"this node has its {self._connections} connections")
+            self.refused("connections", outer.address, f"this node has reached its limit of {self._connections} connections")
             return None
         host = outer.host
         if self._per_address and self._addresses.get(host, 0) >= self._per_address:
-            self.refused("address", outer.address, f"that address has its {self._per_address} connections")
+            self.refused("address", outer.address, f"that address has reached its limit of {self._per_address} connections")
             return None
-        # Abstract names are visible to every user of this machine: one that can be foretold could be taken beforehand.
+        # Abstract names are visible to every user of this machine, who could bind a predictable one first.
         name = f"ledgermq-{os.getpid()}-{secrets.token_hex(12)}"
         self._open[name] = outer
         self._addresses[host] = self._addresses.get(host, 0) + 1
@@ -109,12 +109,12 @@ class Front:
         return name
 
     def turn(self, address: str, now: float) -> float | None:
-        """How long a connection has to wait before anything is read from it; None: it is not wanted now."""
+        """How many seconds a connection has to wait before its first bytes are read; None if the wait would be too long."""
         if self._new_connections is None:
             return 0.0
         wait_s = self._new_connections.wait(now, 1)
         if wait_s > TURN_WITHIN_S:
-            self.refused("crowd", address, f"so many come at once that its turn would be in more than {TURN_WITHIN_S:g} s")
+            self.refused("crowd", address, f"too many arrive at once: its turn would come in more than {TURN_WITHIN_S:g} s")
             return None
         self._new_connections.take(1, now)
         return wait_s
@@ -127,7 +127,7 @@ class Front:
         metrics.FRONT_CONNECTIONS.set(self.open_connections)
 
     def refused(self, reason: str, address: str, words: str) -> None:
-        """Counted always, said at most every few seconds for each reason."""
+        """Count a refused connection, and log it at most every SAY_EVERY_S for each reason."""
         metrics.CONNECTIONS_REFUSED.labels(reason).inc()
         now = time.monotonic()
         if now >= self._next_word.get(reason, 0.0):
@@ -135,7 +135,7 @@ class Front:
             log.warning("connection refused", caller=address, reason=words)
 
     def choose(self, first: bytes) -> str | tuple[str, str] | None:
-        """The inner socket for a connection that begins so; None: not enough to tell; or why it is none (reason, words)."""
+        """The inner socket for a connection with these first bytes; None if more bytes are needed; (reason, words) if it is refused."""
         if first[: len(TLS_RECORD)] == TLS_RECORD[: len(first)]:
             if len(first) < len(TLS_RECORD):
                 return None
@@ -145,11 +145,11 @@ class Front:
             if len(first) < len(PREFACE):
                 return None
             return self.plain or ("plaintext-on-tls", "plaintext on a TLS port: switch TLS on in the client, or set tls.mode to both")
-        return "garbage", "it is neither TLS nor HTTP/2: another program's port was meant"
+        return "garbage", "it is neither TLS nor HTTP/2: the client may have meant another program's port"
 
 
 class _Half(asyncio.Protocol):
-    """One end of a joined pair: what comes here goes to the other end."""
+    """One end of a joined pair: received bytes are written to the other end."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -169,7 +169,7 @@ class _Half(asyncio.Protocol):
         self._reading(go_on=True)
 
     def _reading(self, *, go_on: bool) -> None:
-        """This end cannot take more, or can again: so the other end is not read, or is."""
+        """Pause or resume reading at the other end, as this end's write buffer fills or drains."""
         transport = None if self.other is None else self.other.transport
         if transport is not None and not transport.is_closing():
             if go_on:
@@ -184,7 +184,7 @@ class _Half(asyncio.Protocol):
             other.end(error)
 
     def end(self, error: Exception | None) -> None:
-        """The other end is gone: what it said last is still said here, unless it broke off."""
+        """The other end is closed: send what is still buffered and close this end, or abort it if the other end failed."""
         if self.transport is not None:
             if error is None:
                 self.transport.close()
@@ -193,7 +193,7 @@ class _Half(asyncio.Protocol):
 
 
 class _Outer(_Half):
-    """A client's end: first it has to say what it is."""
+    """The client's end: its first bytes must show the protocol."""
 
     def __init__(self, front: Front) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ class _Outer(_Half):
         self._first = bytearray()
         self._chosen = False
         self._waits = False
-        """Its turn has not come."""
+        """Its turn has not come yet."""
         self._timer: asyncio.TimerHandle | None = None
         self._joining: asyncio.Task[None] | None = None
         self.host = self.address = ""
@@ -223,7 +223,7 @@ class _Outer(_Half):
             self._timer = loop.call_later(FIRST_BYTES_S, self._too_slow)
 
     def _begin(self) -> None:
-        """Its turn has come."""
+        """Its turn has come: read the first bytes."""
         self._waits = False
         if self.transport is not None and not self.transport.is_closing():
             self._timer = asyncio.get_running_loop().call_later(FIRST_BYTES_S, self._too_slow)
@@ -236,7 +236,7 @@ class _Outer(_Half):
             return
         self._first += data
         if self._waits and self.transport is not None:
-            # Here and not when the connection was made: uvloop begins to read after that, whatever it was told.
+            # Here and not in connection_made, because uvloop starts reading after that even if paused.
             self.transport.pause_reading()
         elif not self._chosen:
             self._choose()
@@ -261,11 +261,11 @@ class _Outer(_Half):
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: _Inner(self), sock=_connected(path, name))
         except OSError as error:
-            self._front.refused("busy", self.address, f"it could not be taken in ({error.strerror or error})")
+            self._front.refused("busy", self.address, f"gRPC could not accept it ({error.strerror or error})")
             self.abort()
 
     def joined(self, inner: _Half) -> None:
-        """The inner end is there: it gets what came so far, and from now on everything."""
+        """The inner end is connected: send it the bytes received so far, and start copying."""
         assert inner.transport is not None, "its connection was just made"
         if self.transport is None:
             inner.transport.abort()
@@ -276,8 +276,8 @@ class _Outer(_Half):
         self.transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """A client that has sent everything still reads: its direction alone ends, and gRPC ends the other. Whoever ends before it said
-        what it is has nothing to be told."""
+        """A client that has sent everything may still read: only its direction ends, and gRPC ends the other. A client that closes before
+        it showed its protocol gets no answer."""
         inner = None if self.other is None else self.other.transport
         if inner is None or inner.is_closing():
             return False
@@ -287,11 +287,11 @@ class _Outer(_Half):
     def end(self, error: Exception | None) -> None:
         super().end(error)
         if self.transport is not None and error is None:
-            # Who does not take even the last words keeps nothing here by that.
+            # A client that does not read the last bytes must not hold the connection.
             self._timer = asyncio.get_running_loop().call_later(LAST_WORDS_S, self.abort)
 
     def _too_slow(self) -> None:
-        self._front.refused("slow", self.address, f"it did not say what it speaks within {FIRST_BYTES_S:g} s")
+        self._front.refused("slow", self.address, f"it sent no protocol preface within {FIRST_BYTES_S:g} s")
         self.abort()
 
     def _stop_timer(self) -> None:
@@ -312,7 +312,7 @@ class _Outer(_Half):
 
 
 class _Inner(_Half):
-    """gRPC's end. gRPC speaks first, at once: so it has to know its other end before it is connected."""
+    """gRPC's end. gRPC writes first and at once, so this end must know the other one before it is connected."""
 
     def __init__(self, outer: _Outer) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class _Inner(_Half):
 
 
 def _connected(path: str, name: str) -> socket.socket:
-    """A connection to one of gRPC's sockets under a name of its own. It never waits: a full queue there refuses."""
+    """A connection to one of gRPC's sockets, bound to a name of its own. Never blocks: a full accept queue raises OSError."""
     with contextlib.ExitStack() as closing:
         inner = closing.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
         inner.bind(b"\x00" + name.encode())

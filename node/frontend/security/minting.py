@@ -1,7 +1,8 @@
-"""A small certificate authority for a cluster that has no other: one key that signs one certificate for each node.
+"""A small certificate authority for clusters without another one: one key that signs one certificate for each node.
 
-For local use, for containers and for clusters of one operator; who has an authority of his own gives its files instead. A node's
-certificate names the node, for its peers, and every host under which clients reach it. Keys are written for their owner's eyes only.
+It is meant for local use, for containers and for clusters of one operator; an operator with a certificate authority configures its files
+instead. A node's certificate names the node, for its peers, and every host under which clients reach it. Keys are readable only by their
+owner.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 AUTHORITY_DAYS = 3650
 NODE_DAYS = 397
 RENEW_DAYS = 30
-"""A certificate that ends sooner is made anew."""
+"""A certificate that expires sooner is renewed."""
 
 
 def ensure(directory: Path, nodes: Mapping[str, Sequence[str]]) -> list[str]:
-    """Have an authority and a certificate for each node with its hosts; the names of the nodes that got a new one.
+    """Create an authority, and a certificate for each node with its hosts. Returns the names of the nodes that got a new certificate.
 
-    What is there and good for another month stays. Raises ConfigError for files that are no certificates, OSError as the disk does."""
+    Files that are valid for RENEW_DAYS more stay. Raises ConfigError for files that are not certificates or keys, and OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, key = _authority(directory)
     made = []
@@ -48,7 +49,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     certificate_file, key_file = directory / CA_CERTIFICATE, directory / CA_KEY
     if certificate_file.exists() != key_file.exists():
         raise ConfigError(
-            f"{directory} holds only one of {CA_CERTIFICATE} and {CA_KEY}", "put the other one back, or use another directory"
+            f"{directory} holds only one of {CA_CERTIFICATE} and {CA_KEY}", "restore the other one, or use another directory"
         )
     if certificate_file.exists():
         try:
@@ -57,7 +58,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{certificate_file} or its key cannot be read ({error})", "use another directory") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(f"{key_file} was not made by this command", "give the authority's files in the configuration instead")
+            raise ConfigError(f"{key_file} was not made by this command", "configure the files of your authority instead")
         return certificate, key
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "LedgerMQ cluster authority")])
@@ -93,7 +94,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePubl
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
     builder = builder.serial_number(x509.random_serial_number())
-    # An hour back: clocks of other machines may be behind.
+    # Valid from an hour ago: clocks of other machines may be behind.
     return builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=days))
 
 
@@ -112,7 +113,7 @@ def _is_good(path: Path, authority: x509.Certificate, names: Sequence[x509.Gener
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         certificate.verify_directly_issued_by(authority)
         had = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except Exception:  # whatever is wrong with the file or its signature, a new one is made
+    except Exception:  # whatever is wrong with the file or its signature, it is replaced by a new one
         return False
     ends = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     return ends > datetime.timedelta(days=RENEW_DAYS) and set(names) <= set(had)
@@ -123,7 +124,7 @@ def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Complete under its name, or not at all."""
+    """Write a file atomically: it is complete under its name, or not there at all."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

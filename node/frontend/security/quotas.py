@@ -1,9 +1,9 @@
-"""How much each client, user, topic and group may do on this node: rates, calls at once, open Receives.
+"""Limits what each client, user, topic and group may do on this node: rates, concurrent calls, open Receives.
 
-A rate is a bucket that holds one second's worth and fills steadily. A call is let in while there is anything in its buckets, and then takes
-what it costs, below zero if need be: so a batch larger than a second's worth passes once and is paid for by the time after it, and what a
-Receive costs is known when it is answered. Memory is bounded: a bucket nobody touched for long goes first, and a full one says as much as
-none; counters of calls exist while the calls do. Nothing here is a promise across nodes: each counts what comes to it.
+A rate is a token bucket that holds one second's worth and fills steadily. A call is admitted while its buckets are not empty, and then
+takes what it costs, below zero if necessary: a batch larger than a second's worth passes once and delays later calls, and the cost of a
+Receive is known only when it is answered. Memory is bounded: the bucket unused for the longest time is dropped first, because a full bucket
+limits nothing; counters of calls exist only during the calls. Each node counts only its own calls; there is no limit across nodes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledgermq.proto.token_bucket import TokenBucket
 
 BUCKETS_MAX = 65_536
 PRESUMED_MAX = 16_384
-"""Names whose quota is remembered."""
+"""The number of names whose quota is cached."""
 CALLS_AGAIN_MS = 100
 RECEIVES_AGAIN_MS = 1_000
 _NONE = Quota()
@@ -33,7 +33,7 @@ Scope = tuple[str, str]
 
 
 class TooMuch(Overloaded):
-    """TOO_MANY_REQUESTS with the time after which it is worth trying again."""
+    """TOO_MANY_REQUESTS with the time in ms after which a retry can succeed."""
 
     def __init__(self, message: str, retry_after_ms: int) -> None:
         known = fail(Code.TOO_MANY_REQUESTS, message)
@@ -67,7 +67,8 @@ class Quotas:
         return len(self._buckets) + len(self._open) + len(self._found)
 
     def enter(self, scopes: list[Scope], *, receive: bool, messages: int, size: int) -> Hold:
-        """Let a call in, or raise TooMuch; then nothing was counted. What it costs now is `messages` and `size` bytes."""
+        """Admit a call, or raise TooMuch without counting anything. The call costs `messages` and `size` bytes now, and more by
+        `Hold.cost`."""
         now = self._now()
         limited = [(scope, quota) for scope in scopes if not (quota := self._quota(scope)).limits_nothing]
         what = "receives" if receive else "calls"
@@ -102,7 +103,7 @@ class Quotas:
                 self._bucket(scope, "bytes", float(quota.bytes_per_s)).take(size, now)
 
     def owed_s(self, limited: list[tuple[Scope, Quota]]) -> float:
-        """The seconds until none of these buckets is below zero."""
+        """Seconds until none of these buckets is below zero."""
         now = self._now()
         rates = [(scope, name, per_s) for scope, q in limited for name, per_s in (("messages", q.messages_per_s), ("bytes", q.bytes_per_s))]
         return max((self._bucket(scope, name, float(per_s)).wait(now) for scope, name, per_s in rates if per_s), default=0.0)
@@ -113,7 +114,7 @@ class Quotas:
         if bucket is None:
             if len(self._buckets) >= BUCKETS_MAX:
                 self._buckets.popitem(last=False)
-            # Less than one message a second still lets one through now and then.
+            # A rate below one message a second still admits one now and then.
             bucket = self._buckets[key] = TokenBucket(per_s, max(per_s, 1.0))
         else:
             self._buckets.move_to_end(key)
@@ -141,7 +142,7 @@ class Quotas:
 
 
 class Hold:
-    """One call that was let in, until it ends."""
+    """One admitted call, until it ends."""
 
     def __init__(self, quotas: Quotas, limited: list[tuple[Scope, Quota]], what: str) -> None:
         self._quotas = quotas
@@ -149,11 +150,11 @@ class Hold:
         self._what = what
 
     def cost(self, messages: int, size: int) -> None:
-        """What the call turned out to cost."""
+        """Charge what the call turned out to cost."""
         self._quotas.charge(self._limited, messages, size)
 
     def owed_s(self) -> float:
-        """How long it takes until everything that was taken is paid for: so long a stream rests."""
+        """Seconds until everything taken is paid for; a stream pauses for that long."""
         return self._quotas.owed_s(self._limited)
 
     def __enter__(self) -> Hold:

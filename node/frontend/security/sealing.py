@@ -1,8 +1,8 @@
-"""Users' secrets at rest: encrypted under a key that only holders of the cluster secret can derive.
+"""Encrypts users' secrets at rest, under a key that only holders of the cluster secret can derive.
 
-A signature is checked with the secret itself, so a digest of it will not do. AES-SIV is deterministic: the same secret of the same user is
-the same text, by which a repeated command is recognised; of two different users nothing shows. The name of user and cluster are bound in: a
-sealed secret copied to another user, or to another cluster with the same secret, does not open.
+Checking a signature needs the secret itself, so storing a digest is not enough. AES-SIV is deterministic: the same secret of the same user
+gives the same text, which identifies a repeated command; texts of different users reveal nothing about each other. User name and cluster id
+are authenticated too: a sealed secret that is copied to another user, or to another cluster with the same cluster secret, does not decrypt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LABEL = b"ledgermq users 1 "
 
 
 class Sealer:
-    """Seals with the first of the cluster's secrets and opens with any: the others are those before a change of it."""
+    """Encrypts with the first cluster secret and decrypts with any; the others are former cluster secrets."""
 
     def __init__(self, cluster_secrets: Sequence[bytes], cluster_id: str) -> None:
         self._ciphers = [AESSIV(_key(secret, cluster_id)) for secret in cluster_secrets]
@@ -30,7 +30,7 @@ class Sealer:
         return base64.b64encode(self._ciphers[0].encrypt(secret.encode(), [user.encode()])).decode("ascii")
 
     def open(self, user: str, sealed: str) -> str | None:
-        """The secret; None when it was sealed under a cluster secret that is not known here."""
+        """The secret; None if it was encrypted under a cluster secret that is not known here."""
         for cipher in self._ciphers:
             try:
                 return cipher.decrypt(base64.b64decode(sealed, validate=True), [user.encode()]).decode()
