@@ -1,6 +1,6 @@
-"""`FetchResponse` messages with entries, written by hand: the bytes of the entries are copied once, into the message.
+"""Encodes `FetchResponse` messages by hand, so that the bytes of the entries are copied only once, into the message.
 
-Field numbers and wire types are those of proto/log.proto; a test holds every message against the generated code.
+Field numbers and wire types are those of proto/log.proto; a test compares every message with the generated code.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from ledgermq.proto.types import I32
 from ledgermq.storage.entry_reader import Piece
 
 _ENTRIES = 0x12
-"""Field 2 of FetchResponse, with a length."""
+"""Tag of field 2 of FetchResponse, length-delimited."""
 _QUEUE, _FIRST_OFFSET, _SIZES, _DATA, _END_OFFSET, _SKIPPED = 0x08, 0x10, 0x1A, 0x22, 0x28, 0x30
 _NEGATIVE = 1 << 64
 
 
 def varint(value: int) -> bytes:
-    """A number as protobuf writes it; negative ones take ten bytes."""
+    """A protobuf varint; a negative number takes ten bytes."""
     value = value + _NEGATIVE if value < 0 else value
     out = bytearray()
     while value > 0x7F:
@@ -34,16 +34,16 @@ def _number(tag: int, value: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Entries of one queue (of the whole log if `queue` is −1) without a gap, as pieces of the log."""
+    """Consecutive entries of one queue (of the whole log if `queue` is −1), as pieces of the log."""
 
     queue: int
     first_offset: int
     sizes: I32
     pieces: list[Piece]
     source: str
-    """Where they were found, for metrics."""
+    """Where they were read (recent, waiting, cold), for metrics."""
     pos: int = 0
-    """Where the log goes on behind the last one, for whoever reads several queues in the order of the log."""
+    """The log position behind the last entry, for readers that read several queues in log order."""
 
     @property
     def next_offset(self) -> int:
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A message ready to be sent, and what it holds: entries and their bytes."""
+    """An encoded message, with the number of its entries and their bytes."""
 
     data: bytes
     count: int
@@ -62,7 +62,7 @@ class Answer:
 
 
 def entries_answer(batch: Batch, end_offset: int, skipped: int) -> Answer:
-    """A FetchResponse with these entries."""
+    """An encoded FetchResponse with these entries."""
     sizes = batch.sizes.astype("<u4").tobytes()
     size = int(batch.sizes.sum(dtype="i8"))
     head = b"".join(

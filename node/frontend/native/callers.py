@@ -1,7 +1,7 @@
-"""Who calls a method of the Log service, what he may do, and how much.
+"""Identifies the caller of a method of the Log service, and checks permissions and quotas.
 
-The same authority and the same quotas stand in front of the client contract (`access_control.py`): a user has one set of permissions and
-one budget, whichever way messages come.
+The same authority and the same quotas protect the client contract (`access_control.py`): a user has one set of permissions and one budget
+for both.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CLIENT_ID_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, from the call's metadata. Signed calls have a user. A client id is what a client likes to be called, behind the name of
-    its user where calls are signed: nobody is counted as somebody else's client."""
+    """The caller, from the call's metadata. A signed call has a user. The client chooses its client id; in signed calls the user's name is
+    put in front, so that a client cannot take another user's client id."""
 
     user: str = ""
     client_id: str = ""
@@ -32,7 +32,7 @@ class Caller:
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
 
     def called(self, client_id: str) -> Caller:
-        """The same, who says what it is called only now; the call's metadata count first."""
+        """The same caller with a client id given later; an id in the call's metadata takes precedence."""
         if self.client_id or not client_id:
             return self
         return replace(self, client_id=_client_id(self.user, client_id))
@@ -70,7 +70,7 @@ ADMINISTRATOR = Need(Action.ADMIN, Kind.CLUSTER)
 
 
 class Callers:
-    """The entrance of one node. Belongs to the loop's thread."""
+    """Identifies and admits the callers of one node. Belongs to the loop's thread."""
 
     def __init__(self, authority: Authority | None = None, quotas: Quotas | None = None, *, namespaces: bool = True) -> None:
         self._authority = authority if authority is not None and authority.required else None
@@ -78,7 +78,7 @@ class Callers:
         self._namespaces = namespaces
 
     async def of(self, context: Any) -> Caller:
-        """Who calls. Raises UNAUTHORIZED."""
+        """The caller. Raises UNAUTHORIZED."""
         metadata = dict(context.invocation_metadata())
         user = ""
         if self._authority is not None:
@@ -87,13 +87,13 @@ class Callers:
         return Caller(user, _client_id(user, metadata.get(CLIENT_ID, "")), metadata.get(NAMESPACE, ""), self._namespaces)
 
     def allow(self, caller: Caller, *alternatives: Need) -> None:
-        """Raise FORBIDDEN unless the caller may do one of these now. Verdicts are remembered until users change: asking costs little, and a
-        stream asks again for every frame."""
+        """Raise FORBIDDEN unless the caller meets at least one of these needs now. Verdicts are cached until users change, so a stream can
+        ask again for every frame."""
         if self._authority is not None:
             self._authority.authorize(caller.user, alternatives)
 
     def enter(self, caller: Caller, kind: Kind, names: Sequence[str], *, receive: bool, messages: int, size: int) -> Hold | None:
-        """Let so much in, for as long as the hold is held; None where nothing is counted. Raises TooMuch."""
+        """Admit a call; it counts against its quotas until the hold ends. None if nothing is limited. Raises TooMuch."""
         if self._quotas is None:
             return None
         scopes: list[Scope] = [("client", caller.client_id)] if caller.client_id else []

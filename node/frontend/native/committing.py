@@ -1,7 +1,7 @@
-"""Commit and Offsets: how far consumer groups are in queues, kept in the log as for every other consumer (`group_offsets.py`).
+"""Commit and Offsets: the positions of consumer groups in queues, kept in the log as for every other consumer (`group_offsets.py`).
 
-What is committed is durable on a majority when it is answered. A commit that names a member counts only while the queue is that member's
-own: that is asked of the group's coordinator, which leads the topic's first broker group and may be another node.
+A commit is durable on a majority when it is answered. A commit that names a member counts only while that member owns the queue; the
+group's coordinator decides that. The coordinator is the leader of the topic's first broker group, which may be another node.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 
 OWNED = "ledgermq.v1.Log/owned"
-"""The question to the coordinator whether a member owns queues; among nodes only."""
+"""The question to the coordinator whether a member owns queues; only between nodes."""
 WITHIN_S = 5.0
 OFFSETS_MAX = 4096
 
 
 class Committer:
-    """The two methods of one node."""
+    """Commit and Offsets of one node."""
 
     def __init__(self, engine: Engine, topics: Topics, leaders: Leaders, callers: Callers, joiner: Joiner, forwarder: Forwarder) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class Committer:
         self._forwarder = forwarder
 
     async def commit(self, request: pb.CommitRequest, caller: Caller) -> pb.CommitResponse:
-        """Raises Moved, and LedgerError when nothing, or not everything, is known to be committed; a commit may be repeated."""
+        """Commit offsets. Raises Moved, and LedgerError if it is not known that everything was committed; a commit can be repeated."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
         ends = self._engine.views[broker_group].queue_ends.get(stored, ())
@@ -52,7 +52,7 @@ class Committer:
             if not 0 <= at.queue < len(ends):
                 raise fail(Code.BAD_REQUEST, f"topic {stored} has the queues 0 to {len(ends) - 1} in {broker_group}, not {at.queue}")
             if not 0 <= at.offset <= ends[at.queue]:
-                raise fail(Code.ILLEGAL_OFFSET, f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} was not read")
+                raise fail(Code.ILLEGAL_OFFSET, f"queue {at.queue} of topic {stored} ends at {ends[at.queue]}: {at.offset} is not in it")
         if request.member:
             await self._require_owner(request, stored, consumer)
         calls = [CommitOffset(self._engine.new_token(), consumer, stored, at.queue, at.offset) for at in request.offsets]
@@ -61,7 +61,7 @@ class Committer:
         return pb.CommitResponse()
 
     async def offsets(self, request: pb.OffsetsRequest, caller: Caller) -> pb.OffsetsResponse:
-        """Misses nothing that was committed before. Raises Moved, LedgerError."""
+        """The group's positions, including everything committed before the call. Raises Moved, LedgerError."""
         broker_group = request.broker_group
         stored, consumer = await self._check(request, caller)
         _raise_refused(await self._engine.call(broker_group, Confirm(self._engine.new_token())), broker_group)
@@ -71,7 +71,8 @@ class Committer:
         return found
 
     async def _check(self, request: Any, caller: Caller) -> tuple[str, str]:
-        """The stored names of topic and consumer group, which the caller may read as, in a broker group led here."""
+        """The stored names of topic and consumer group. Checks that the caller may read as the group, and that this node leads the broker
+        group. Raises Moved, LedgerError."""
         stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
         self._callers.allow(caller, read(stored))
         self._callers.allow(caller, as_group(consumer))
@@ -82,7 +83,7 @@ class Committer:
             raise Moved(request.broker_group)
         return stored, consumer
 
-    # -- whose queues they are
+    # -- ownership of queues
 
     async def _require_owner(self, request: pb.CommitRequest, stored: str, consumer: str) -> None:
         topic = await self._topics.find(stored)
@@ -101,7 +102,7 @@ class Committer:
             raise fail(answer.problem.code, answer.problem.message)
 
     def execute(self, coordinator: str, data: bytes) -> Sequence[bytes]:
-        """The coordinator's half of a question that another node asked. Raises CallRefused when this is not the coordinator."""
+        """Answer another node's ownership question, as coordinator. Raises CallRefused if this node is not the coordinator."""
         if not self._leaders.serves(coordinator):
             raise CallRefused(Refused("not-leader"))
         answer = pb.CommitResponse()
@@ -112,7 +113,7 @@ class Committer:
         return [answer.SerializeToString()]
 
     def _judge(self, owned: pb.CommitRequest) -> None:
-        """Stored names, and queues by number. Raises PRECONDITION_FAILED."""
+        """Check ownership; takes stored names, and queues by number. Raises PRECONDITION_FAILED."""
         for at in owned.offsets:
             if not self._joiner.owns(owned.topic, owned.consumer_group, owned.member, at.queue, owned.generation):
                 what = f"queue {at.queue} of topic {owned.topic} is not {owned.member}'s in generation {owned.generation}"
@@ -120,7 +121,7 @@ class Committer:
 
 
 def _states(stored: str, consumer: str) -> Callable[[Any], list[tuple[int, int, int]]]:
-    """Between two turns: committed (−1: none), begin and end of every queue."""
+    """Reads committed (−1: none), begin and end of every queue; runs between two turns."""
 
     def look(hosted: Any) -> list[tuple[int, int, int]]:
         machine = hosted.machine

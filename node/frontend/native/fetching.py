@@ -1,13 +1,13 @@
-"""Fetch: a stream of committed entries for one reader, as fast as it gives credit.
+"""Fetch: a stream of committed entries for one reader, limited by the reader's credit.
 
-Here live the opening, permissions, credit, quotas and the end of a stream; what comes next is the business of `tailing.py`. A stream is
-served by the leader of its broker group and ends with a Redirect when that is another node: the reader goes on there behind the last entry
-it got. Everything handed out is applied here, so it is committed and stays true whoever leads.
+This module holds the opening, permissions, credit, quotas and the end of a stream; `tailing.py` decides what comes next. The leader of the
+broker group serves a stream; if another node leads, the stream ends with a Redirect, and the reader continues there behind the last entry
+it got. Entries are handed out only after they are applied here, so they are committed.
 
-A reader may allow that any replica serves it (`local_reads.py`); then its stream ends with a Redirect when what this one knows becomes too
-old, or when the reader knows more than it, so that no place of a reader ever goes back.
+A reader may allow any replica to serve it (`local_reads.py`). Its stream then ends with a Redirect if this replica's data becomes too old,
+or if the reader has seen more than this replica has, so that a reader's position never goes back.
 
-A response is no larger than the credit that is left, except for a single entry that is: then the credit falls below zero.
+A response is no larger than the remaining credit, except for a single larger entry: then the credit falls below zero.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ from ledgermq.proto.status import Code, LedgerError, fail, refused
 METHOD = "Fetch"
 CLIENT_TYPE = "native-consumer"
 RESPONSE_BYTES = 1 << 20
-"""Of entries, where the reader does not say."""
+"""The bytes of entries in one response, if the reader gives no limit."""
 RESPONSE_BYTES_MAX = 3 << 20
-"""A message of gRPC is at most 4 MiB where a client sets nothing else."""
+"""gRPC clients accept messages of at most 4 MiB by default."""
 TOPIC_WITHIN_S = 5.0
-"""A topic that is agreed comes into force soon."""
+"""How long to wait for an agreed topic to come into force."""
 OPEN_WITHIN_S = 30.0
 LAST_WORDS_S = 1.0
-"""So long a reader that was sent away may take to end its stream."""
+"""How long a redirected reader may take to end its stream."""
 FAREWELL_S = 5.0
-"""So long a reader that got everything it wanted may take to end its stream."""
+"""How long a reader that got everything it wanted may take to end its stream."""
 SIGN_OF_LIFE_S = 1.0
-"""A replica that does not lead says so often that it is still there, and looks whether it may go on."""
+"""A replica that does not lead sends a sign of life this often, and checks whether it may continue."""
 _OWES_S = 1.0
-"""A reader that is over its quota is looked at again after this time at the latest."""
+"""A stream that is over its quota is checked again after this time at the latest."""
 
 Context = Any
 
@@ -88,7 +88,7 @@ class Fetcher:
         self._meter = meter
 
     async def serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
-        """One stream, from its first request to its last answer."""
+        """Serve one stream, from its first request to its last answer."""
         began = perf_counter()
         listening: set[asyncio.Task[None]] = set()
         try:
@@ -99,7 +99,7 @@ class Fetcher:
             with contextlib.suppress(*GONE):
                 await context.write(last.SerializeToString())
                 if listening:
-                    # Who is writing credit just now would lose this answer.
+                    # A client that is still writing credit would lose this answer.
                     await asyncio.wait(listening, timeout=LAST_WORDS_S)
         finally:
             for task in listening:
@@ -108,14 +108,14 @@ class Fetcher:
     async def _ended(
         self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]
     ) -> pb.FetchResponse | None:
-        """Serve a stream; what is to be said in the end."""
+        """Serve a stream. Returns its last answer, or None if there is none."""
         try:
             await self._serve(requests, context, listening)
             return None
         except Moved as moved:
             return pb.FetchResponse(redirect=await self._leaders.settled(moved.broker_group))
         except GONE:
-            # The reader went in the middle of an answer.
+            # The reader left in the middle of an answer.
             return None
         except Exception as error:  # the client gets a problem, never an exception
             return pb.FetchResponse(problem=problem(_as_ledger_error(error, self.node)))
@@ -127,12 +127,12 @@ class Fetcher:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise fail(Code.REQUEST_TIMEOUT, "a Fetch begins with its opening, which did not come") from None
-        # Now and not before: whoever is refused while he says his first word hears of a broken stream instead of the reason.
+            raise fail(Code.REQUEST_TIMEOUT, "the opening of the Fetch did not come in time") from None
+        # After the first request, not before it: a client that is refused while it writes sees a broken stream instead of the reason.
         caller = await self._callers.of(context)
         first = pb.FetchRequest.FromString(data)
         if first.WhichOneof("request") != "open":
-            raise fail(Code.BAD_REQUEST, "the first request of a Fetch is its opening")
+            raise fail(Code.BAD_REQUEST, "the first request of a Fetch must be its opening")
         stream = _Stream(self, caller, first.open, context)
         with self._hold(caller, stream.consumer_group) or _NOTHING as hold, self._streams.held(stream.listed()):
             listening.add(asyncio.create_task(stream.listen(requests)))
@@ -145,10 +145,10 @@ class Fetcher:
         names = [consumer_group] if consumer_group else []
         return self._callers.enter(caller, Kind.GROUP, names, receive=True, messages=0, size=0)
 
-    # -- what a stream needs of its node
+    # -- what a stream needs from its node
 
     def allow(self, caller: Caller, needs: tuple[Need, ...]) -> None:
-        """All of them. Raises FORBIDDEN."""
+        """Check all needs. Raises FORBIDDEN."""
         for need in needs:
             self._callers.allow(caller, need)
 
@@ -157,25 +157,25 @@ class Fetcher:
         return self._sources.engine.views
 
     def view(self, broker_group: str) -> GroupView:
-        """Of a group that this node leads. Raises Moved."""
+        """The view of a group that this node leads. Raises Moved."""
         view = self.views.get(broker_group)
         if view is None or not view.serving:
             raise Moved(broker_group)
         return view
 
     def bound_ms(self, opening: pb.OpenFetch) -> int | None:
-        """How old what this replica knows may be for a reader that allows any; None: only the leader serves it."""
+        """The staleness bound in ms for a reader that allows any replica; None if only the leader may serve it."""
         return self._local.bound_ms(opening.broker_group, opening.max_age_ms) if opening.any_replica else None
 
     def standing(self, broker_group: str, bound_ms: int) -> Standing:
-        """Raises Moved when the replica here may not serve now."""
+        """The standing of the replica here. Raises Moved if it may not serve now."""
         found = self._local.standing(broker_group, bound_ms)
         if found is None:
             raise Moved(broker_group)
         return found
 
     async def confirm(self, broker_group: str) -> None:
-        """This node leads, and has applied everything that was acknowledged before. Raises Moved, LedgerError."""
+        """Confirm that this node leads and has applied everything acknowledged before the call. Raises Moved, LedgerError."""
         if broker_group not in self._topics.broker_groups:
             raise fail(Code.NOT_FOUND, f"there is no broker group {broker_group!r}; ask Locate")
         engine = self._sources.engine
@@ -186,7 +186,7 @@ class Fetcher:
             raise refused(outcome.reason, outcome.detail)
 
     async def find(self, stored: str, broker_group: str) -> None:
-        """That a topic may be read here. Raises TOPIC_NOT_FOUND, FORBIDDEN, BAD_REQUEST."""
+        """Check that the topic can be read in this broker group. Raises TOPIC_NOT_FOUND, FORBIDDEN, BAD_REQUEST."""
         topic = await self._topics.find(stored)
         if not topic.permission.readable:
             raise fail(Code.FORBIDDEN, f"topic {stored} has no readable queue")
@@ -201,7 +201,7 @@ class Fetcher:
 
 
 class _Nothing:
-    """The hold where nothing is counted."""
+    """The hold used if no quota applies."""
 
     def __enter__(self) -> None:
         return None
@@ -214,10 +214,10 @@ _NOTHING = _Nothing()
 
 
 class _Stream:
-    """One reader."""
+    """The stream of one reader."""
 
     def __init__(self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: Context) -> None:
-        """Raises what is wrong with the request."""
+        """Raises LedgerError for an invalid opening."""
         self._fetcher = fetcher
         self._caller = caller
         self._opening = opening
@@ -231,23 +231,23 @@ class _Stream:
         self._max_bytes = min(opening.max_response_bytes or RESPONSE_BYTES, RESPONSE_BYTES_MAX)
         self._credit = int(opening.credit_bytes)
         self._broken: Exception | None = None
-        """Why the stream ends: a request that came later, or this node."""
+        """Why the stream ends: a later request, or this node."""
         self._silent = asyncio.Event()
-        """The reader says nothing more."""
+        """The reader has closed its side."""
         self._waiter = Waiter(self._topic)
         self._source: GroupSource | None = None
         self._bound_ms = fetcher.bound_ms(opening)
-        """Set: this node serves the stream whether it leads or not, as long as what it knows is no older."""
+        """If set, this node serves the stream as leader or not, as long as its data is no older than this."""
         self._seen: tuple[object, ...] = ()
         _check(opening)
 
     async def listen(self, requests: AsyncIterator[bytes]) -> None:
-        """Take the credit that comes. A reader that says nothing more gets what it gave credit for."""
+        """Receive credit. A reader that closes its side still gets what it gave credit for."""
         try:
             async for data in requests:
                 request = pb.FetchRequest.FromString(data)
                 if request.WhichOneof("request") != "credit_bytes":
-                    raise fail(Code.BAD_REQUEST, "after the opening of a Fetch there is only credit")
+                    raise fail(Code.BAD_REQUEST, "after the opening, a Fetch takes only credit")
                 self._credit += request.credit_bytes
                 self._waiter.stir()
             self._silent.set()
@@ -256,13 +256,13 @@ class _Stream:
             self._waiter.stir()
 
     def listed(self) -> OpenStream:
-        """As it stands in the list of clients."""
+        """The stream's entry in the list of clients."""
         topics = {self._topic} if self._topic else set()
         anywhere = self._bound_ms is not None
         return OpenStream(self._caller.client_id, CLIENT_TYPE, self._group, self._end, topics, self.consumer_group, anywhere)
 
     def _end(self) -> None:
-        """The reader goes elsewhere."""
+        """End the stream with a redirect."""
         self._broken = Moved(self._group)
         self._waiter.stir()
 
@@ -271,11 +271,11 @@ class _Stream:
             self._fetcher.close(self._source, self._waiter)
             self._source = None
             metrics.FETCH_STREAMS.labels(self._group).dec()
-        # Raised, it knows this stream, and so itself and the window on the newest entries, tens of MiB: a ring (`problems.bare`).
+        # A raised exception references this stream, and so itself and the window of tens of MiB: a reference cycle (`problems.bare`).
         self._broken = None
 
     async def run(self, hold: Hold | None) -> None:
-        """Everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""
+        """Send everything the reader asked for. Raises Moved, LedgerError, Gone, Unreadable, OSError."""
         fetcher, group = self._fetcher, self._group
         fetcher.allow(self._caller, self._needs)
         if self._bound_ms is None or self._standing().role == LEADER:
@@ -313,19 +313,19 @@ class _Stream:
             told = await self._advance()
 
     def _standing(self) -> Standing:
-        """What this node is to the stream. Raises Moved where it may not serve it."""
+        """This node's standing for the stream. Raises Moved if it may not serve it."""
         if self._bound_ms is None:
             self._fetcher.view(self._group)
             return Standing(LEADER, None)
         return self._fetcher.standing(self._group, self._bound_ms)
 
     def _view(self) -> GroupView:
-        """As of now, of a node that may serve the stream. Raises Moved."""
+        """The current view of the group. Raises Moved if this node may not serve the stream."""
         self._standing()
         return self._fetcher.views[self._group]
 
     async def _advance(self) -> bool:
-        """Wait for something new; False when it is time to say that this node is still there, which a leader need not."""
+        """Wait for something new. False if it is time for a sign of life; a leader needs none."""
         if self._bound_ms is None:
             await self._waiter.wait()
             return True
@@ -337,13 +337,14 @@ class _Stream:
         return True
 
     async def _farewell(self) -> None:
-        """Let the reader end the stream: one that gives credit in the moment when the node ends it loses what is on its way."""
+        """Let the reader end the stream: if the node ended it while the reader writes credit, answers on their way would be lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._silent.wait()
 
     async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
-        """Send what comes next; False when there is nothing. A call of its own, so that a reader that waits holds nothing of it."""
+        """Send what comes next; False if there is nothing. A function of its own, so that a waiting reader's frame keeps no answers
+        alive."""
         answers = await self._next(tail, view, room)
         for answer in answers:
             await self._send(answer, hold)
@@ -387,7 +388,7 @@ class _Stream:
         return QueueTail(source, self._topic, ends, places, goals)
 
     async def _in_force(self, source: GroupSource) -> Ends:
-        """The topic in the log of this broker group. Raises HA_NOT_AVAILABLE when it does not come into force in time."""
+        """The topic's queues in the log of this broker group. Raises HA_NOT_AVAILABLE if the topic does not come into force in time."""
         until = asyncio.get_running_loop().time() + TOPIC_WITHIN_S
         while True:
             self._waiter.begin()
@@ -432,7 +433,7 @@ class _Stream:
         return LogTail(source, max(first, begin), applied + 1 if self._opening.until_end else None)
 
     def _let_leader_judge(self) -> None:
-        """What lies behind the end here may well be there. Raises Moved where another node leads."""
+        """An offset behind the end here may exist at the leader. Raises Moved if another node leads."""
         if self._standing().role != LEADER:
             raise Moved(self._group)
 
@@ -454,39 +455,39 @@ class _Stream:
 
 
 def _places(opening: pb.OpenFetch) -> Sequence[pb.FetchFrom]:
-    """The field whose name is a word of Python."""
+    """The field `from`, whose name is a keyword of Python."""
     places: Sequence[pb.FetchFrom] = getattr(opening, "from")
     return places
 
 
 def _check(opening: pb.OpenFetch) -> None:
-    """What is wrong with an opening by itself. Raises BAD_REQUEST."""
+    """Check an opening on its own. Raises BAD_REQUEST."""
     if not opening.topic:
         if _places(opening):
-            raise fail(Code.BAD_REQUEST, "a Fetch without a topic begins at from_index, not in queues")
+            raise fail(Code.BAD_REQUEST, "a Fetch without a topic must begin at from_index, not in queues")
         return
     if not _places(opening):
-        raise fail(Code.BAD_REQUEST, "a Fetch of a topic names the queues to be read, and where each begins")
+        raise fail(Code.BAD_REQUEST, "a Fetch of a topic must name the queues to read, each with a start")
     if len({wanted.queue for wanted in _places(opening)}) < len(_places(opening)):
         raise fail(Code.BAD_REQUEST, "a queue is named twice")
     if any(wanted.WhichOneof("place") is None for wanted in _places(opening)):
-        raise fail(Code.BAD_REQUEST, "every queue needs a place to begin: an offset, a time, the earliest message or the end")
+        raise fail(Code.BAD_REQUEST, "every queue needs a start: an offset, a time, the earliest message or the end")
 
 
 def _code_of(last: pb.FetchResponse | None) -> int:
-    """As what a stream counts that ended so."""
+    """The status code with which metrics count a stream that ended this way."""
     if last is None:
         return int(Code.OK)
     return last.problem.code if last.HasField("problem") else int(Code.HA_NOT_AVAILABLE)
 
 
 def _as_ledger_error(error: Exception, node: str) -> LedgerError:
-    """What ended a stream, for its reader."""
+    """The error for the reader, from what ended its stream."""
     if isinstance(error, Gone):
         return fail(Code.TOPIC_NOT_FOUND, f"topic {error} was deleted")
     if isinstance(error, CallRefused | LedgerError):
         return as_error(error, node, METHOD)
     if isinstance(error, Unreadable):
-        what = f"a message cannot be read on node {node} ({error}); the node is about to mend it"
+        what = f"a message cannot be read on node {node} ({error}); the node will repair it"
         return fail(Code.INTERNAL_SERVER_ERROR, what)
     return as_error(error, node, METHOD)

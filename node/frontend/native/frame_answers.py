@@ -1,6 +1,6 @@
-"""What a producer is told of a frame: an acknowledgement with its receipt, or why nothing of it was stored.
+"""Builds the answers to a producer's frames: an acknowledgement with its receipt, or a rejection with the reason.
 
-Answers are made in the order of the frames, so the last one tells which sequence number is the next.
+Answers are built in the order of the frames, so the last answer has the next expected sequence number.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from ledgermq.proto.receipts import sign
 from ledgermq.proto.status import LedgerError
 
 AGAIN_MS = {"busy": 100, "disk-full": 1000, "in-sync-short": 1000}
-"""Refusals after which trying again at once makes it worse."""
+"""Refusals with their wait in ms: an immediate retry would make the problem worse."""
 IN_ORDER = frozenset({"sequence-gap", "partial-frame"})
-"""Refusals that are over once the missing messages are sent."""
+"""Refusals that end once the missing messages are sent."""
 _DURABILITY = {"durable": log_pb2.DURABLE, "memory": log_pb2.MEMORY, "master": log_pb2.MASTER}
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What an answer repeats of a frame."""
+    """The part of a frame that its answer repeats."""
 
     first_sequence: int
     count: int
 
 
 class FrameAnswers:
-    """The answers of one stream. `next_sequence`: as of the opening, then as of the last answer."""
+    """The answers of one stream. `next_sequence`: from the opening, later from the last answer."""
 
     def __init__(self, node: str, cluster_id: str, log_id: str, origin: Origin, keys: ReceiptKeys, next_sequence: int) -> None:
         self._node = node
@@ -44,7 +44,7 @@ class FrameAnswers:
         self.next_sequence = next_sequence
 
     def stored(self, sent: Sent, produced: FrameProduced) -> log_pb2.ProduceResponse:
-        """The frame is acknowledged."""
+        """Acknowledge a stored frame."""
         self._reached(sent)
         receipt = self._receipt(sent, produced)
         return log_pb2.ProduceResponse(
@@ -52,12 +52,12 @@ class FrameAnswers:
         )
 
     def known(self, sent: Sent, known: FrameKnown) -> log_pb2.ProduceResponse:
-        """It was stored long before."""
+        """Acknowledge a frame that was stored earlier and whose receipt is no longer remembered."""
         self.next_sequence = max(self.next_sequence, known.next_sequence)
         return log_pb2.ProduceResponse(ack=log_pb2.FrameAck(first_sequence=sent.first_sequence, count=sent.count, duplicate=True))
 
     def refused(self, sent: Sent, refused: Refused) -> log_pb2.ProduceResponse:
-        """The broker group did not take it."""
+        """Reject a frame that the broker group refused."""
         if refused.next_sequence is not None:
             self.next_sequence = refused.next_sequence
         found = problem(refusal_error(refused, self._node))
@@ -66,7 +66,7 @@ class FrameAnswers:
         return self._rejected(sent, found, -1)
 
     def rejected(self, sent: Sent, error: LedgerError, position: int = -1) -> log_pb2.ProduceResponse:
-        """It did not get as far as the broker group."""
+        """Reject a frame that did not reach the broker group."""
         return self._rejected(sent, problem(error), position)
 
     def _rejected(self, sent: Sent, why: log_pb2.Problem, position: int) -> log_pb2.ProduceResponse:

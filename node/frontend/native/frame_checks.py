@@ -1,7 +1,7 @@
-"""From a frame as it came to one that the broker group may append: whose it is, whether it may be written, whether it is well formed.
+"""Checks an incoming frame before the broker group appends it: the caller's permission, the topic, the quota, the format.
 
-The cheap questions come first, so that what is refused costs little. A large frame is checked on a thread: the loop, which all calls share,
-never spends more than a few milliseconds on one.
+The cheap checks come first, so that a refusal costs little. A large frame is parsed on a thread, so that the loop never spends more than a
+few milliseconds on one.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import Frame, TopicKind
 
 INLINE_MESSAGES = 1024
-"""A frame with more, or with more bytes, is checked on a thread. To hand it over costs some 0.1 ms, a message up to 1 µs, and some 10 µs
-where one of them is bad."""
+"""A frame with more messages or more bytes is checked on a thread. The handover costs about 0.1 ms; a message costs up to 1 µs, or about 10
+µs in a frame with a bad message."""
 INLINE_BYTES = 512 << 10
 IN_FORCE_WITHIN_S = 3.0
 _LOOK_AGAIN_S = 0.02
 KINDS = frozenset({TopicKind.NORMAL, TopicKind.MIXED})
-"""What takes frames: other kinds give a message a meaning that a frame cannot say."""
+"""The topic kinds that accept frames: other kinds need message properties that a frame cannot carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is the same for all frames of a stream. `entry_bytes`: the longest entry that the broker group's log files take."""
+    """What all frames of a stream share. `max_entry_bytes`: the longest entry that the broker group's log files accept."""
 
     broker_group: str
     caller: Caller
@@ -47,7 +47,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """`hold`: counts against quotas until the frame is answered."""
+    """A checked frame. `hold`: counts against quotas until the frame is answered."""
 
     topic: str
     frame: Frame
@@ -55,7 +55,7 @@ class Checked:
 
 
 class FrameChecker:
-    """The checks of one node. `views`: of its broker groups."""
+    """The frame checks of one node. `views`: of its broker groups."""
 
     def __init__(self, views: Mapping[str, GroupView], topics: Topics, callers: Callers, limits: Limits) -> None:
         self._views = views
@@ -64,7 +64,7 @@ class FrameChecker:
         self._limits = limits
 
     async def check(self, origin: Origin, request: FrameRequest) -> Checked:
-        """Raises BadFrame, TooMuch, or another LedgerError; nothing was counted then."""
+        """Check a frame. Raises BadFrame, TooMuch, or another LedgerError; then nothing was counted."""
         stored = origin.caller.topic(request.namespace, request.topic)
         self._callers.allow(origin.caller, publish(stored))
         queues = await self._queues(stored, origin.broker_group)
@@ -75,13 +75,13 @@ class FrameChecker:
         hold = self._callers.enter(origin.caller, Kind.TOPIC, (stored,), receive=False, messages=request.count, size=size)
         try:
             return Checked(stored, await self._read(origin, stored, request, queues), hold)
-        except BaseException:  # a caller that went away in between must not keep its share
+        except BaseException:  # a caller that left meanwhile must not keep its share of the quota
             if hold is not None:
                 hold.__exit__(None, None, None)
             raise
 
     async def _queues(self, stored: str, broker_group: str) -> int:
-        """How many queues the topic has in the broker group, once it is in force there."""
+        """The number of queues of the topic in the broker group, once it is in force there. Raises LedgerError."""
         topic = self._topics.known(stored) or await self._topics.find(stored)
         if topic.kind not in KINDS:
             text = f"topic {stored} is of kind {topic.kind.value}: its messages are sent one by one (SendMessage), not in frames"
@@ -95,7 +95,7 @@ class FrameChecker:
         return queues
 
     async def _in_force(self, stored: str, topic: Topic, broker_group: str) -> None:
-        """A frame that the log refuses for a topic it does not know yet would part those behind it from their order: it waits instead."""
+        """Wait until the topic is in force. If the log refused a frame for a topic it does not know yet, later frames would overtake it."""
         wanted = topic.in_group(broker_group)
         until = asyncio.get_running_loop().time() + IN_FORCE_WITHIN_S
         while (view := self._views.get(broker_group)) is not None and view.serving and view.topics.get(stored) != wanted:

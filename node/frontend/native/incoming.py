@@ -1,7 +1,8 @@
-"""The client's side of a stream: its requests one by one, and the wait for it to fall silent once it has been told the last thing.
+"""The client's side of a stream: reads its requests one by one, and after the last answer waits until the client closes its side.
 
-A node that ends a stream while its client still writes takes the answers from it that it has not read: the write fails, and with it, in the
-libraries, the whole call. So after the last answer a stream goes on hearing, and ends when the client closes its side, or after a while.
+If a node ends a stream while the client still writes, the client loses the answers it has not read: its write fails, and in the gRPC
+libraries the whole call with it. After the last answer a stream therefore keeps reading until the client closes its side, or LINGER_S has
+passed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LINGER_S = 1.0
 
 
 class Incoming:
-    """Requests of one stream. One caller at a time waits for the next; whoever is cancelled while he waits loses none."""
+    """The requests of one stream. One caller at a time waits for the next; a cancelled wait loses no request."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -31,13 +32,13 @@ class Incoming:
         return data
 
     async def silence(self) -> None:
-        """The last answer is given: hear the client out, and take nothing in."""
+        """After the last answer: read and drop requests until the client closes its side or LINGER_S has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 while await self.next() is not grpc.aio.EOF:
                     pass
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the pending read; no caller waits any more."""
         if self._reading is not None:
             self._reading.cancel()

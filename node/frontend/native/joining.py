@@ -1,8 +1,9 @@
-"""Join: the members of consumer groups that share a topic's queues, at the leader of the topic's first broker group.
+"""Join: the members of consumer groups that share a topic's queues, coordinated by the leader of the topic's first broker group.
 
-Who owns what is decided by `ownership.py`; here are the streams of the members, their signs of life, and time. Everything is in memory: the
-next leader begins with nothing but a later generation, and gives out no queue that somebody may still read. The broker group's term makes
-generations of different coordinators differ. When a topic grows so that numbers mean other queues, everybody begins anew.
+`ownership.py` decides which member owns which queue; this module has the members' streams, their signs of life, and timers. All state is in
+memory: the next leader starts empty but with a later generation, and assigns no queue that a member may still read. The term of the broker
+group makes the generations of different coordinators differ. If a topic grows so that queue numbers mean other queues, all members start
+again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ METHOD = "Join"
 CLIENT_TYPE = "native-consumer"
 FIRST_WITHIN_S = 30.0
 GOODBYE_S = 0.1
-"""A stream whose member said its last word and that is still there after this time was ended by its member."""
+"""A stream that is still open this long after its member's last request was closed by the member, not by a connection failure."""
 _TERM_BITS = 32
 _MS = 1_000_000
 
@@ -50,14 +51,14 @@ def number_of(topic: Topic, broker_group: str, queue: int) -> int:
 
 
 def renumbered(former: Topic, topic: Topic) -> bool:
-    """Whether a queue of the former topic has another number now."""
+    """Whether a queue of the former topic has a different number in the new one."""
     return any(number_of(former, group, 0) != number_of(topic, group, 0) for group in former.placement)
 
 
 @dataclass(slots=True)
 class _Group:
-    """One consumer group of one topic, coordinated here. `since`: what members say of this generation or an earlier one means queues by
-    other numbers."""
+    """One consumer group of one topic, coordinated here. `since`: requests of this generation or an earlier one use former queue
+    numbers."""
 
     term: int
     ownership: Ownership
@@ -65,12 +66,12 @@ class _Group:
     since: int = 0
     seats: dict[str, _Seat] = field(default_factory=dict)
     notified: int = 0
-    """The generation that every seat knows of, or is about to."""
+    """The latest generation that every seat has been notified of."""
     timer: asyncio.TimerHandle | None = None
 
 
 class _Seat:
-    """A member's stream."""
+    """The stream of one member."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -107,9 +108,10 @@ class Joiner:
         self._now_ns = now_ns
         self._groups: dict[tuple[str, str], _Group] = {}
         self._latest = 0
-        """The latest generation of a consumer group that is forgotten: no generation comes twice."""
+        """The latest generation of any forgotten consumer group, because no generation may occur twice."""
         self._serving: dict[str, tuple[int, int]] = {}
-        """Broker group → the term it is led here in, and since when: until a liveness period later, members of a forerunner may read."""
+        """Broker group → the term in which it is led here, and since when: for a liveness period, members of a former coordinator may still
+        read."""
         engine.on_view(self._view)
 
     def _view(self, broker_group: str, view: GroupView) -> None:
@@ -117,7 +119,7 @@ class Joiner:
             self._serving[broker_group] = view.term, self._now_ns()
 
     def owns(self, stored: str, consumer: str, member: str, queue: int, generation: int) -> bool:
-        """Whether a queue, by its number, is a member's own."""
+        """Whether a member owns a queue, given by its number, in a generation."""
         group = self._groups.get((stored, consumer))
         topic = self._topics.known(stored)
         if group is None or topic is None or not self._current(topic, group) or renumbered(group.topic, topic):
@@ -126,7 +128,7 @@ class Joiner:
         return group.ownership.owns(member, queue, generation)
 
     async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
-        """One member's stream."""
+        """Serve one member's stream."""
         began, code = perf_counter(), int(Code.OK)
         last: pb.JoinResponse | None = None
         try:
@@ -151,7 +153,7 @@ class Joiner:
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise fail(Code.REQUEST_TIMEOUT, "a Join begins with a request, which did not come") from None
+            raise fail(Code.REQUEST_TIMEOUT, "the first request of the Join did not come in time") from None
         caller = await self._callers.of(context)
         request = pb.JoinRequest.FromString(data)
         stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
@@ -202,22 +204,22 @@ class Joiner:
                 if share is None:
                     if listening.done():
                         return
-                    what = f"member {member} was silent for too long and counts as gone: join again, reading nothing"
+                    what = f"member {member} was silent for too long and counts as gone: join again without any queues"
                     raise fail(Code.PRECONDITION_FAILED, what)
                 answer = pb.Assignment(generation=share.generation, queues=share.queues, members=share.members)
                 answer.liveness_ms = self._liveness_ms
                 await context.write(pb.JoinResponse(assignment=answer).SerializeToString())
         finally:
             listening.cancel()
-            # Raised, it knows this call, and so itself: a ring (`problems.bare`).
+            # A raised exception references this call, and so itself: a reference cycle (`problems.bare`).
             seat.failure = None
             metrics.JOIN_STREAMS.dec()
             if group.seats.get(member) is seat:
-                # The member stays until it counts as gone: it may come back on another stream.
+                # The member stays until its liveness ends: it may return on another stream.
                 del group.seats[member]
 
     async def _listen(self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, requests: AsyncIterator[bytes]) -> None:
-        """Signs of life; the end of them is a goodbye."""
+        """Handle signs of life. When the client closes its side, the member leaves."""
         try:
             async for data in requests:
                 request = pb.JoinRequest.FromString(data)
@@ -230,16 +232,17 @@ class Joiner:
                 group.ownership.resize(topic.queues, self._now_ns())
                 group.ownership.alive(member, request.generation, self._now_ns())
                 self._notify(key, group, seat)
-            # A broken stream ends in the same way, a moment before its handler is cancelled, and this task with it.
+            # A broken connection ends the requests too, but shortly after that cancels the handler and this task: then the member has not
+            # left.
             await asyncio.sleep(GOODBYE_S)
             if group.seats.get(member) is seat:
                 group.ownership.leave(member, self._now_ns())
                 self._notify(key, group, seat)
-        except Exception as error:  # it ends the stream there, where it has a reader
+        except Exception as error:  # it ends the stream in `_sit`, which reports it to the member
             seat.end(error)
 
     def _group(self, key: tuple[str, str], topic: Topic) -> _Group:
-        """As coordinated in this term."""
+        """The group as coordinated in the current term."""
         group = self._groups.get(key)
         if group is not None and self._current(topic, group) and renumbered(group.topic, topic):
             group = self._renumber(key, group, topic)
@@ -256,7 +259,8 @@ class Joiner:
         return group
 
     def _renumber(self, key: tuple[str, str], former: _Group, topic: Topic) -> _Group:
-        """End every stream; what anybody still reads, by whatever number, is given to nobody for a liveness period."""
+        """End every stream and start anew: for a liveness period no queue is assigned, because members may still read by the former
+        numbers."""
         if self._groups.get(key) is not former:
             return former
         if former.timer is not None:
@@ -270,13 +274,13 @@ class Joiner:
         return group
 
     def _current(self, topic: Topic, group: _Group) -> bool:
-        """Whether nobody else can have coordinated since."""
+        """Whether this node has coordinated the group without interruption."""
         coordinator = first_group(topic)
         view = self._engine.views.get(coordinator)
         return view is not None and view.serving and view.term == group.term and first_group(group.topic) == coordinator
 
     def _notify(self, key: tuple[str, str], group: _Group, seat: _Seat | None) -> None:
-        """Something happened: whoever spoke is answered, and so is everybody for whom there is another generation."""
+        """Answer the member that sent a request, and every member if there is a new generation; set the next timer."""
         if seat is not None:
             seat.changed.set()
         generation = group.ownership.generation
@@ -289,7 +293,7 @@ class Joiner:
             group.timer = None
         next_ns = group.ownership.next_ns
         if next_ns is None:
-            # No member, and nobody who may be one: nothing is left to be remembered.
+            # There is no member, and none can still be reading: forget the group.
             self._latest = max(self._latest, generation)
             if self._groups.get(key) is group:
                 del self._groups[key]
@@ -308,4 +312,4 @@ class Joiner:
 
 
 def _other_numbers(stored: str) -> LedgerError:
-    return fail(Code.PRECONDITION_FAILED, f"the queues of topic {stored} have other numbers now: join again, reading nothing")
+    return fail(Code.PRECONDITION_FAILED, f"the queues of topic {stored} have other numbers now: join again without any queues")

@@ -1,7 +1,8 @@
-"""The keys of receipts as a node uses them: the newest to sign with, all of them to verify, a new one when the newest is old.
+"""The receipt keys of a node: the newest signs, all of them verify, and a new one is added when the newest is old.
 
-A key is made by whichever node needs one first, and agreed on in the controller quorum; in plain it exists in the memory of nodes only. A
-frame never waits for the quorum: a producer is not opened before there is a key, and an old key signs until a newer one is known here.
+The first node that needs a key creates it and has the controller quorum agree on it; in plain text it exists only in the nodes' memory.
+Acknowledging a frame never waits for the quorum: a producer is opened only after there is a key, and an old key signs until this node knows
+a newer one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Key = tuple[str, bytes]
 
 
 class ReceiptKeys:
-    """Belongs to the loop's thread. `now_ms`: wall clock."""
+    """The receipt keys of one node. Belongs to the loop's thread. `now_ms`: wall clock, in ms."""
 
     def __init__(self, quorum: Metadata, sealer: Sealer, now_ms: Callable[[], int]) -> None:
         self._quorum = quorum
@@ -39,7 +40,7 @@ class ReceiptKeys:
         return f"ReceiptKeys({[key.key_id for key in self._quorum.state.receipt_keys]})"
 
     def newest(self) -> Key | None:
-        """The key to sign with; None before there is one that can be read here."""
+        """The key to sign with; None if there is none that this node can decrypt."""
         for known in reversed(self._quorum.state.receipt_keys):
             key = self._open(known.key_id)
             if key is not None:
@@ -47,16 +48,17 @@ class ReceiptKeys:
         return None
 
     async def meet(self, key_ids: Collection[str]) -> None:
-        """Have those of these keys that were made elsewhere a moment ago: one look, however many are not known. Raises LedgerError."""
+        """Fetch keys that were just created on other nodes: one barrier read if any is unknown. Raises LedgerError."""
         if not {known.key_id for known in self._quorum.state.receipt_keys}.issuperset(key_ids):
             await self._quorum.barrier()
 
     def find(self, key_id: str) -> bytes | None:
-        """The key of a receipt; None: no such key, or not readable here."""
+        """The key with this id; None if it is unknown or cannot be decrypted here."""
         return self._open(key_id)
 
     async def ready(self) -> None:
-        """Returns once there is a key. Raises LedgerError when there is none and the quorum does not answer."""
+        """Ensure that there is a key; create the first one if necessary. Raises LedgerError if there is none and the quorum does not
+        answer."""
         if self.newest() is None:
             await self._quorum.barrier()
         if self.newest() is None:
@@ -65,7 +67,7 @@ class ReceiptKeys:
                 raise fail(Code.HA_NOT_AVAILABLE, "the first key for receipts is being agreed on; try again")
 
     async def rotate(self) -> tuple[str, int]:
-        """Let another key sign from now on; what was signed stays verifiable. The newest key id, and how many keys there are. Raises
+        """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest key id and the number of keys. Raises
         LedgerError."""
         known = self._quorum.state.receipt_keys
         key_id = secrets.token_hex(_ID_BYTES)
@@ -77,13 +79,13 @@ class ReceiptKeys:
         return outcome.value["key_id"], outcome.value["keys"]
 
     async def look(self) -> None:
-        """Replace a key that has become old. What fails is tried at the next look."""
+        """Rotate the key if it is old. A failure is logged; the next call tries again."""
         known = self._quorum.state.receipt_keys
         if known and self._now_ms() - known[-1].created_ms >= ROTATE_AFTER_MS:
             try:
                 await self.rotate()
             except LedgerError as error:
-                log.warning("the key of receipts is old and was not changed", reason=str(error))
+                log.warning("the receipt key is old and could not be rotated", reason=str(error))
 
     def _open(self, key_id: str) -> bytes | None:
         keys = self._quorum.state.receipt_keys
@@ -103,5 +105,5 @@ class ReceiptKeys:
 
 
 def _name(key_id: str) -> str:
-    """Whose secret it is: no user's, whose names have no blanks."""
+    """The name under which the key is sealed. It cannot be a user's, because user names have no spaces."""
     return f"receipt key {key_id}"

@@ -1,4 +1,4 @@
-"""Who leads a broker group and where clients reach it: what a redirect says."""
+"""The leader of a broker group and its client endpoint, as a redirect reports them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ledgermq.node.frontend.ports import Engine
 from ledgermq.proto import log_pb2
 
 WAIT_S = 1.0
-"""A redirect without a leader sends its client round in circles: so long it waits for one."""
+"""How long a redirect waits for a leader to be known: without one the client would only ask again."""
 
 
 class Leaders:
-    """Belongs to the loop's thread. `believed`: the leader of a group as far as this node knows; `endpoint`: where clients reach a node."""
+    """Belongs to the loop's thread. `believed`: the leader of a group as far as this node knows; `endpoint`: a node's address for
+    clients."""
 
     def __init__(
         self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]
@@ -25,21 +26,21 @@ class Leaders:
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
-        """Somebody else may lead now, or somebody at all."""
+        """Wake waiting redirects: the leader of some group may have changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def serves(self, broker_group: str) -> bool:
-        """Whether this node leads the group and has applied what its terms began with."""
+        """Whether this node leads the group and has applied the first record of its term."""
         view = self._engine.views.get(broker_group)
         return view is not None and view.serving
 
     def redirect(self, broker_group: str) -> log_pb2.Redirect:
-        """Where to go, as of now."""
+        """The redirect, from what is known now."""
         view = self._engine.views.get(broker_group)
         leader = self._believed(broker_group)
         if leader == self._node and (view is None or not view.serving):
-            # Elected a moment ago: it is the place to come to, in a moment.
+            # If its own view names this node, it was just elected and serves soon; otherwise the hint is outdated.
             leader = self._node if view is not None and view.leader == self._node else None
         found = log_pb2.Redirect(broker_group=broker_group, term=0 if view is None else view.term)
         if leader is not None:
@@ -47,7 +48,7 @@ class Leaders:
         return found
 
     async def settled(self, broker_group: str, within_s: float = WAIT_S) -> log_pb2.Redirect:
-        """The redirect once a leader is known, or without one after a while."""
+        """The redirect, as soon as a leader is known; without one after `within_s`."""
         until = asyncio.get_running_loop().time() + within_s
         while not (found := self.redirect(broker_group)).leader:
             changed, left = self._changed, until - asyncio.get_running_loop().time()
@@ -57,6 +58,6 @@ class Leaders:
                 async with asyncio.timeout(left):
                     await changed.wait()
             except TimeoutError:
-                # Nobody was elected in time; the client asks again.
+                # No leader was elected in time; the client asks again.
                 return self.redirect(broker_group)
         return found

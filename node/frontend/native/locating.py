@@ -1,4 +1,4 @@
-"""Locate: where the message queues of a topic are, and who leads their broker groups."""
+"""Locate: the broker groups that hold a topic's queues, and their leaders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledgermq.proto import log_pb2
 
 
 class Locator:
-    """Answers from what this node knows; a topic it does not know is asked for once more through the controller quorum."""
+    """Answers from this node's state; for an unknown topic it first catches up with the controller quorum."""
 
     def __init__(self, cluster_id: str, log_ids: Mapping[str, str], topics: Topics, leaders: Leaders, callers: Callers) -> None:
         self._cluster_id = cluster_id
@@ -21,7 +21,7 @@ class Locator:
         self._callers = callers
 
     async def locate(self, request: log_pb2.LocateRequest, caller: Caller) -> log_pb2.LocateResponse:
-        """Raises TOPIC_NOT_FOUND, ILLEGAL_TOPIC, FORBIDDEN."""
+        """Locate a topic. Raises TOPIC_NOT_FOUND, ILLEGAL_TOPIC, FORBIDDEN."""
         stored = caller.topic(request.namespace, request.topic)
         self._callers.allow(caller, publish(stored), read(stored))
         topic = await self._topics.find(stored)

@@ -1,6 +1,6 @@
-"""The way of one reader through the log itself, entry by entry in the order of the log, whatever they are: for administrators.
+"""One reader's progress through the log itself, entry by entry in log order, all kinds of entries; for administrators.
 
-As in `tailing.py`: from the files until the window on the newest ranges is reached, then from the window. One caller at a time.
+As in `tailing.py`, it reads the files until it reaches the window of the newest ranges, then the window. One caller at a time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ledgermq.node.frontend.native.sources import GroupSource
 from ledgermq.storage.errors import LogDamaged
 
 ALL = -1
-"""The queue of entries that are read by log index."""
+"""The queue number of entries that are read by log index."""
 
 
 class LogTail:
-    """The log from `first_index` on. `goal`: the index before which it ends to be read; None: it goes on for ever."""
+    """The log from `first_index` on. `goal`: the index before which reading ends; None: reading never ends."""
 
     def __init__(self, source: GroupSource, first_index: int, goal: int | None) -> None:
         self._source = source
@@ -37,7 +37,7 @@ class LogTail:
         return self._next
 
     async def read(self, max_bytes: int) -> list[Answer]:
-        """What comes next, within `max_bytes` but at least one entry; nothing at the end. Raises OSError, LogDamaged, LedgerError."""
+        """The next entries, within `max_bytes` but at least one; empty at the end. Raises OSError, LogDamaged, LedgerError."""
         while not self.finished:
             ranges = self._source.recent.since(self._next)
             if ranges is not None:
@@ -48,14 +48,14 @@ class LogTail:
                 continue
             if not len(batch.sizes):
                 batch = await self._source.run(partial(_read_here, self._next, max_bytes))
-            # Nothing: the window begins behind what is applied, and nothing came since it was opened.
+            # None: the window begins behind what is applied, and nothing was appended since it was opened.
             return [] if batch is None else [self._answer(self._until_goal(batch))]
         return []
 
     async def _skip(self) -> None:
         begin = await self._source.run(lambda hosted: int(hosted.machine.begin_index))
         if begin <= self._next:
-            raise LogDamaged(f"entry {self._next} of the log is not to be found: audit this replica")
+            raise LogDamaged(f"entry {self._next} of the log is missing: audit this replica")
         self._skipped, self._next = self._skipped + begin - self._next, begin
 
     def _cut(self, applied: Applied, max_bytes: int) -> Batch:
@@ -79,7 +79,7 @@ class LogTail:
 
 
 def _read_here(first_index: int, max_bytes: int, hosted: Any) -> Batch | None:
-    """Between two turns: entries that are applied and not durable here yet; None when there is none."""
+    """Entries that are applied but not yet durable here; None if there are none. Runs between two turns."""
     machine = hosted.machine
     if first_index > machine.applied_index:
         return None

@@ -1,4 +1,4 @@
-"""The native streams that are open on this node: who holds them, for lists, and how to end them when the node stops."""
+"""The open native streams of this node, for lists of clients, and to end them when the node stops or loses leadership."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True, eq=False)
 class OpenStream:
-    """One stream. `type`: what a list of clients calls its holder. `end`: read no more, answer what is under way, send the client
-    elsewhere; may be called again."""
+    """One stream. `type`: the client type in lists of clients. `end`: read no more, answer what is under way, redirect the client; may be
+    called again."""
 
     client_id: str
     type: str
     broker_group: str
     end: Callable[[], None]
     topics: set[str] = field(default_factory=set)
-    """Stored names of what it used so far."""
+    """Stored names of the topics it has used so far."""
     group: str = ""
-    """Stored consumer group."""
+    """Stored name of the consumer group."""
     anywhere: bool = False
-    """It goes on whoever leads, and finds out by itself when it may not."""
+    """The stream continues under any leader, and decides for itself when it must end."""
 
 
 class OpenStreams:
-    """All of them. Belongs to the loop's thread."""
+    """All open native streams. Belongs to the loop's thread."""
 
     def __init__(self) -> None:
         self._open: dict[OpenStream, None] = {}
@@ -38,7 +38,7 @@ class OpenStreams:
 
     @contextmanager
     def held(self, stream: OpenStream) -> Iterator[OpenStream]:
-        """Listed for as long as the context is."""
+        """List the stream while the context is open."""
         self._open[stream] = None
         try:
             yield stream
@@ -46,12 +46,12 @@ class OpenStreams:
             del self._open[stream]
 
     def end_all(self) -> None:
-        """The node stops."""
+        """End all streams, because the node stops."""
         for stream in self:
             stream.end()
 
     def end_of(self, broker_group: str) -> None:
-        """The node does not serve this broker group any more."""
+        """End the streams of a broker group that this node no longer serves."""
         for stream in self:
             if stream.broker_group == broker_group and not stream.anywhere:
                 stream.end()

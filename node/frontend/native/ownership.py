@@ -1,13 +1,14 @@
-"""Which member of a consumer group reads which queue of a topic: pure, of the members' words and a clock that is handed in.
+"""Decides which member of a consumer group owns which queue of a topic. Pure: it uses only the members' requests and a clock passed in.
 
-Law: no queue has two owners, ever. A queue that is to move is first withdrawn from its owner, and stays his until he says that he has
-finished a generation in which it is not his any more, or until he counts as gone. Once everybody has said so, every queue has an owner and
-no member has two queues more than another. Queues move only where balance demands it; without any history the shares are those of
-RocketMQ's default allocation: consecutive queues for the members in order of their names.
+Law: a queue never has two owners. A queue that is to move is first withdrawn from its owner. It stays reserved for that owner until the
+owner reports that it has finished a generation in which the queue is no longer its own, or until the owner counts as gone. Once every
+member has reported, every queue has an owner, and the numbers of queues of two members differ by at most one. Queues move only if balance
+requires it; without history the shares are those of RocketMQ's default allocation: consecutive queues for the members in order of their
+names.
 
-A coordinator that takes over knows nothing of its forerunner's members, and they may still read: until the liveness period is over, every
-queue is *haunted*, and given to nobody but the member that comes and says it has it. The same holds of the queues of a member whose name
-comes again without knowing of them.
+A new coordinator does not know its predecessor's members, and they may still read. Until the liveness period ends, every queue is therefore
+*haunted*: it is assigned only to a member that joins and claims it. The same holds for the queues of a member whose name joins again
+without claiming them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a member is told."""
+    """A member's assignment."""
 
     generation: int
     queues: tuple[int, ...]
@@ -29,13 +30,13 @@ class Share:
 class _Member:
     heard_ns: int
     queues: dict[int, int] = field(default_factory=dict)
-    """Its own queues, and the generation in which it got each."""
+    """The queues it owns, with the generation in which it got each."""
     leaving: dict[int, int] = field(default_factory=dict)
-    """Queues withdrawn, and the generation in which they were."""
+    """Queues withdrawn from it, with the generation in which each was withdrawn."""
 
 
 def shares(queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
-    """Balanced shares of the queues 0 … queues−1. Each member keeps what it owns up to its part; what is left goes, ascending, to the
+    """Balanced shares of the queues 0 … queues−1. Each member keeps the queues it owns, up to its share; the others go, ascending, to the
     members in order of their names."""
     if not members:
         return {}
@@ -52,8 +53,8 @@ def shares(queues: int, members: Sequence[str], owned: Mapping[str, Iterable[int
 
 
 class Ownership:
-    """One consumer group's ownership of one topic. `generation`: the first one is above it; higher in every life of a coordinator.
-    `queues`: how many there are. Members of a forerunner may read until `haunted_until_ns`. Times are monotonic."""
+    """One consumer group's ownership of one topic. `generation`: the first generation is above it; every later coordinator starts higher.
+    `queues`: the number of queues. Members of a former coordinator may read until `haunted_until_ns`. Times are monotonic, in ns."""
 
     def __init__(self, generation: int, queues: int, liveness_ns: int, haunted_until_ns: int) -> None:
         self.generation = generation
@@ -61,13 +62,13 @@ class Ownership:
         self._liveness_ns = liveness_ns
         self._members: dict[str, _Member] = {}
         self._haunted = dict.fromkeys(range(queues), haunted_until_ns)
-        """Queues that somebody unknown may still read, and until when."""
+        """Queues that an unknown member may still read, and until when."""
 
-    # -- what happens
+    # -- events
 
     def join(self, name: str, generation: int, claims: Iterable[int], now_ns: int) -> None:
-        """A member comes: with generation 0 it reads nothing; else it has finished that one, maybe under another coordinator, and reads the
-        queues it claims."""
+        """A member joins. With generation 0 it reads nothing; otherwise it has finished that generation, maybe under another coordinator,
+        and reads the queues it claims."""
         self.look(now_ns)
         member = self._members.get(name)
         if member is not None and generation:
@@ -75,7 +76,7 @@ class Ownership:
             self._release(member, generation)
         else:
             if member is not None:
-                # Somebody of this name may still read what this one knows nothing of.
+                # Another process of this name may still read queues that this one does not know of.
                 self._haunted.update(dict.fromkeys((*member.queues, *member.leaving), member.heard_ns + self._liveness_ns))
             member = self._members[name] = _Member(now_ns)
             for queue in claims if generation else ():
@@ -85,7 +86,7 @@ class Ownership:
         self._settle()
 
     def alive(self, name: str, generation: int, now_ns: int) -> bool:
-        """A sign of life of a member that has finished a generation. False: it counts as gone, and has to join."""
+        """A sign of life of a member that has finished a generation. False: the member counts as gone and must join again."""
         self.look(now_ns)
         member = self._members.get(name)
         if member is None:
@@ -96,19 +97,19 @@ class Ownership:
         return True
 
     def leave(self, name: str, now_ns: int) -> None:
-        """A member says goodbye: it reads nothing any more."""
+        """A member leaves and reads nothing any more."""
         if self._members.pop(name, None) is not None:
             self.generation += 1
         self.look(now_ns)
 
     def resize(self, queues: int, now_ns: int) -> None:
-        """The topic has so many queues now."""
+        """The topic now has this number of queues."""
         if queues != self._queues:
             self._queues = queues
             self.generation += 1
         self.look(now_ns)
 
-    # -- what is so
+    # -- state
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -116,18 +117,18 @@ class Ownership:
 
     @property
     def next_ns(self) -> int | None:
-        """When time alone changes something."""
+        """The next time at which the state changes without an event; None if there is none."""
         ends = [member.heard_ns + self._liveness_ns for member in self._members.values()]
         return min((*ends, *self._haunted.values()), default=None)
 
     def share(self, name: str) -> Share | None:
-        """What a member owns; None: it is none."""
+        """What a member owns; None if it is not a member."""
         member = self._members.get(name)
         return None if member is None else Share(self.generation, tuple(sorted(member.queues)), self.members)
 
     def owns(self, name: str, queue: int, generation: int) -> bool:
-        """Whether what a member does for a queue counts: the queue is its own, or on its way from it, and it got it in this generation or
-        before."""
+        """Whether a member's commit for a queue counts: it owns the queue since this generation or an earlier one, or the queue is being
+        withdrawn from it."""
         member = self._members.get(name)
         if member is None or generation > self.generation:
             return False
@@ -135,10 +136,10 @@ class Ownership:
             return member.queues[queue] <= generation
         return queue in member.leaving
 
-    # -- inside
+    # -- transitions
 
     def look(self, now_ns: int) -> None:
-        """Who was silent for too long is gone, and nobody unknown reads for longer than that."""
+        """Remove members that were silent for longer than the liveness period, and end haunting that is over."""
         gone = [name for name, member in self._members.items() if member.heard_ns + self._liveness_ns <= now_ns]
         for name in gone:
             del self._members[name]
@@ -148,11 +149,11 @@ class Ownership:
         self._settle()
 
     def _release(self, member: _Member, generation: int) -> None:
-        """What was withdrawn in that generation or before is free."""
+        """Release the queues that were withdrawn in that generation or before."""
         member.leaving = {queue: since for queue, since in member.leaving.items() if since > generation}
 
     def _settle(self) -> None:
-        """Withdraw and give what balance demands, in one new generation."""
+        """Withdraw and assign queues as balance requires, in one new generation."""
         wanted = shares(self._queues, list(self._members), {name: member.queues for name, member in self._members.items()})
         following = self.generation + 1
         changed = False

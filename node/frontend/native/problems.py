@@ -1,4 +1,4 @@
-"""How a call or stream of the Log service fails, in words of its contract: `Problem` values, from whatever ended it."""
+"""Maps failures of calls and streams of the Log service to `Problem` values of its contract."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Moved(Exception):
-    """Another node leads the broker group, or nobody does: the caller is redirected."""
+    """Another node leads the broker group, or no node does: the caller is redirected."""
 
     def __init__(self, broker_group: str) -> None:
         super().__init__(broker_group)
@@ -27,15 +27,16 @@ class Moved(Exception):
 
 
 def bare(error: E) -> E:
-    """An error that is kept for later. Its traceback knows every call that it passed and what they hold, such as frames. With its keeper
-    among them that is a ring, and waits for the collector, which counts objects and not bytes: under native frames minutes pass without
-    one. Where a cancelled task is in the ring it waits for ever, for the collector of CPython 3.11 does not see what such a task knows."""
+    """An error that is kept for later, without its traceback. The traceback references every call that it passed and what those hold, such
+    as frames. If the keeper is among them, that is a reference cycle, which waits for the garbage collector. The collector counts objects,
+    not bytes, so under native frames minutes pass without a run. A cycle with a cancelled task is never freed, because the collector of
+    CPython 3.11 does not see what such a task references."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 def problem(error: LedgerError) -> log_pb2.Problem:
-    """`retryable`: the table says so, and the outcome is known."""
+    """The error as a Problem. `retryable`: the error table says so, and the outcome is known."""
     found = log_pb2.Problem(code=int(error.code), message=error.message, retryable=error.retryable)
     if isinstance(error, TooMuch):
         found.retry_after_ms = error.retry_after_ms
@@ -43,7 +44,7 @@ def problem(error: LedgerError) -> log_pb2.Problem:
 
 
 def as_error(error: Exception, node: str, method: str) -> LedgerError:
-    """Whatever ended a call. An unexpected exception is logged with its trace and never shown to the client."""
+    """The LedgerError for what ended a call. An unexpected exception is logged with its traceback and never shown to the client."""
     if isinstance(error, LedgerError):
         return error
     if isinstance(error, CallRefused):

@@ -1,11 +1,12 @@
-"""One open Produce stream: frames in, answers out in the same order, no more under way than the window allows.
+"""One open Produce stream: frames in, answers out in the same order, with at most a window of frames under way.
 
-Two tasks: the reader checks each frame and hands it to the broker group, the writer waits for the outcomes in order. Between them lies a
-queue whose length the window bounds: while it is full nothing is read, and the transport holds the client back.
+Two tasks: the reader checks each frame and passes it to the broker group, and the writer awaits the outcomes in order. Between them is a
+queue whose length the window bounds: while it is full nothing is read, and the transport applies backpressure to the client.
 
-How it ends: the client closes its side, and hears every answer that is still to come; or this node stops, or stops to lead, and the client
-hears the answers that there are and then a Redirect. What has no answer then has an unknown outcome, and is sent again to the leader, who
-knows what is stored. Nothing is answered out of order, and nothing behind a frame whose outcome is unknown.
+A stream ends in one of two ways. If the client closes its side, it receives every outstanding answer. If this node stops, or no longer
+leads, the client receives the answers that are available and then a Redirect. Frames without an answer then have an unknown outcome; the
+client sends them again to the leader, which knows what is stored. No answer comes out of order, and none follows a frame whose outcome is
+unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ledgermq.proto.frames import BadFrame
 from ledgermq.proto.status import Code, LedgerError, code_name, fail
 
 WINDOW_FRAMES = 5
-"""As many as a broker group remembers of a producer: any of them may be sent again and gets its first receipt."""
+"""The number of frames that a broker group remembers of a producer: each of them may be sent again and gets its first receipt."""
 WINDOW_BYTES = 8 << 20
 
 
@@ -48,13 +49,13 @@ class _Pending:
     size: int
     began: float
     outcome: asyncio.Future[Any] | None = None
-    """None: it did not get as far as the broker group; then `failure` says why."""
+    """None: the frame did not reach the broker group; `failure` says why."""
     failure: Exception | None = None
     hold: Hold | None = None
     span: FrameSpan | None = None
 
     def close(self, code: int = int(Code.OK), message: str = "") -> None:
-        """It does not count any more."""
+        """Release the frame's share of the quotas and end its span."""
         if self.hold is not None:
             self.hold.__exit__(None, None, None)
         if self.span is not None:
@@ -62,7 +63,7 @@ class _Pending:
 
 
 class ProduceStream:
-    """`topics`: stored names of what it was used for so far."""
+    """One open stream. `topics`: stored names of the topics it has used so far."""
 
     def __init__(
         self,
@@ -91,17 +92,17 @@ class ProduceStream:
         self._bytes = 0
         self._changed = asyncio.Event()
         self._ended: Exception | None = None
-        """Why nothing more is read; `_END` when the client closed its side."""
+        """Why reading has ended; `_Closed` if the client closed its side."""
         self._reader: asyncio.Task[None] | None = None
 
     def move(self) -> None:
-        """Read no more; the client goes elsewhere once it has heard the answers that are under way."""
+        """Stop reading; redirect the client after the answers that are under way."""
         self._end(Moved(self._origin.broker_group))
         if self._reader is not None:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Until the client has closed its side and everything is answered. Raises Moved, or what else ended the stream."""
+        """Serve until the client has closed its side and every frame is answered. Raises Moved, or what else ended the stream."""
         if self._ended is None:
             self._reader = asyncio.create_task(self._read())
         try:
@@ -112,7 +113,7 @@ class ProduceStream:
                 await asyncio.gather(self._reader, return_exceptions=True)
             for pending in self._pending:
                 pending.close(int(Code.PROXY_TIMEOUT), "the stream ended without an answer")
-            # Raised, or cancelled, these know the calls of this stream, and so themselves: a ring (`problems.bare`).
+            # Raised or cancelled, these reference the calls of this stream, and so themselves: a reference cycle (`problems.bare`).
             self._ended = self._reader = None
 
     def _end(self, why: Exception) -> None:
@@ -128,23 +129,23 @@ class ProduceStream:
                 while len(self._pending) >= WINDOW_FRAMES or self._bytes >= WINDOW_BYTES:
                     await self._wait()
                 await self._take(await self._incoming.next())
-        except Exception as error:  # whatever ended the reading ends the stream, behind the answers
+        except Exception as error:  # whatever ended the reading ends the stream, after the pending answers
             self._end(error)
 
     async def _take(self, data: Any) -> None:
-        """A call of its own, so that a stream that falls silent holds nothing of its last frame."""
+        """Read one frame. A function of its own, so that an idle stream keeps nothing of its last frame alive."""
         if data is grpc.aio.EOF:
             raise _Closed
         request = read(data)
         if not isinstance(request, FrameRequest):
-            raise fail(Code.BAD_REQUEST, "a stream opens one producer, with its first request")
+            raise fail(Code.BAD_REQUEST, "a stream opens only one producer, with its first request")
         pending = await self._taken(request)
         self._pending.append(pending)
         self._bytes += pending.size
         self._changed.set()
 
     async def _taken(self, request: FrameRequest) -> _Pending:
-        """Check a frame and hand it to the broker group. One that is refused leaves the stream open."""
+        """Check a frame and pass it to the broker group. A rejected frame leaves the stream open."""
         sent = Sent(request.first_sequence, request.count)
         pending = _Pending(sent, len(request.entries), perf_counter())
         if self._trace is not None:
@@ -173,7 +174,7 @@ class ProduceStream:
             await self._report(self._pending[0])
 
     async def _report(self, pending: _Pending) -> None:
-        """Also a call of its own: why a frame was refused still knows the frame."""
+        """Answer one frame. Also a function of its own, because a rejection's exception references the frame."""
         outcome = None if pending.outcome is None else await pending.outcome
         response = self._answer(pending, outcome)
         await self._context.write(response.SerializeToString())
@@ -185,7 +186,7 @@ class ProduceStream:
         self._changed.set()
 
     def _answer(self, pending: _Pending, outcome: Any) -> log_pb2.ProduceResponse:
-        """Raises Moved where there is no answer."""
+        """The answer to a frame. Raises Moved if its outcome is unknown."""
         sent, failure = pending.sent, pending.failure
         if isinstance(failure, BadFrame):
             return self._answers.rejected(sent, fail(failure.code, str(failure)), failure.position)
@@ -215,13 +216,13 @@ class ProduceStream:
         meters.seconds.observe(perf_counter() - pending.began)
 
     async def _wait(self) -> None:
-        """Until something has changed."""
+        """Wait until something has changed."""
         self._changed.clear()
         await self._changed.wait()
 
 
 class _Meters:
-    """The counters of one broker group: to look one up costs more than to count."""
+    """The counters of one broker group, cached because looking one up costs more than incrementing it."""
 
     def __init__(self, group: str) -> None:
         self.frames = metrics.NATIVE_FRAMES.labels(group)

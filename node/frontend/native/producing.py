@@ -1,7 +1,7 @@
-"""Produce: opens a producer and runs its stream (`produce_stream.py`). Here live the first request and the end of the stream.
+"""Produce: opens a producer and runs its stream (`produce_stream.py`). This module has the first request and the end of the stream.
 
-A producer is opened at the leader, through its log, and never before there is a key to sign its receipts with. The name of a producer
-belongs to the user who signed the call: nobody else opens it. So does the producer itself: nobody else resumes it by its number.
+A producer is opened at the leader, through its log, and only after there is a key to sign its receipts with. A producer's name and number
+belong to the user who signed the call: no other user can open or resume it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ METHOD = "Produce"
 CLIENT_TYPE = "native-producer"
 NAME_MAX = 255
 OPEN_WITHIN_S = 30.0
-"""A stream that says nothing for so long is ended."""
+"""A stream that sends no first request for this long is ended."""
 LOG_FILE_PARTS = 4
-"""A frame takes no more than this part of a log file: what is left of a file when the next frame does not fit is blank."""
+"""A frame takes at most this fraction (1/4) of a log file, because the rest of a file that the next frame does not fit into stays
+unused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hosted:
-    """What must be known of a broker group that has a replica here."""
+    """What Produce needs to know of a broker group with a replica here."""
 
     log_id: str
     data_file_bytes: int
@@ -85,7 +86,7 @@ class Producing:
         self._checker = FrameChecker(engine.views, topics, callers, limits)
 
     async def serve(self, _: Any, context: Any) -> None:
-        """One stream, to its end."""
+        """Serve one stream to its end."""
         incoming = Incoming(context)
         with contextlib.suppress(*GONE), contextlib.closing(incoming), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
             last: log_pb2.ProduceResponse | None = None
@@ -102,7 +103,7 @@ class Producing:
                 await incoming.silence()
 
     async def _serve(self, context: Any, incoming: Incoming) -> None:
-        # Heard before its caller is judged: a client that is still writing would lose the answer.
+        # Read before the caller is checked: a client that is still writing would lose the answer.
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await incoming.next()
@@ -113,7 +114,7 @@ class Producing:
         caller = await self._callers.of(context)
         request = read(data)
         if isinstance(request, FrameRequest):
-            raise fail(Code.BAD_REQUEST, "the first request of a stream opens a producer")
+            raise fail(Code.BAD_REQUEST, "the first request of a stream must open a producer")
         group = self._group(request.broker_group)
         caller = caller.called(request.client_id)
         opened = await self._open(group, caller, request)
@@ -146,13 +147,13 @@ class Producing:
     def _group(self, name: str) -> str:
         known = self._topics.broker_groups
         if name not in known:
-            raise fail(Code.BAD_REQUEST, f"there is no broker group {name!r}; Locate tells those of a topic")
+            raise fail(Code.BAD_REQUEST, f"there is no broker group {name!r}; Locate returns those of a topic")
         if name not in self._hosted or not self._leaders.serves(name):
             raise Moved(name)
         return name
 
     async def _open(self, group: str, caller: Caller, request: log_pb2.OpenProducer) -> ProducerOpened:
-        """Through the log. Raises Moved, LedgerError."""
+        """Open or resume a producer, through the log. Raises Moved, LedgerError."""
         await self._keys.ready()
         token = self._engine.new_token()
         call: OpenProducer | ResumeProducer
@@ -185,9 +186,9 @@ class Producing:
 
 
 def _name_of(name: str, caller: Caller) -> str:
-    """As the log knows it: behind the name of its user, where calls are signed. Users have no '@' in their names."""
+    """The producer's name in the log: in signed calls the user's name is put in front. User names have no '@'."""
     if not name:
         return ""
     if len(name.encode()) > NAME_MAX or has_control_character(name) or not name.strip():
-        raise fail(Code.BAD_REQUEST, f"a producer's name has 1 to {NAME_MAX} bytes, and no control characters")
+        raise fail(Code.BAD_REQUEST, f"a producer's name must have 1 to {NAME_MAX} bytes and no control characters")
     return f"{caller.user}@{name}" if caller.user else name

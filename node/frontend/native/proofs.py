@@ -1,8 +1,8 @@
-"""Whether the log says what a receipt says: its entries, piece by piece, against every field. No I/O, no waiting.
+"""Checks a receipt against the log: compares the entries, piece by piece, with every field. No I/O, no waiting.
 
 A receipt names entries by their indexes. The log must have the receipt's term at the first of them and its chain CRC at the last: the chain
-covers every byte before it, so equal chain CRCs are an equal history. What is read on the way must be whole, of the stated topic and
-producer, with the stated sequence numbers, and have the stated offsets in each queue.
+covers every byte before it, so equal chain CRCs mean an equal history. The entries themselves must be intact, of the stated topic and
+producer, with the stated sequence numbers and the stated offsets in each queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledgermq.proto.native_ids import native_runs
 from ledgermq.proto.types import Range
 
 PIECE_BYTES = 1 << 20
-"""Read from the log between two turns."""
+"""How much is read from the log between two turns."""
 
 Verdict = log_pb2.Verdict
 
@@ -39,18 +39,18 @@ def unverifiable(reason: str) -> log_pb2.Verdict:
 
 
 def contradiction(receipt: log_pb2.Receipt) -> str:
-    """What a receipt says that no frame can be; empty: nothing. The MAC was held against it already."""
+    """A contradiction within a receipt that no frame can cause; empty if there is none. The receipt's MAC has already been verified."""
     ranges = receipt.ranges
     if not 0 < receipt.count == sum(item.count for item in ranges) or receipt.first_index < 1:
-        return f"{receipt.count} messages from index {receipt.first_index} are not those of its queues"
+        return f"{receipt.count} messages from index {receipt.first_index} do not match the counts of its queues"
     if any(one.queue >= other.queue for one, other in pairwise(ranges)) or not all(item.count for item in ranges):
         return "its queues are not in order"
     return ""
 
 
 def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
-    """What the log's bookkeeping says, on the engine's thread; None: the entries have to be read. `log` is the `EntryLog` of a leader that
-    has applied everything that was acknowledged before."""
+    """The verdict from term, chain CRC and bounds alone, on the engine's thread; None if the entries must be read. `log` is the `EntryLog`
+    of a leader that has applied everything acknowledged before the call."""
     first, last = receipt.first_index, receipt.first_index + receipt.count - 1
     weaker = {log_pb2.MEMORY: "from memory", log_pb2.MASTER: "by the master alone"}.get(receipt.durability)
     if first < log.begin_index:
@@ -67,7 +67,7 @@ def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_
 
 
 class Proof:
-    """The entries of one receipt. `add` takes them in pieces, in order; any thread, one at a time."""
+    """Verifies the entries of one receipt. `add` takes them in pieces, in order, on any thread, one call at a time."""
 
     def __init__(self, receipt: log_pb2.Receipt) -> None:
         self._receipt = receipt
@@ -77,7 +77,7 @@ class Proof:
         self._ends = {item.queue: item.first_offset + item.count for item in receipt.ranges}
 
     def add(self, entries: Range) -> log_pb2.Verdict | None:
-        """The verdict, or None while entries are missing."""
+        """The verdict; None while entries are missing."""
         try:
             found = verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
         except BadEntry as error:

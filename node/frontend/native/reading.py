@@ -1,9 +1,9 @@
-"""Where a reader finds committed entries of a broker group, beside the turns of its owner.
+"""Reads committed entries of a broker group for readers, without delaying the engine's turns.
 
-Three places, from new to old: the window on what was applied last (`node/broker/state/recent.py`), views of the mapped file that this
-process wrote; the
-consume queues that still wait in memory, which only the owner's thread may look at, in small steps; and the files, read with `pread` by a
-thread of their own, however long the disk takes. What is found in one of them is the same in all of them: committed entries never change.
+There are three sources, from new to old. The window of recently applied ranges (`node/broker/state/recent.py`) has views of the mapped file
+that this process wrote. The consume queues that still wait in memory are read in small steps, only on the engine's thread. The files are
+read with `pread` on a separate thread, however long the disk takes. Every source returns the same entries, because committed entries never
+change.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from ledgermq.storage.entry_reader import EntryReader, Piece
 from ledgermq.storage.queue_reader import QueueReader
 
 UNITS_MAX = 8192
-"""So many units of a consume queue are read at once."""
+"""The most units of a consume queue that are read at once."""
 WAITING_UNITS_MAX = 512
-"""So many between two turns of the owner."""
+"""The most units that are read between two turns of the engine."""
 
 
 _STORE_MS_AT = 56
-"""Of the store time in a message record."""
+"""Offset of the store time in an entry with a message record."""
 _LATEST = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where queues of a topic end, as of an applied index. `begins` and `ends` are by queue id."""
+    """The bounds of a topic's queues, as of an applied index. `begins` and `ends` are indexed by queue id."""
 
     applied_index: int
     begins: tuple[int, ...]
@@ -44,7 +44,7 @@ class Ends:
 
 
 def look(hosted: Any, topic: str) -> Ends | None:
-    """Between two turns: the queues of a topic; None when it is not in force."""
+    """The bounds of a topic's queues; None if the topic is not in force. Runs between two turns."""
     machine = hosted.machine
     config = machine.topics.get(topic)
     if config is None:
@@ -55,8 +55,8 @@ def look(hosted: Any, topic: str) -> Ends | None:
 
 
 def waiting(topic: str, queue: int, first: int, stop: int, max_bytes: int, *, anyway: bool = False) -> Callable[[Any], int | Batch | None]:
-    """Between two turns: entries of a queue whose units wait in memory; the number of units that are in the files when `first` is one of
-    them, unless the owner shall read it `anyway`; None when retention took it. `first` is below `stop`, which is applied."""
+    """Reads entries of a queue whose units wait in memory; runs between two turns. Returns the number of units in the files if `first` is
+    among them, unless `anyway` is set; None if retention removed `first`. `first` is below `stop`, which is applied."""
 
     def read(hosted: Any) -> int | Batch | None:
         machine, store = hosted.machine, hosted.store
@@ -89,19 +89,19 @@ def _behind(positions: I64, sizes: I32) -> int:
 
 
 class Files:
-    """The files of one broker group, for any thread."""
+    """The files of one broker group; usable from any thread."""
 
     def __init__(self, queues: QueueReader, entries: EntryReader) -> None:
         self._queues = queues
         self._entries = entries
 
     def belong_to(self, hosted: Any) -> bool:
-        """Whether these are the files of this life of the group."""
+        """Whether these files belong to the current life of the group's replica."""
         return self._entries.reader is hosted.reader
 
     def read(self, topic: str, queue: int, first: int, stop: int, max_bytes: int) -> Batch | None:
-        """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`. None when retention took the first. An
-        empty batch when the log's file is not known to hold it yet. Raises OSError, LogDamaged."""
+        """Entries of a queue from `first` on, below `stop`: at least one, then within `max_bytes`. None if retention removed the first. An
+        empty batch if the log's file is not known to hold it yet. Raises OSError, LogDamaged."""
         units = self._queues.read(topic, queue, first, min(stop - first, UNITS_MAX, max_bytes // ENTRY_MIN_BYTES + 1))
         if units is None:
             return None
@@ -115,21 +115,21 @@ class Files:
         return None if pieces is None else Batch(queue, first, sizes, pieces, "cold", _behind(positions, sizes))
 
     def offset_at(self, topic: str, queue: int, low: int, high: int, store_ms: int) -> int:
-        """The first offset of low … high−1 stored at or after a time; `high` without one. Raises OSError, LogDamaged."""
+        """The first offset in low … high−1 that was stored at `store_ms` or later; `high` if there is none. Raises OSError, LogDamaged."""
 
         def stored(offset: int) -> int:
             units = self._queues.read(topic, queue, offset, 1)
             if units is None:
-                # Retention took it: it is older than everything that is kept.
+                # Retention removed it: it is older than every retained message.
                 return -1
             data = self._entries.reader.record_bytes(int(units.physical_offsets[0]) + _STORE_MS_AT, 8)
-            # Committed, but not in this file yet: newer than everything that is.
+            # Committed, but not in this file yet: newer than every message in it.
             return -1 if data is None else int.from_bytes(data, "big") if len(data) == 8 else _LATEST
 
         return low + bisect_left(range(low, high), store_ms, key=stored)
 
     def read_log(self, first_index: int, max_bytes: int) -> Batch | None:
-        """Entries of the log from an index on: none if it is not to be read yet, None when retention took it. Raises OSError,
+        """Entries of the log from an index on; empty if they cannot be read yet, None if retention removed the first. Raises OSError,
         LogDamaged."""
         reader = self._entries.reader
         if first_index >= reader.limits.end_index:
@@ -139,13 +139,13 @@ class Files:
 
 
 def files_of(hosted: Any) -> Files:
-    """Between two turns: the files of a group that runs."""
+    """The files of a running group. Runs between two turns."""
     store = hosted.store
     queues = QueueReader(store.disk, store.queues.directory, store.identity.consume_queue_file_bytes)
     return Files(queues, EntryReader(hosted.reader, store.identity.data_file_bytes))
 
 
 def recent_of(hosted: Any) -> Recent:
-    """Between two turns: the window of a group that runs; from now on it is kept."""
+    """The window of a running group, which is kept from now on. Runs between two turns."""
     recent: Recent = hosted.group.keep_recent()
     return recent

@@ -1,7 +1,7 @@
-"""What comes on a Produce stream, read where it lies: a frame of a mebibyte is not copied to find out what it says.
+"""Decodes the requests of a Produce stream without copying: a frame's entries, up to a mebibyte, stay views of the request's bytes.
 
-`read` takes apart by hand what every encoder writes for a frame, each field once and whole; whatever looks otherwise goes through protobuf,
-which decides what it means. Pure.
+`read` decodes by hand what every encoder writes for a frame: each field once and complete. Any other encoding goes through the protobuf
+library, which decides what it means. Pure.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ledgermq.proto import log_pb2
 from ledgermq.proto.layout import Buffer
 
 _FRAME = 0x12
-"""Field 2 of ProduceRequest, with a length; the fields of Frame follow likewise, 3 as a number."""
+"""Tag of field 2 of ProduceRequest, length-delimited. The tags of Frame's fields follow; field 3 is a varint."""
 _NAMESPACE, _TOPIC, _FIRST_SEQUENCE, _SIZES, _ENTRIES = 0x0A, 0x12, 0x18, 0x22, 0x2A
 _VARINT_BYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class FrameRequest:
-    """A frame as it came; `sizes` and `entries` are views of the request's bytes."""
+    """A received frame; `sizes` and `entries` are views of the request's bytes."""
 
     namespace: str
     topic: str
@@ -31,12 +31,12 @@ class FrameRequest:
 
     @property
     def count(self) -> int:
-        """Messages, if the column of sizes is whole."""
+        """The number of messages, if the column of sizes is complete."""
         return len(self.sizes) // 4
 
 
 def read(data: bytes) -> FrameRequest | log_pb2.OpenProducer:
-    """The request. Raises DecodeError for bytes that are none, and for a request of neither kind."""
+    """Decode a request. Raises DecodeError for invalid bytes, and for a request that is neither kind."""
     found = _frame(data) if data[:1] == bytes((_FRAME,)) else None
     if found is not None:
         return found
@@ -45,13 +45,13 @@ def read(data: bytes) -> FrameRequest | log_pb2.OpenProducer:
     if kind == "open":
         return request.open
     if kind != "frame":
-        raise DecodeError("a request opens a producer or holds a frame")
+        raise DecodeError("a request must open a producer or hold a frame")
     frame = request.frame
     return FrameRequest(frame.namespace, frame.topic, frame.first_sequence, frame.sizes, frame.entries)
 
 
 def _frame(data: bytes) -> FrameRequest | None:
-    """None: not as expected."""
+    """Decode a frame by hand; None if its encoding is not the expected one."""
     view = memoryview(data)
     try:
         length, at = _varint(data, 1)
@@ -82,7 +82,7 @@ def _frame(data: bytes) -> FrameRequest | None:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(value, where it ends). Raises IndexError where no number ends."""
+    """(value, end position) of a varint. Raises IndexError if it does not end."""
     value = shift = 0
     for byte in data[at : at + _VARINT_BYTES]:
         value |= (byte & 0x7F) << shift

@@ -1,7 +1,8 @@
-"""`ledgermq.v1.Log` on the clients' port: its methods put together, bytes in and bytes out, never an exception to the client.
+"""`ledgermq.v1.Log` on the client port: assembles the service's methods; requests and answers are bytes, and a client never sees an
+exception.
 
-What a method does is in the module named after it. Unary methods are wrapped here: who calls, the one place where whatever ended a call
-becomes a `Problem` or a `Redirect`, and how often that was. Streams do the same for themselves, because they answer in the middle.
+Each method is in the module named after it. This module wraps unary methods: it identifies the caller, turns whatever ended a call into a
+`Problem` or a `Redirect`, and counts the result. Streams do this themselves, because they answer while they run.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from ledgermq.proto.status import Code
 
 SERVICE = "ledgermq.v1.Log"
 LOG_PREFIX = f"{SERVICE}/"
-"""Begins the name of every forwarded call that `LogService.execute` answers."""
+"""Prefix of the name of every forwarded call that `LogService.execute` answers."""
 KEYS_EVERY_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the service is made of and needs of its node. `hosted`: the broker groups that have a replica here."""
+    """What the service consists of and needs from its node. `hosted`: the broker groups with a replica here."""
 
     node: str
     cluster_id: str
@@ -65,7 +66,7 @@ class Parts:
 
 
 class LogService:
-    """One node's Log service. Belongs to the loop's thread."""
+    """The Log service of one node. Belongs to the loop's thread."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -113,7 +114,7 @@ class LogService:
         )
 
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """To be added to a `grpc.aio` server. Requests come as bytes: what is large is read where it lies."""
+        """The handlers, for a `grpc.aio` server. Requests stay bytes, so that large ones are read without copying."""
         methods: dict[str, Any] = {
             "Locate": self._unary("Locate", self._locator.locate),
             "Commit": self._unary("Commit", self._committer.commit),
@@ -126,32 +127,32 @@ class LogService:
         return (grpc.method_handlers_generic_handler(SERVICE, methods),)
 
     def led_elsewhere(self, broker_group: str) -> None:
-        """This node does not serve the broker group any more: its streams go to whoever does."""
+        """This node no longer serves the broker group: redirect its streams."""
         self.streams.end_of(broker_group)
 
     def take_in(self, broker_group: str, hosted: Hosted) -> None:
-        """A broker group came to this node."""
+        """A broker group's replica was added to this node."""
         self._parts.hosted[broker_group] = hosted
         self._log_ids[broker_group] = hosted.log_id
 
     def let_go(self, broker_group: str) -> None:
-        """A broker group left this node: its streams go elsewhere."""
+        """A broker group's replica left this node: redirect its streams."""
         self._parts.hosted.pop(broker_group, None)
         self._log_ids.pop(broker_group, None)
         self.led_elsewhere(broker_group)
 
     def drain(self) -> None:
-        """The node is about to stop: streams end behind the answers that are under way."""
+        """Before the node stops: end all streams after the answers that are under way."""
         self.streams.end_all()
 
     async def run(self) -> None:
-        """What the service does by itself, until cancelled."""
+        """The service's periodic work, until cancelled."""
         while True:
             await self._parts.keys.look()
             await asyncio.sleep(KEYS_EVERY_S)
 
     async def execute(self, group: str, method: str, request: bytes) -> Sequence[bytes]:
-        """A call of this service that a peer or the forwarder sent to the leader. Raises CallRefused."""
+        """Answer a call of this service that a peer or the forwarder sent to this node, the leader. Raises CallRefused."""
         if method == committing.OWNED:
             return self._committer.execute(group, request)
         if method != f"{LOG_PREFIX}{verifying.METHOD}":
@@ -159,7 +160,7 @@ class LogService:
         return await self._verifier.execute(group, request)
 
     def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
-        """`work` raises `Moved` where another node has to be asked."""
+        """Wrap a unary method. `work` raises `Moved` if another node must be asked."""
         read, response = getattr(log_pb2, f"{name}Request").FromString, getattr(log_pb2, f"{name}Response")
         meter, parts = self._parts.meters.of(f"Log/{name}"), self._parts
 

@@ -1,9 +1,9 @@
-"""The broker groups of this node as their readers see them, and how a reader learns that there is more.
+"""The broker groups of this node as sources for readers, and the wake-up of readers when there is more to read.
 
-A source lives as long as somebody reads from it: then the window on the newest ranges is kept, else not. Readers are stirred by what the
-group publishes after a turn (new messages of their topic, another leader, another configuration), never by a clock. Reads of files happen
-on two threads that may wait for the disk, so that no reader ever stands in the way of a turn or of the loop; what is in memory is worked on
-by one more thread, so that who follows the end does not wait behind who reads from the disk.
+A source lives while it has readers; only then is the window of the newest ranges kept. Readers wake when the group publishes a change after
+a turn (new messages of their topic, another leader, another configuration), never by polling. Two threads read files and may block on the
+disk, so that no reader delays a turn or the loop. A third thread works on data in memory, so that readers at the end of the log do not wait
+behind readers of files.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ledgermq.node.frontend.ports import Engine
 
 COLD_THREADS = 2
 REST_S = 0.05
-"""While somebody produces, a reader of files rests as long as it worked, but not longer than this."""
+"""While messages are produced, a reader of files pauses for as long as it worked, but at most this long."""
 
 T = TypeVar("T")
 
 
 class GroupSource:
-    """One broker group in one of its lives ."""
+    """One broker group, in one life of its replica."""
 
     def __init__(self, group: str, log_id: str, engine: Engine, threads: ReaderThreads, files: Files, recent: Recent) -> None:
         self.group = group
@@ -44,7 +44,7 @@ class GroupSource:
         return self._engine.run(self.group, work)
 
     async def cold(self, work: Callable[[], T]) -> T:
-        """Raises Unreadable, which was told to the group: it is about to be mended."""
+        """Run a file read on a thread. Raises Unreadable, after reporting it to the group, which is then repaired."""
         began = time.perf_counter()
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._threads.cold, self._guarded, work)
@@ -54,13 +54,13 @@ class GroupSource:
         view = self._engine.views.get(self.group)
         ends = None if view is None else view.queue_ends
         if ends is not self._progress:
-            # Messages came since the last piece: whoever waits for their acknowledgement goes first.
+            # Messages came since the last piece: their producers, who wait for acknowledgements, go first.
             self._progress = ends
             await asyncio.sleep(min(time.perf_counter() - began, REST_S))
         return found
 
     def _failing(self, damage: Unreadable) -> Callable[[Any], None]:
-        """The group may have been mended while the read waited: what failed was of its former life."""
+        """Fail the group only if the damaged files are still its own: it may have been repaired while the read waited."""
         return lambda hosted: hosted.fail(damage) if self.files.belong_to(hosted) else None
 
     @staticmethod
@@ -72,18 +72,18 @@ class GroupSource:
         return await asyncio.get_running_loop().run_in_executor(self._threads.hot, work)
 
     async def offset_at(self, topic: str, queue: int, begin: int, end: int, store_ms: int) -> int:
-        """The first offset of begin … end−1 that was stored at a time or later; `end` without one."""
+        """The first offset in begin … end−1 that was stored at `store_ms` or later; `end` if there is none."""
         written = await self.run(lambda hosted: int(hosted.store.queues.written_offset(topic, queue)))
         high = max(begin, min(written, end))
         found = await self.cold(lambda: self.files.offset_at(topic, queue, begin, high, store_ms))
         if found < high or high == end:
             return found
-        # The rest waits in memory.
+        # The other units wait in memory.
         return min(end, await self.run(lambda hosted: int(hosted.machine.offset_at(topic, queue, store_ms))))
 
 
 class ReaderThreads:
-    """The threads that read."""
+    """The threads that read files and memory for readers."""
 
     def __init__(self) -> None:
         self.cold = ThreadPoolExecutor(COLD_THREADS, thread_name_prefix="fetch-files")
@@ -91,7 +91,7 @@ class ReaderThreads:
 
 
 class Waiter:
-    """One reader that waits for news of a group. `topic` "": any advance."""
+    """Wakes one reader of a group. With an empty `topic`, any progress of the group wakes it."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -102,17 +102,17 @@ class Waiter:
         self._advanced.set()
 
     def on_view(self, view: GroupView) -> None:
-        """Mappings and tuples of a view are replaced when they change, so comparing who they are is enough."""
+        """Wake if the view has changed. Mappings and tuples of a view are replaced when they change, so comparing identities is enough."""
         ends = view.queue_ends.get(self._topic) if self._topic else view.queue_ends
         seen = (id(ends), id(view.topics), view.serving, view.leader, view.term)
         if seen != self._seen:
             self._seen = seen
-            # Held, so that no other object takes their identity.
+            # Kept alive, so that no other object gets the same identity.
             self._held = (ends, view.topics)
             self._advanced.set()
 
     def begin(self) -> None:
-        """News from now on counts for the next `wait`."""
+        """Changes from now on end the next `wait`."""
         self._advanced.clear()
 
     async def wait(self) -> None:
@@ -120,7 +120,7 @@ class Waiter:
 
 
 class Sources:
-    """All groups of one node. Belongs to the loop's thread."""
+    """The sources of one node. Belongs to the loop's thread."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -131,7 +131,7 @@ class Sources:
         engine.on_hidden(self._hidden)
 
     async def open(self, group: str, waiter: Waiter) -> GroupSource:
-        """One more reader; `close` ends it. Raises LedgerError while the group does not run here."""
+        """Add a reader; `close` removes it. Raises LedgerError while the group does not run here."""
         source = self._open.get(group)
         if source is None:
             files, recent, log_id = await self._opened(group)
@@ -139,14 +139,14 @@ class Sources:
             if source is None:
                 source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent)
             else:
-                # Somebody else came meanwhile.
+                # Another reader opened the source meanwhile.
                 self._release(group, recent)
         source.readers += 1
         self._waiters.setdefault(group, {})[waiter] = None
         return source
 
     async def _opened(self, group: str) -> tuple[Files, Recent, str]:
-        """A window is opened between two turns, whether its reader still waits for it then or not."""
+        """Open the window of a group. It is opened between two turns even if the reader no longer waits; then it is released again."""
         opening = asyncio.ensure_future(self.engine.run(group, _found))
         try:
             return await asyncio.shield(opening)
@@ -159,7 +159,7 @@ class Sources:
             self._release(group, opened.result()[1])
 
     def close(self, source: GroupSource, waiter: Waiter) -> None:
-        """A reader ends. The last one lets the window go."""
+        """Remove a reader. The last one releases the window."""
         self._waiters.get(source.group, {}).pop(waiter, None)
         source.readers -= 1
         if not source.readers and self._open.get(source.group) is source:
@@ -167,7 +167,7 @@ class Sources:
             self._release(source.group, source.recent)
 
     def _release(self, group: str, recent: Recent) -> None:
-        """Nobody waits for it, and a group that does not run has no window."""
+        """Release a window without waiting; a group that does not run has no window."""
         released = asyncio.ensure_future(self.engine.run(group, lambda hosted: hosted.group.release_recent(recent)))
         released.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -176,12 +176,12 @@ class Sources:
             waiter.on_view(view)
 
     def _hidden(self, group: str) -> None:
-        """The group does not run here any more; if it comes back, it is another life with other files."""
+        """The group no longer runs here; if it returns, it is another life with other files."""
         self._open.pop(group, None)
         for waiter in self._waiters.get(group, ()):
             waiter.stir()
 
 
 def _found(hosted: Any) -> tuple[Files, Recent, str]:
-    """Between two turns."""
+    """What a source needs of the group. Runs between two turns."""
     return files_of(hosted), recent_of(hosted), hosted.store.identity.log_id

@@ -1,11 +1,11 @@
-"""The way of one reader through the queues of a topic, or through the log: from where it begins to the end, and on with the end.
+"""One reader's progress through the queues of a topic: from its start to the end, and then along with new messages.
 
-A reader *catches up* until everything is read that was there at a moment, queue by queue, the one whose last entry lies furthest back in
-the log first, so that queues that were written together are read together. Then it *follows*: what is applied after that moment comes from
-the window of recent ranges, in log order. A reader that falls out of the window catches up again. Law: `next_of` of a queue only moves over
-entries that were handed out, or that retention took, which are counted; so whatever the way, each offset comes once and in order.
+A reader *catches up* until it has read everything that existed at one moment. It reads queue by queue, next the one whose last entry lies
+furthest back in the log, so that queues that were written together are read together. Then it *follows*: what is applied after that moment
+comes from the window of recent ranges, in log order. A reader that falls out of the window catches up again. Law: `next_of` of a queue
+moves only over entries that were handed out, or that retention removed, which are counted; so each offset comes once and in order.
 
-Nothing here waits for messages or knows a connection: `read` gives what is there. One caller at a time.
+This module does not wait for messages and knows no connection: `read` returns what is there. One caller at a time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from ledgermq.storage.entry_reader import Piece, gather
 from ledgermq.storage.errors import LogDamaged
 
 NOT_READ = 1 << 62
-"""The next offset of a queue that the reader did not ask for: nothing ever reaches it."""
+"""The next offset of a queue that the reader did not ask for; no message reaches it."""
 FEW_ENTRIES = 256
-"""So many new entries are handed out at once, without a thread: they are in memory."""
+"""Up to this many new entries are handed out without a thread, because they are in memory."""
 
 T = TypeVar("T")
 
 
 class Gone(Exception):
-    """The topic is not in force in this broker group any more."""
+    """The topic is no longer in force in this broker group."""
 
 
 class QueueTail:
-    """Some queues of a topic. `places`: where each begins to be read, in what there is. `goals`: where each ends to be read; None: it goes
-    on for ever."""
+    """Some queues of a topic. `places`: the first offset of each, within the queue. `goals`: where reading of each ends; None: reading
+    never ends."""
 
     def __init__(self, source: GroupSource, topic: str, ends: Ends, places: Mapping[int, int], goals: Mapping[int, int] | None) -> None:
         self._source = source
@@ -51,20 +51,20 @@ class QueueTail:
         self._queues = tuple(places)
         self._goals = goals
         self._written: dict[int, int] = {}
-        """Below these, units are in files."""
+        """By queue, the offset below which units are in files."""
         self._skipped: dict[int, int] = {}
-        """By queue, what was skipped since its last answer."""
+        """By queue, the number of messages skipped since its last answer."""
         self._incarnation = ends.incarnation
         self._behind: list[tuple[int, int]] = []
-        """(position of its last entry, queue) of the queues that are still to be read up to `_ends`, as a heap."""
+        """(position of its last entry, queue) of the queues that still have to be read up to `_ends`, as a heap."""
         self._ends: Sequence[int] = ()
         self._cursor: int | None = None
-        """While following: the first entry that was not looked at; None while catching up."""
+        """While following: the next entry to look at; None while catching up."""
         self._catch_up(ends)
 
     @property
     def finished(self) -> bool:
-        """Everything up to the goals was handed out."""
+        """Whether everything up to the goals was handed out."""
         return self._goals is not None and all(int(self._next[queue]) >= goal for queue, goal in self._goals.items())
 
     def next_of(self, queue: int) -> int:
@@ -77,12 +77,12 @@ class QueueTail:
 
     @property
     def next_index(self) -> int:
-        """Everything before this entry of the log was handed out, once the reader has caught up."""
+        """Once the reader has caught up: everything before this log entry was handed out."""
         return self._follows if self._cursor is None else self._cursor
 
     async def read(self, ends: Sequence[int], incarnation: int, max_bytes: int) -> list[Answer]:
-        """What comes next, within `max_bytes` but at least one entry; nothing when the reader is at the end. `ends`: where the queues end,
-        as far as it is known. Raises Gone, OSError, LogDamaged, LedgerError."""
+        """The next entries, within `max_bytes` but at least one; empty at the end. `ends`: the known ends of the queues. Raises Gone,
+        OSError, LogDamaged, LedgerError."""
         if incarnation != self._incarnation:
             await self._renew()
         while not self.finished:
@@ -105,7 +105,7 @@ class QueueTail:
     # Catching up
 
     def _catch_up(self, ends: Ends) -> None:
-        """From now on read up to these ends."""
+        """Read up to these ends from now on."""
         self._incarnation = ends.incarnation
         self._ends, self._follows, self._cursor = ends.ends, ends.applied_index + 1, None
         self._behind = [(0, queue) for queue in self._queues if queue < len(ends.ends) and self._next[queue] < self._stop(queue)]
@@ -123,13 +123,13 @@ class QueueTail:
         return ends
 
     async def _renew(self) -> None:
-        """The topic was made again: its queues go on behind what the former one held."""
+        """The topic was created again: its queues continue behind the messages of the former topic."""
         ends = await self._look()
         for queue in self._queues:
             if queue < len(ends.begins):
                 self._skip(queue, ends.begins[queue])
             elif self._goals is not None:
-                # It has fewer queues now: nothing more comes of this one.
+                # The topic has fewer queues now: this one gets no more messages.
                 self._skip(queue, self._goals[queue])
         self._catch_up(ends)
 
@@ -142,7 +142,7 @@ class QueueTail:
         return True
 
     async def _read_behind(self, ends: Sequence[int], max_bytes: int) -> list[Answer]:
-        """The next entries of the queue that is furthest behind; nothing when none is."""
+        """The next entries of the queue that is furthest behind; empty if all queues have caught up."""
         while self._behind:
             queue = heappop(self._behind)[1]
             first, stop = int(self._next[queue]), self._stop(queue)
@@ -153,7 +153,7 @@ class QueueTail:
             if found is None:
                 begins = (await self._look()).begins
                 if not self._skip(queue, begins[queue] if queue < len(begins) else stop):
-                    raise LogDamaged(f"message {first} of queue {queue} of topic {self._topic} is not to be found: audit this replica")
+                    raise LogDamaged(f"message {first} of queue {queue} of topic {self._topic} is missing: audit this replica")
                 heappush(self._behind, (0, queue))
                 continue
             self._skipped.pop(queue, None)
@@ -163,7 +163,7 @@ class QueueTail:
         return []
 
     async def _entries(self, queue: int, first: int, stop: int, max_bytes: int, end: int, skipped: int) -> tuple[Answer | None, int]:
-        """The entries of a queue from `first` on, and a position in the log by which queues are put in order."""
+        """Entries of a queue from `first` on, and their log position, by which queues are ordered."""
         topic, files = self._topic, self._source.files
         anyway = False
         if first < self._written.get(queue, 0):
@@ -176,7 +176,7 @@ class QueueTail:
             answer = await self._source.cold(read)
             if answer[0] is None or answer[0].count:
                 return answer
-            # Committed, but not durable here: the owner has it.
+            # Committed, but not durable here: only the engine's thread can read it.
             anyway = True
         found = await self._source.run(waiting(topic, queue, first, stop, max_bytes, anyway=anyway))
         if isinstance(found, int):
@@ -190,7 +190,7 @@ class QueueTail:
         def follow() -> list[Answer]:
             return [self._answer(batch, ends) for batch in self._select(ranges, max_bytes)]
 
-        # Mostly a reader is told at once: then this is a few entries, which are in memory.
+        # Usually a reader is woken at once: then there are only a few entries, in memory.
         few = ranges[-1].entries.last_index - ranges[0].entries.first_index < FEW_ENTRIES
         return follow() if few else await self._source.hot(follow)
 
@@ -198,7 +198,7 @@ class QueueTail:
         return entries_answer(batch, max(_end(ends, batch.queue), batch.next_offset), self._skipped.pop(batch.queue, 0))
 
     def _select(self, ranges: list[Applied], max_bytes: int) -> list[Batch]:
-        """What the ranges hold for this reader, within `max_bytes`; the cursor moves behind the ranges that are done."""
+        """The entries of the ranges for this reader, within `max_bytes`; moves the cursor behind the completed ranges."""
         found: dict[int, list[tuple[int, I32, list[Piece]]]] = {}
         left = max_bytes
         for applied in ranges:
@@ -216,7 +216,7 @@ class QueueTail:
         return [_merged(queue, parts) for queue, parts in found.items()]
 
     def _rows(self, applied: Applied) -> I64:
-        """The entries of a range that this reader has not got, as rows."""
+        """The row numbers of a range's entries that this reader still needs."""
         columns = applied.columns
         if self._topic not in columns.topics:
             return np.zeros(0, np.int64)

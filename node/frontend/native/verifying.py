@@ -1,7 +1,7 @@
-"""Verify: are receipts true? First by their MACs, on any node; then by the log, at the leader of each broker group.
+"""Verify: checks receipts, first their MACs, on any node, then their entries in the log, at the leader of each broker group.
 
-The leader makes sure that it leads and has applied everything acknowledged before, so what it does not have was never acknowledged. Entries
-are read between turns, a mebibyte at a time, and checked on a thread.
+The leader confirms that it leads and has applied everything acknowledged before, so an entry that it does not have was never acknowledged.
+Entries are read between turns, a mebibyte at a time, and checked on a thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ledgermq.proto.types import Range
 
 METHOD = "Verify"
 RECEIPTS_MAX = 1000
-"""In one call."""
+"""The most receipts in one call."""
 WITHIN_S = 30.0
 
 
@@ -45,7 +45,7 @@ class Verifier:
         keys: ReceiptKeys,
         method: str,
     ) -> None:
-        """`method`: as the forwarder of every node knows this service's `Verify`."""
+        """`method`: the name under which every node's forwarder knows this service's `Verify`."""
         self._cluster_id = cluster_id
         self._log_ids = log_ids
         self._known = known
@@ -56,7 +56,8 @@ class Verifier:
         self._method = method
 
     async def verify(self, request: log_pb2.VerifyRequest, caller: Caller) -> log_pb2.VerifyResponse:
-        """A verdict for each receipt. Raises FORBIDDEN for topics that the caller may neither read nor write, BAD_REQUEST for too many."""
+        """A verdict for each receipt. Raises FORBIDDEN for topics that the caller may neither read nor write, BAD_REQUEST for too many
+        receipts."""
         receipts = request.receipts
         if len(receipts) > RECEIPTS_MAX:
             raise fail(Code.BAD_REQUEST, f"{len(receipts)} receipts are too many for one call; the limit is {RECEIPTS_MAX}")
@@ -76,7 +77,7 @@ class Verifier:
         return log_pb2.VerifyResponse(verdicts=[verdicts[place] for place in range(len(receipts))])
 
     def _by_mac(self, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
-        """None: it is ours; the log has to be asked."""
+        """The verdict from the MAC; None if the MAC is valid and the log must be checked."""
         if receipt.cluster_id != self._cluster_id:
             return unverifiable(f"it is of another cluster, {receipt.cluster_id!r}")
         key = self._keys.find(receipt.key_id)
@@ -89,7 +90,7 @@ class Verifier:
         return None if receipt.broker_group in self._known() else unverifiable(f"there is no broker group {receipt.broker_group}")
 
     async def _by_log(self, group: str, receipts: Sequence[log_pb2.Receipt]) -> Sequence[log_pb2.Verdict]:
-        """At the leader, here or elsewhere."""
+        """The verdicts of the leader, on this node or another."""
         data = log_pb2.VerifyRequest(receipts=receipts).SerializeToString()
         deadline = asyncio.get_running_loop().time() + WITHIN_S
         try:
@@ -98,11 +99,11 @@ class Verifier:
         except (CallRefused, DecodeError, IndexError):
             return [unverifiable(f"broker group {group} has no leader that answers; try again")] * len(receipts)
         if response.HasField("problem") or len(response.verdicts) != len(receipts):
-            return [unverifiable(response.problem.message or "the leader's answer is not understood")] * len(receipts)
+            return [unverifiable(response.problem.message or "the leader's answer cannot be decoded")] * len(receipts)
         return list(response.verdicts)
 
     async def execute(self, group: str, data: bytes) -> list[bytes]:
-        """The leader's half: receipts whose MACs are good. Raises CallRefused when this node does not lead."""
+        """Check receipts with valid MACs against the log, as leader. Raises CallRefused if this node does not lead."""
         request = log_pb2.VerifyRequest.FromString(data)
         try:
             await self._confirm(group)
@@ -138,5 +139,5 @@ class Verifier:
 
 
 def _kept(entries: Range) -> Range:
-    """What lies in the map may be truncated while a thread looks at it."""
+    """A copy of the entries: mapped bytes may be truncated while another thread reads them."""
     return replace(entries, data=memoryview(bytes(entries.data)))
