@@ -1,8 +1,7 @@
-"""What stands between a client's call and its method: who is it, may it do that, and is it not too much.
+"""Access control for client calls: authentication, permissions and quotas.
 
-Here the pieces of `node/frontend/security` meet the requests. An access control that has nothing to check is `open`, and then costs a call
-nothing: the service
-does not go through it. Calls that peers forward have passed the access control of the node that took them.
+It applies `node/frontend/security` to the requests of the contract. Without an authority and without quotas it is `open`: the service then
+bypasses it, so that calls cost nothing more. A call that a peer forwards has already passed the access control of the peer.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code, fail
 
 RETRY_AFTER = "retry-after-ms"
-"""Trailing metadata of a call that was too much: when to try again."""
+"""Trailing metadata of a call over its quota: the time in ms after which to retry."""
 SEND, RECEIVE, PULL = "SendMessage", "ReceiveMessage", "PullMessage"
 
 
 class AccessControl:
-    """The access control of one node; without an authority and without quotas it is open."""
+    """The access control of one node; it is open without an authority and without quotas."""
 
     def __init__(self, authority: Authority | None = None, quotas: Quotas | None = None) -> None:
         self._authority = authority if authority is not None and authority.required else None
@@ -36,14 +35,15 @@ class AccessControl:
         return self._authority is None and self._quotas is None
 
     async def user(self, metadata: Mapping[str, str], context: Any) -> str:
-        """Who calls. Raises UNAUTHORIZED."""
+        """The name of the calling user; empty without an authority. Raises UNAUTHORIZED."""
         if self._authority is None:
             return ""
         name = common_name_of(context) if self._authority.wants_certificates else ""
         return await self._authority.authenticate(metadata, name, context.peer)
 
     def admitted(self, method: str, data: bytes, caller: Caller) -> Hold | None:
-        """Let the call in, for as long as the hold is held. Raises FORBIDDEN or TooMuch, or what is wrong with the request's names."""
+        """Admit the call; it counts against its quotas until the hold ends. Raises FORBIDDEN, TooMuch, or LedgerError for invalid names in
+        the request."""
         rule = RULES.get(method)
         if rule is None:
             raise fail(Code.FORBIDDEN, f"no permission covers the method {method}")
@@ -57,7 +57,7 @@ class AccessControl:
         return self._quotas.enter(_scopes(method, caller, needs), receive=method in (RECEIVE, PULL), messages=messages, size=size)
 
     def admit_settings(self, settings: pb.Settings, caller: Caller) -> None:
-        """Whether a client may be what its Settings say. Raises FORBIDDEN."""
+        """Check that the client may do what its Settings announce. Raises FORBIDDEN."""
         if self._authority is not None:
             self._authorize(caller, needs_of_settings(settings, caller))
 
@@ -68,7 +68,7 @@ class AccessControl:
 
 
 def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> list[Scope]:
-    """Whose quotas a call touches. What is read from a topic is the group's business."""
+    """The scopes whose quotas a call counts against. A read counts for the consumer group, any other call for the topics."""
     scopes: list[Scope] = [("client", caller.client_id)]
     if caller.user:
         scopes.append(("user", caller.user))
@@ -78,11 +78,11 @@ def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> l
 
 
 def common_name_of(context: Any) -> str:
-    """The common name of the certificate a client came with; gRPC has verified it, here or at the worker that passed the call on."""
+    """The common name of the client's certificate, which gRPC has verified, on this worker or on the one that passed the call on."""
     names = context.auth_context().get("x509_common_name", ())
     return names[0].decode("utf-8", "replace") if names else common_name(context)
 
 
 def retry_after(error: Exception) -> tuple[tuple[str, str], ...]:
-    """The trailing metadata of a failure; empty when it has no hint."""
+    """The trailing metadata of a failure; empty without a retry hint."""
     return ((RETRY_AFTER, str(error.retry_after_ms)),) if isinstance(error, TooMuch) else ()

@@ -1,9 +1,9 @@
 """AckMessage and ChangeInvisibleDuration: what consumers do with their leases (§2.7, §2.8).
 
-A receipt handle names its broker group, so any node sends the entries of a call to where their leases are. An acknowledgement is answered
-when it is committed, and likewise when it is repeated, so a node that does not know whether one counted asks the next leader. The node
-asks again for a change as well: if the first request counted, the handle is replaced, and the second request changes nothing. Handles that
-are unreadable, of another group or topic, expired or replaced are INVALID_RECEIPT_HANDLE, entry by entry.
+A receipt handle names its broker group, so any node forwards the entries of a call to the groups of their leases. An acknowledgement is
+answered when it is committed, and a repeated one the same way, so a node that does not know the outcome asks the next leader. It repeats a
+change too: if the first request took effect, the handle is replaced, and the second request changes nothing. A handle that is unreadable,
+of another group or topic, expired or replaced is INVALID_RECEIPT_HANDLE for its entry alone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from ledgermq.proto.status import Code, LedgerError, common, fail
 ACK = "AckMessage"
 CHANGE = "ChangeInvisibleDuration"
 ACKS_MAX = 4096
-"""Entries in one call; a Receive hands out 32 messages at most."""
+"""The most entries in one call; a Receive returns at most 32 messages."""
 
 
 def change_failure(status: pb.Status, data: bytes) -> bytes:
-    """A lease that was not changed keeps its handle; clients overwrite theirs with whatever comes."""
+    """The response for a lease that was not changed. It repeats the handle, because clients overwrite theirs with whatever comes."""
     response = pb.ChangeInvisibleDurationResponse(status=status)
     with contextlib.suppress(DecodeError):
         response.receipt_handle = pb.ChangeInvisibleDurationRequest.FromString(data).receipt_handle
@@ -55,7 +55,7 @@ class Acknowledger:
     # Ack
 
     async def route_ack(self, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """Acknowledge the entries wherever their leases are."""
+        """Acknowledge the entries in the broker groups of their leases."""
         request = pb.AckMessageRequest.FromString(data)
         statuses_, parts, stored = self._sort(request, caller)
         if len(parts) == 1:
@@ -67,7 +67,7 @@ class Acknowledger:
         return _ack_response(request, statuses_)
 
     async def execute_ack(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         request = pb.AckMessageRequest.FromString(data)
         statuses_, parts, stored = self._sort(request, caller)
         places = parts.pop(broker_group, [])
@@ -79,7 +79,7 @@ class Acknowledger:
         return [_ack_response(request, statuses_)]
 
     def _sort(self, request: pb.AckMessageRequest, caller: Caller) -> tuple[list[pb.Status], dict[str, list[tuple[int, Handle]]], str]:
-        """(status of each entry so far, entries by broker group, stored topic)"""
+        """(status of each entry so far, (index, handle) of the valid entries by broker group, stored topic)"""
         stored, group = topic_of(request.topic, caller), group_of(request.group, caller)
         if not 0 < len(request.entries) <= ACKS_MAX:
             raise fail(Code.BAD_REQUEST, f"an acknowledgement holds 1 to {ACKS_MAX} entries, not {len(request.entries)}")
@@ -104,7 +104,7 @@ class Acknowledger:
         deadline: float,
         found: list[pb.Status],
     ) -> None:
-        """Acknowledge the entries of one broker group; a failure is their status."""
+        """Acknowledge the entries of one broker group; a failure becomes their status."""
         try:
             if self._groups.leads(broker_group):
                 try:
@@ -121,7 +121,7 @@ class Acknowledger:
             response = pb.AckMessageResponse.FromString(responses[0])
             for i, (place, _) in enumerate(places):
                 found[place] = response.entries[i].status if i < len(response.entries) else response.status
-        except Exception as error:  # whatever happened to this part, the other entries keep their own results
+        except Exception as error:  # a failure of this part must not change the results of the other entries
             status = statuses.status_of(statuses.as_error(error, self._config.node, ACK))
             for place, _ in places:
                 found[place] = status
@@ -153,7 +153,7 @@ class Acknowledger:
         return responses[0]
 
     async def execute_change(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         request = pb.ChangeInvisibleDurationRequest.FromString(data)
         named, handle, stored = self._check_change(request, caller)
         if named != broker_group:
@@ -180,7 +180,7 @@ class Acknowledger:
 
 
 def _ack_response(request: pb.AckMessageRequest, found: list[pb.Status]) -> bytes:
-    """One result for each entry, in order; outside, the code they have in common."""
+    """One result for each entry, in order; the response's own status is the code they have in common."""
     code = common({status.code for status in found})
     message = next((status.message for status in found if status.code != pb.OK), "OK")
     entries = [

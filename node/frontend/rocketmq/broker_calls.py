@@ -1,7 +1,8 @@
-"""Calls to broker groups this node leads, and the two waits that belong to them.
+"""Calls to broker groups that this node leads, with two additions: retries for new topics and cancellation.
 
-A topic the controller knows may not be in force yet in a broker group's log: its leader is about to write the control record, so the call
-is repeated for a while. A Receive or a Pull whose caller is gone is cancelled, so that no lease is lost to a dead call.
+A topic that the controller knows may not yet be in force in a broker group's log, because its leader has yet to write the control record:
+the call is then repeated until its deadline. If the caller of a Receive or a Pull has gone, the call is cancelled, so that no lease goes to
+a dead call.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ Answered = (
 
 
 class Groups:
-    """The broker groups as the methods of the service see them. Deadlines are in the loop's time."""
+    """The broker groups of this node for the methods of the service. Deadlines are in the loop's time, in seconds."""
 
     def __init__(self, engine: Engine, topics: Topics) -> None:
         self.engine = engine
         self._topics = topics
 
     def leads(self, broker_group: str) -> bool:
-        """May a call be tried here first? A stale yes costs nothing: the group refuses with `not-leader`."""
+        """Whether a call should be tried here first. An outdated yes does no harm: the group refuses with `not-leader`."""
         view = self.engine.views.get(broker_group)
         return view is not None and view.serving
 
     async def call(self, broker_group: str, call: Answered, stored_topic: str, deadline: float) -> Any:
-        """The result of a call. Raises CallRefused, or LedgerError when the topic did not come into force in time."""
+        """The result of a call. Raises CallRefused, or LedgerError if the topic did not come into force in time."""
         while True:
             outcome = await self._once(broker_group, call)
             if not isinstance(outcome, Refused):

@@ -1,8 +1,8 @@
-"""Transaction checks: asks producers about half messages that nobody has decided about (§5.6).
+"""Transaction checks: asks producers about half messages that are not yet decided (§5.6).
 
-Which are due, and how often each was asked about, the leader of the broker group knows. For each topic with overdue halves a producer is
-looked for first: without one nothing is counted. Then the checks are counted in the log, and only then sent, so that no change of leaders
-makes them more than there may be. A check that is lost on its way is a check.
+The leader of the broker group knows which halves are due and how often each was checked. For each topic with overdue halves a producer is
+found first; without one no check is counted. The checks are then counted in the log, and sent only after that, so that a change of leaders
+cannot exceed their maximum. A check that is lost on its way still counts.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from ledgermq.proto.message_record import decode_record
 EVERY_S = 1.0
 BATCH = 256
 BATCHES = 16
-"""In one round: halves without a producer take turns, whatever their number."""
+"""Batches in one round, so that halves without a producer cannot block the others."""
 TRIES, PAUSE_S = 40, 0.05
-"""How long a check waits for the stream of its producer to take it."""
+"""How often, and at which interval in seconds, a check is offered to the stream of its producer."""
 
 log = get_logger()
 
 
 class Checker:
-    """The checks of the broker groups that are led here."""
+    """Checks the transactions of the broker groups that this node leads."""
 
     def __init__(self, engine: Engine, commander: Commander, ids: TransactionIds, delivery: Delivery) -> None:
         self._engine = engine
         self._commander = commander
         self._ids = ids
         self._turns: dict[str, int] = {}
-        """Topic → how often a producer of it was looked for."""
+        """Topic → how often a producer of it was looked up."""
         self._every_s = min(EVERY_S, delivery.transaction_check_ms / 2000)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             await asyncio.sleep(self._every_s)
             for broker_group, view in list(self._engine.views.items()):
                 if view.serving and view.statistics.get("transactions_undecided"):
                     try:
                         await self.look(broker_group)
-                    except Exception:  # whatever happened to this round, the next one begins anew
+                    except Exception:  # whatever happened in this round, the next one starts anew
                         log.exception("transactions were not checked", group=broker_group)
 
     async def look(self, broker_group: str) -> None:
-        """Ask about the halves that are due."""
+        """Send checks for the halves that are due."""
         absent: set[str] = set()
         for _ in range(BATCHES):
             found = await self._engine.call(broker_group, Overdue(self._engine.new_token(), BATCH))
@@ -61,7 +61,7 @@ class Checker:
                 return
             for offset, topic, how in found.dropped:
                 metrics.TRANSACTIONS_DROPPED.labels(broker_group, how).inc()
-                log.warning("transaction dropped, nobody decided", group=broker_group, topic=topic, half=offset, reason=how)
+                log.warning("undecided transaction dropped", group=broker_group, topic=topic, half=offset, reason=how)
             by_topic: dict[str, list[int]] = {}
             for offset, topic in found.halves:
                 by_topic.setdefault(topic, []).append(offset)
@@ -73,8 +73,8 @@ class Checker:
                 return
 
     async def _ask_about(self, broker_group: str, topic: str, offsets: list[int]) -> bool:
-        """False: nobody is there to be asked."""
-        # Not every producer that lists a topic can answer checks: those that can may be connected elsewhere.
+        """Check these halves with one producer of the topic. False if no producer is connected."""
+        # A producer that lists a topic may not answer checks, so successive rounds ask different nodes.
         self._turns[topic] = turn = self._turns.get(topic, 0) + 1
         node = await self._commander.find_producer(topic, here_last=turn % 2 == 0)
         if node is None:
@@ -83,13 +83,13 @@ class Checker:
         if isinstance(counted, ChecksCounted):
             patient = True
             for half in counted.halves:
-                # A producer that does not read holds the checks of all topics up once, not once for each half message.
+                # A producer that does not read delays the other checks once, not once for each half message.
                 taken = patient = await self._send(node, topic, self._command(broker_group, half), TRIES if patient else 1)
                 metrics.TRANSACTION_CHECKS.labels(broker_group, "sent" if taken else "lost").inc()
         return True
 
     async def _send(self, node: str, topic: str, command: pb.TelemetryCommand, tries: int) -> bool:
-        """It is counted: a producer that has much to read already is waited for."""
+        """Send a check, which is already counted. If the producer's stream is full, try again `tries` times."""
         for left in reversed(range(tries)):
             if await self._commander.to_producer(node, topic, command):
                 return True

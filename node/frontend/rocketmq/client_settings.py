@@ -1,4 +1,4 @@
-"""The Settings a client gets back: its own, completed by what the server decides (§2.4). Pure."""
+"""Merges the Settings that a client gets back: its own, completed by the server's decisions (§2.4). Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_STEPS_MS = (
     *(1 * _MINUTE, 2 * _MINUTE, 3 * _MINUTE, 4 * _MINUTE, 5 * _MINUTE, 6 * _MINUTE, 7 * _MINUTE, 8 * _MINUTE, 9 * _MINUTE, 10 * _MINUTE),
     *(20 * _MINUTE, 30 * _MINUTE, 1 * _HOUR, 2 * _HOUR),
 )
-"""After which time a push consumer asks for a message again that it could not process, by attempt, unless its group says otherwise."""
+"""The default backoff of push consumers in ms, by attempt: when they ask again for a message that they could not process."""
 
 
 def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, limits: Limits) -> pb.Settings:
@@ -34,12 +34,12 @@ def merge(client: pb.Settings, group: GroupConfig | None, delivery: Delivery, li
 
 
 def retry_policy(group: GroupConfig | None) -> Backoff:
-    """After which times a message that was not processed comes again."""
+    """The backoff after which a message that was not processed comes again."""
     return group.backoff if group is not None and group.backoff is not None else Backoff(RETRY_STEPS_MS)
 
 
 def retry_ms(policy: Backoff, attempt: int) -> int:
-    """After which time a message comes again that was not processed in this attempt, as push consumers work it out."""
+    """The backoff in ms after a failed attempt, as push consumers compute it."""
     if policy.steps_ms:
         return policy.steps_ms[min(max(attempt, 1), len(policy.steps_ms)) - 1]
     delay_ms = float(policy.initial_ms)
@@ -55,7 +55,7 @@ def _publishing(merged: pb.Settings, limits: Limits) -> None:
     backoff.exponential_backoff.initial.FromMilliseconds(10)
     backoff.exponential_backoff.max.FromMilliseconds(1000)
     backoff.exponential_backoff.multiplier = 2.0
-    # Never the client's own number: zero would block every send, and Python clients send 128 MiB.
+    # Never the client's own number: 0 would block every send, and Python clients send 128 MiB.
     merged.publishing.max_body_size = limits.max_body_bytes
     merged.publishing.validate_message_type = True
 
@@ -73,7 +73,7 @@ def _subscription(merged: pb.Settings, group: GroupConfig | None, delivery: Deli
         backoff.exponential_backoff.max.FromMilliseconds(policy.max_ms)
         backoff.exponential_backoff.multiplier = policy.multiplier
     subscription = merged.subscription
-    # Lite topics are streams with an order of their own: a client that works on several messages of a batch at once would break it.
+    # Each lite topic has an order of its own; a client that processes several messages of a batch concurrently would break it.
     subscription.fifo = group is not None and (group.fifo or bool(group.lite_topic))
     subscription.receive_batch_size = limits.max_receive_batch
     subscription.long_polling_timeout.FromMilliseconds(delivery.long_poll_max_ms)

@@ -1,12 +1,11 @@
-"""Which clients this node knows: their Settings, their session, and when they were heard of last.
+"""The clients that this node knows: their Settings, their session, and when each was last heard.
 
-A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as
-signs of life
-of the session come. When it is in doubt whether the answer to a Receive reached the client, the client gets a new session: what the old one
-holds is renewed no more, so a message that was leased and then lost on its way comes again after the liveness limit.
+A session names a client as this process knows it (node/broker/calls/consumer_calls.py): its self-renewing leases live as long as the
+session shows signs of life. If it is uncertain whether the answer to a Receive reached the client, the client gets a new session. The
+leases of the old session are no longer renewed, so a message that was leased and then lost on its way comes again after the liveness limit.
 
-The registry is local and forgets: nothing depends on it but what a client asked for itself. After a restart every call works without it
-(§2.4). Signs of life go to the leaders through the forwarder, which batches them.
+The registry is local and forgets: it holds nothing that a client did not send itself. After a restart every call works without it (§2.4).
+The forwarder sends signs of life to the leaders, in batches.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ledgermq.node.broker.calls.consumer_calls import session_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import messaging_pb2 as pb
 
-# A client that is silent for so many liveness periods is forgotten.
+# A client that is silent for this many liveness periods is forgotten.
 FORGET_AFTER = 3
 
 
@@ -27,11 +26,11 @@ class _Client:
     seen: float
     settings: pb.Settings | None = None
     doubts: int = 0
-    """How many Receives of the client ended in doubt."""
+    """The number of the client's Receives whose answer may be lost."""
 
 
 class Clients:
-    """The registry. Times are those of `now` (seconds)."""
+    """The clients of one node. Times are those of `now`, in seconds."""
 
     def __init__(self, forwarder: Forwarder, node_boot: str, liveness_s: float, now: Callable[[], float]) -> None:
         self._forwarder = forwarder
@@ -45,7 +44,7 @@ class Clients:
         return len(self._clients)
 
     def on_contact(self, client_id: str) -> str:
-        """Any call of a client is a sign of life. Returns its session."""
+        """Record a sign of life, which every call is. Returns the client's session."""
         node_boot = self._node_boot
         client = self._clients.get(client_id)
         if client is not None:
@@ -57,11 +56,11 @@ class Clients:
         return session
 
     def remember(self, client_id: str, settings: pb.Settings) -> None:
-        """These settings replace older ones."""
+        """Store the client's Settings; they replace older ones."""
         self._client(client_id).settings = settings
 
     def doubt(self, client_id: str) -> None:
-        """Nobody knows whether an answer with messages reached this client."""
+        """Start a new session: an answer with messages may not have reached this client."""
         self._client(client_id).doubts += 1
 
     def _client(self, client_id: str) -> _Client:
@@ -72,29 +71,31 @@ class Clients:
         return client
 
     def settings(self, client_id: str) -> pb.Settings | None:
-        """What the client last said about itself, as it said it."""
+        """The client's last Settings, unchanged."""
         client = self._clients.get(client_id)
         return None if client is None else client.settings
 
     def terminate(self, client_id: str) -> bool:
-        """The client says goodbye; was it known? The leaders are told in any case: its leases may be older than this process."""
+        """The client leaves. Returns whether it was known. The leaders are told in any case, because its leases may be older than this
+        process."""
         self._forwarder.client_gone(client_id)
         client = self._clients.pop(client_id, None)
         return client is not None and client.settings is not None
 
     def still_open(self, client_id: str) -> None:
-        """An open Telemetry stream is a sign of life of a client that has not said goodbye."""
+        """Record a sign of life for an open Telemetry stream, unless the client has left."""
         if client_id in self._clients:
             self.on_contact(client_id)
 
     def known(self) -> Iterator[tuple[str, pb.Settings | None, float]]:
-        """(client id, last Settings, how many seconds it has been silent) of every client heard lately."""
+        """(client id, last Settings, seconds since the last contact) of every known client."""
         now = self._now()
         for client_id, client in sorted(self._clients.items()):
             yield client_id, client.settings, now - client.seen
 
     def _forget_silent(self) -> None:
-        """Looked at when a client comes, at most once in a while: their number stays that of the clients of the last minutes."""
+        """Forget silent clients. Runs when a client comes, at most once in a while, so that the registry holds only clients of the last
+        minutes."""
         now = self._now()
         if now < self._next_look:
             return

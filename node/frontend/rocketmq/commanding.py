@@ -1,7 +1,7 @@
-"""Commands from the server to clients, wherever their Telemetry stream is: here first, then at the other nodes in turn.
+"""Sends commands of the server to clients, wherever their Telemetry stream is: this node first, then the other nodes in turn.
 
-Best effort: a node that does not answer, or is too old to know the question, counts as one without the client. A command is sent to one
-node at a time, so that no client gets it twice; the answer says that a stream took it, not that the client did.
+Best effort: a node that does not answer, or is too old to know the method, counts as a node without the client. A command is sent to one
+node at a time, so that no client gets it twice. The answer says that a stream accepted the command, not that the client received it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PEER_WITHIN_S = 2.0
 
 
 class Commander:
-    """Reaches the clients of the whole cluster from one node."""
+    """Sends commands from one node to the clients of the whole cluster."""
 
     def __init__(self, node: str, streams: Streams, forwarder: Forwarder) -> None:
         self._node = node
@@ -29,7 +29,7 @@ class Commander:
         self._forwarder = forwarder
 
     async def to_client(self, client_id: str, command: pb.TelemetryCommand) -> bool:
-        """Hand a command to a client. False: no node that answered has its stream."""
+        """Send a command to a client. False if no node that answered has its stream."""
         data = command.SerializeToString()
         if self._streams.to_client(client_id, data):
             return True
@@ -40,7 +40,8 @@ class Commander:
         return False
 
     async def find_producer(self, topic: str, *, here_last: bool = False) -> str | None:
-        """A node where a producer of this stored topic has its stream: this one if it can be, or only if it must be."""
+        """A node with the stream of a producer of this stored topic; prefers this node, or with `here_last` the other nodes. None if there
+        is none."""
         here = self._streams.publishes(topic)
         if here and not here_last:
             return self._node
@@ -51,7 +52,7 @@ class Commander:
         return self._node if here else None
 
     async def to_producer(self, node: str, topic: str, command: pb.TelemetryCommand) -> bool:
-        """Hand a command to one producer of this stored topic at a node."""
+        """Send a command to one producer of this stored topic at a node."""
         data = command.SerializeToString()
         if node == self._node:
             return self._streams.to_producer(topic, data)
@@ -66,7 +67,7 @@ class Commander:
             return False
 
     def answer(self, request: bytes) -> list[bytes]:
-        """The other side: a command, or the question for a client, from a peer."""
+        """Answer a peer's command, or its question for a client."""
         question = peer_pb2.ClientCommand.FromString(request)
         if question.client_id:
             taken = self._streams.to_client(question.client_id, question.command)

@@ -1,8 +1,8 @@
-"""ForwardMessageToDeadLetterQueue: a consumer gives a message up (§2.9).
+"""ForwardMessageToDeadLetterQueue: a consumer gives up a message (§2.9).
 
-The handle names the message and its broker group, so any node sends the call to where the lease is. It is answered when the dead letter is
-committed, and answered with OK for whatever is done for its group already: clients repeat it until they hear that. The lease may have
-expired; only when another one replaced it is the handle refused.
+The handle names the message and its broker group, so any node forwards the call to the group of the lease. It is answered when the dead
+letter is committed, and with OK for every message that is already done for its group, because clients repeat the call until they get that.
+The lease may have expired; the handle is refused only if another lease replaced it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeadLetterForwarder:
         self._handles = handles
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """Give the message up wherever its lease is."""
+        """Give up the message in the broker group of its lease."""
         broker_group, handle = self._check(data, caller)
         if self._groups.leads(broker_group):
             try:
@@ -44,7 +44,7 @@ class DeadLetterForwarder:
         return responses[0]
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         named, handle = self._check(data, caller)
         if named != broker_group:
             raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another broker group")

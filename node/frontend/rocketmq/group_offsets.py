@@ -1,7 +1,7 @@
-"""UpdateOffset, GetOffset and QueryOffset: the places that consumer groups which pull keep in queues (§2.12).
+"""UpdateOffset, GetOffset and QueryOffset: the positions of pull consumer groups in queues (§2.12).
 
-An offset is stored when its record is committed; it is replicated like an acknowledgement and survives every change of leaders. What is
-read misses nothing that was answered before. An update says what is so: it may also go back, and the last one counts.
+An offset is stored when its record is committed; it is replicated like an acknowledgement and survives every change of leaders. A read
+misses nothing that was answered before it. An update sets the position, also backwards; the last one counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Call = CommitOffset | ReadOffset | FindOffset
 
 
 class OffsetKeeper:
-    """The three methods of one node."""
+    """UpdateOffset, GetOffset and QueryOffset of one node."""
 
     def __init__(self, topics: Topics, groups: Groups, forwarder: Forwarder) -> None:
         self._topics = topics
@@ -38,7 +38,7 @@ class OffsetKeeper:
         self._forwarder = forwarder
 
     async def route(self, method: str, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """The response, from wherever the queue is led."""
+        """The response of the queue's leader."""
         broker_group, stored, call = await self._check(method, data, caller)
         if self._groups.leads(broker_group):
             try:
@@ -52,7 +52,7 @@ class OffsetKeeper:
         return responses[0]
 
     async def execute(self, method: str, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         named, stored, call = await self._check(method, data, caller)
         if named != broker_group:
             raise fail(Code.BAD_REQUEST, f"topic {stored} has no such queue in broker group {broker_group}")
@@ -82,7 +82,7 @@ class OffsetKeeper:
             return pb.UpdateOffsetResponse(status=statuses.OK).SerializeToString()
         assert isinstance(outcome, OffsetRead)
         if method == QUERY:
-            assert outcome.offset is not None, "a queue begins and ends somewhere"
+            assert outcome.offset is not None, "every queue has a first and an end offset"
             return pb.QueryOffsetResponse(status=statuses.OK, offset=outcome.offset).SerializeToString()
         if outcome.offset is None:
             raise fail(Code.OFFSET_NOT_FOUND, "the consumer group has no offset in this queue; store one with UpdateOffset")
@@ -93,7 +93,7 @@ _REQUESTS: dict[str, Any] = {UPDATE: pb.UpdateOffsetRequest, GET: pb.GetOffsetRe
 
 
 def _store_ms(request: pb.QueryOffsetRequest) -> int:
-    """The first whole millisecond at or after the time asked for: messages know no smaller times."""
+    """The first whole millisecond at or after the given time: store times have no smaller unit."""
     if not request.HasField("timestamp"):
         raise fail(Code.BAD_REQUEST, "the policy TIMESTAMP needs a timestamp")
     at_ms = request.timestamp.seconds * 1000 + -(-request.timestamp.nanos // 1_000_000)

@@ -1,8 +1,8 @@
-"""SyncLiteSubscription: which lite topics a client reads from (§2.13, §2.15).
+"""SyncLiteSubscription: the set of lite topics that a client reads (§2.13, §2.15).
 
-A set belongs to the client id, not to the node that was called: it is kept by the broker groups of the topic, each for the lite topics
-that lie there, in their logs. So a client may talk to any node, and to another one after a failure. Clients repeat their whole set
-every half minute; where nothing has changed that writes nothing.
+A set belongs to the client id, not to the node that was called: the broker groups of the topic keep it in their logs, each for the lite
+topics that it holds. A client may therefore talk to any node, and to another one after a failure. Clients repeat their whole set every half
+minute; an unchanged set writes nothing.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from ledgermq.proto.status import Code, LedgerError, fail
 
 METHOD = "SyncLiteSubscription"
 SLACK = 300
-"""A set may be so much larger than the quota that clients are told: they count on their own, and a little late."""
+"""How much larger than the announced quota a set may be: clients count on their own, and a little late."""
 ADDS_PER_S = 5000
-"""Requests that add to a set, per node."""
+"""The most requests that add to a set, per second and node."""
 
 _ACTIONS: dict[int, LiteAction] = {pb.PARTIAL_ADD: "add", pb.PARTIAL_REMOVE: "remove", pb.COMPLETE_ADD: "set", pb.COMPLETE_REMOVE: "set"}
 _POLICIES: dict[int, LiteStart] = {pb.OffsetOption.LAST: "last", pb.OffsetOption.MIN: "min", pb.OffsetOption.MAX: "max"}
 
 
 async def check_lite_group(topics: Topics, group: str, topic: str) -> None:
-    """A consumer group that reads lite topics is bound to the one topic they belong to. Raises ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
+    """Check that a consumer group reads the lite topics of this topic; it is bound to one. Raises ILLEGAL_CONSUMER_GROUP, ILLEGAL_TOPIC."""
     config = topics.group(group)
     if config is None or not config.lite_topic:
         await topics.caught_up()
@@ -59,10 +59,10 @@ class LiteSubscriptions:
         self._forwarder = forwarder
         self._now = now
         self._adds: deque[float] = deque(maxlen=ADDS_PER_S)
-        """When the last requests that add came."""
+        """The arrival times of the last requests that add."""
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """Tell every broker group of the topic its part of the set."""
+        """Send every broker group of the topic its part of the set."""
         request = pb.SyncLiteSubscriptionRequest.FromString(data)
         topic, call = await self._check(request, caller)
         if call.action == "add":
@@ -74,7 +74,7 @@ class LiteSubscriptions:
         return pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
-        """The leader's half of a call that another node took: it has sorted the names."""
+        """Execute, on this node as leader, a call that another node received and split by broker group."""
         _, call = await self._check(pb.SyncLiteSubscriptionRequest.FromString(data), caller)
         await self._groups.call(broker_group, call, call.topic, deadline)
         return [pb.SyncLiteSubscriptionResponse(status=statuses.OK).SerializeToString()]
@@ -109,7 +109,7 @@ class LiteSubscriptions:
         if request.action not in _ACTIONS:
             raise fail(Code.BAD_REQUEST, f"the action {request.action} is not known")
         most = self._quota + SLACK
-        # Before anything is done for each name: a request may hold millions.
+        # Checked before any work for each name: a request may hold millions.
         if len(request.lite_topic_set) > most and request.action != pb.COMPLETE_REMOVE:
             raise too_many(len(request.lite_topic_set), most)
         names = () if request.action == pb.COMPLETE_REMOVE else tuple(dict.fromkeys(request.lite_topic_set))

@@ -1,8 +1,8 @@
-"""The gRPC service `apache.rocketmq.v2.MessagingService`: bytes in, bytes out, never an exception to the client.
+"""The gRPC service `apache.rocketmq.v2.MessagingService`: requests and answers are bytes, and a client never sees an exception.
 
-Here live registration, the caller's identity, deadlines, the small local methods, and the one place where whatever ended a call becomes
-a `Status`. Each method's own work is in the module named after it. Methods that are not offered are not registered: gRPC answers
-UNIMPLEMENTED. `execute` is the other entrance: calls that peers send to the leader.
+This module has the registration, the caller's identity, deadlines, the small local methods, and the one place where whatever ended a call
+becomes a `Status`. Each method's own work is in the module named after it. Methods that are not offered are not registered: gRPC answers
+UNIMPLEMENTED. `execute` is the second entry point, for calls that peers send to the leader.
 """
 
 from __future__ import annotations
@@ -70,23 +70,23 @@ from ledgermq.proto.status import Code, LedgerError, fail
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 REQUEST_BYTES = 24 << 20
-"""The largest request taken: several messages of the largest size; a forwarded one must fit a peer frame."""
+"""The largest request accepted: several messages of the largest size. A forwarded request must fit a peer frame."""
 SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", REQUEST_BYTES),
     ("grpc.max_send_message_length", -1),
-    # A client whose machine vanished must not keep its leases for ever.
+    # Detects clients whose machine vanished: they must not keep their leases.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # Calls that the loop has not come to yet wait their turn: gRPC would cancel calls of anybody at random from the thousandth on, when a
-    # crowd of clients comes back at once. Each waiting call costs a few kilobytes.
+    # Calls wait until the loop gets to them: by default gRPC cancels random calls from the thousandth waiting one on, as when many clients
+    # reconnect at once. A waiting call costs a few kilobytes.
     ("grpc.server.max_pending_requests", 20_000),
     ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    # Whoever connects and does not get as far as HTTP/2, or TLS before it, holds a connection no longer.
+    # A connection without a complete TLS handshake or HTTP/2 preface is closed.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # Java clients ping every five minutes, others every minute, without calls.
+    # Clients ping without calls: Java every five minutes, others every minute.
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -94,7 +94,7 @@ SERVER_OPTIONS = (
 _NOTHING: Sequence[bytes] = ()
 _NO_HOLD = contextlib.nullcontext()
 RESPONSES_BESIDE = 2
-"""What a Receive or a pull answers beside messages: a status, and a time or an offset."""
+"""The parts of the answer to a Receive or a pull besides messages: a status, and a time or an offset."""
 CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 log = get_logger()
@@ -142,7 +142,7 @@ class MessagingService:
         self._telemetry = Telemetry(config, self._topics, self.clients, self.streams, self._access)
         self._releases: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[Any]] = set()
-        """Streams that would go on for long: polls and Telemetry."""
+        """Tasks of long-lived streams: polls and Telemetry."""
         self._draining = False
         self._known_groups = metadata.state.groups
         self._executors: dict[str, Callable[[str, bytes, Caller, float], Awaitable[Sequence[bytes]]]] = {
@@ -159,7 +159,7 @@ class MessagingService:
         }
 
     def on_state(self, state: State) -> None:
-        """The agreed metadata changed: clients of a consumer group with another configuration are told."""
+        """The agreed metadata changed: send new Settings to the clients of consumer groups whose configuration changed."""
         former, self._known_groups = self._known_groups, state.groups
         if former is not state.groups:
             for key in former.keys() | state.groups.keys():
@@ -167,14 +167,14 @@ class MessagingService:
                     self._telemetry.group_changed(stored_name(*key))
 
     def drain(self) -> None:
-        """The node is about to stop: long polls are answered and Telemetry streams end, so that only short calls are left to wait for."""
+        """Before the node stops: answer long polls and end Telemetry streams, so that only short calls remain."""
         self._draining = True
         for task in self._waiting:
             task.cancel()
 
     @contextlib.contextmanager
     def _until_drained(self) -> Iterator[None]:
-        """Swallows the cancellation that `drain` causes, and no other."""
+        """Suppresses the cancellation that `drain` causes, and no other."""
         task = asyncio.current_task()
         assert task is not None
         self._waiting.add(task)
@@ -191,11 +191,11 @@ class MessagingService:
 
     @property
     def unary_methods(self) -> frozenset[str]:
-        """The unary methods that are served."""
+        """The names of the unary methods."""
         return frozenset(self._unary_methods())
 
     def handlers(self, around: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> tuple[grpc.GenericRpcHandler, ...]:
-        """To be added to a `grpc.aio` server. `around` may put something around each method."""
+        """The handlers, for a `grpc.aio` server. `around` may wrap each method."""
         methods: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure))
             for name, (work, failure) in self._unary_methods().items()
@@ -248,11 +248,11 @@ class MessagingService:
         return serve if self._access.open else serve_admitted
 
     def _enter(self, context: Context) -> Caller:
-        """Who calls; any call is a sign of life."""
+        """The caller without authentication. Any call is a sign of life."""
         return self._caller(dict(context.invocation_metadata()))
 
     async def _authenticated(self, context: Context) -> Caller:
-        """The same, once it is known who it is: nothing is done for strangers."""
+        """The caller after authentication; an unauthenticated call is no sign of life."""
         metadata = dict(context.invocation_metadata())
         return self._caller(metadata, await self._access.user(metadata, context))
 
@@ -260,9 +260,9 @@ class MessagingService:
         return caller_of(metadata, self.clients.on_contact, user, namespaces=self._config.namespaces)
 
     async def execute(self, group: str, method: str, metadata: Mapping[str, str], request: bytes, deadline: float) -> Sequence[bytes]:
-        """A call for a broker group led here, from a peer or from the forwarder: its response messages.
+        """Execute a call for a broker group led here, from a peer or from the forwarder, and return its response messages.
 
-        Raises CallRefused with `not-leader` or `unknown-outcome` only: whoever asked decides whether the call may be tried elsewhere.
+        Raises CallRefused only with `not-leader` or `unknown-outcome`: the caller decides whether to try elsewhere.
         """
         if method == commanding.METHOD:
             return self.commander.answer(request)
@@ -363,15 +363,16 @@ class MessagingService:
         try:
             await _write(context, responses or receiving.failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the node is stopping")))
         except BaseException:
-            # The caller is gone, whichever way the library says so; what it was to get is for others.
+            # The caller has gone, whichever exception the library raises: release its messages for other consumers.
             if caller is not None:
                 self.clients.doubt(caller.client_id)
                 self._release(receiving.undelivered(responses), data, caller)
             raise
 
     def _withhold(self, messages: Sequence[pb.Message], request: bytes, caller: Caller) -> None:
-        """Messages that the caller cannot take come again as those do which a consumer failed to process: after a time that grows, up to
-        the attempts of the group. Another client of it may take them; at last the dead-letter topic has them."""
+        """Return messages that the caller cannot receive, as if a consumer had failed to process them: they come again after the group's
+        backoff, up to its attempts. Another client of the group may receive them; after the last attempt they go to the dead-letter
+        topic."""
         policy = retry_policy(self._topics.group(group_of(pb.ReceiveMessageRequest.FromString(request).group, caller)))
         for message in messages:
             system = message.system_properties
@@ -380,7 +381,7 @@ class MessagingService:
             self._release([message], request, caller, retry_ms(policy, system.delivery_attempt))
 
     def _release(self, messages: Sequence[pb.Message], request: bytes, caller: Caller, after_ms: int = 0) -> None:
-        """Give leases back that did not reach their caller."""
+        """Release leases that did not reach their caller."""
         if messages:
             group = pb.ReceiveMessageRequest.FromString(request).group
             task = asyncio.create_task(self._give_back(messages, group, caller, after_ms))
@@ -397,7 +398,7 @@ class MessagingService:
             try:
                 await self._acknowledger.route_change(change.SerializeToString(), caller, deadline)
             except (LedgerError, CallRefused):
-                # Acknowledged or expired meanwhile, or no leader: then the lease ends by its time.
+                # Acknowledged or expired meanwhile, or there is no leader: then the lease expires.
                 continue
 
     # Local methods
@@ -438,7 +439,7 @@ class MessagingService:
         return pb.NotifyClientTerminationResponse(status=statuses.OK).SerializeToString()
 
     async def _serve_telemetry(self, _: Any, context: Context) -> None:
-        # At once: some clients wait for the headers before they send anything.
+        # Sent at once, because some clients wait for the headers before they send anything.
         await context.send_initial_metadata(())
         try:
             caller = self._enter(context) if self._access.open else await self._authenticated(context)
@@ -450,7 +451,7 @@ class MessagingService:
 
 
 def _plain(response: Callable[..., Any]) -> Failure:
-    """A failure that is only a status."""
+    """A failure response that holds only a status."""
 
     def failure(status: pb.Status, _: bytes) -> bytes:
         data: bytes = response(status=status).SerializeToString()
@@ -460,7 +461,7 @@ def _plain(response: Callable[..., Any]) -> Failure:
 
 
 def _response_of(method: str) -> Callable[..., Any]:
-    """The class of a method's response."""
+    """The response class of a method."""
     found: Callable[..., Any] = getattr(pb, f"{method}Response")
     return found
 
@@ -471,12 +472,12 @@ async def _write(context: Context, responses: Sequence[bytes]) -> None:
         for response in responses:
             await context.write(response)
     except asyncio.CancelledError:
-        # The client is gone. Where the library says so by an error of its own, `logs` counts it.
+        # The client has gone. If the library raises an error of its own instead, `logs` counts it.
         metrics.CALLS_LEFT.inc()
         raise
 
 
 def _deadline(context: Context) -> float:
-    """When the call must be answered, in the loop's time."""
+    """The deadline of the call, in the loop's time."""
     remaining: float | None = context.time_remaining()
     return asyncio.get_running_loop().time() + (NO_DEADLINE_S if remaining is None else remaining)

@@ -1,8 +1,8 @@
 """PullMessage: committed messages of one queue from an offset on, without a lease (§2.12).
 
-The answer is a list of messages in this order: one status, the messages, the next offset. It ends with the first messages that the filter
-wants; without any the status is MESSAGE_NOT_FOUND, and the next offset tells how far the queue was looked through. A message pulled has no
-receipt handle and no attempt: whoever pulls keeps its own place, here (`offsets`) or elsewhere.
+The answer is a stream of messages in this order: one status, the messages, the next offset. It ends with the first batch that matches the
+filter. Without a match the status is MESSAGE_NOT_FOUND, and the next offset tells how far the queue was searched. A pulled message has no
+receipt handle and no attempt: the consumer keeps its own position, here (`group_offsets.py`) or elsewhere.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BATCH_BYTES = 16 << 20
 
 
 def failure(status: pb.Status) -> list[bytes]:
-    """The stream of a pull that was not done: its status."""
+    """The stream of a failed pull: only its status."""
     return [pb.PullMessageResponse(status=status).SerializeToString()]
 
 
 async def queue_of(queue: pb.MessageQueue, caller: Caller, topics: Topics) -> tuple[str, str]:
-    """(broker group, stored topic) of a queue that a request names. Raises LedgerError when there is none, or it may not be read."""
+    """(broker group, stored topic) of the queue in a request. Raises LedgerError if it does not exist or may not be read."""
     stored = topic_of(queue.topic, caller)
     topic = topics.known(stored) or await topics.find(stored)
     if not topic.permission.readable:
@@ -70,7 +70,7 @@ class Puller:
         self._now_ns = now_ns
 
     async def route(self, data: bytes, caller: Caller, deadline: float | None) -> Sequence[bytes]:
-        """The messages of the stream, wherever the queue is led."""
+        """The response messages, from the queue's leader or a local replica that may serve them."""
         request = pb.PullMessageRequest.FromString(data)
         broker_group, stored = await self._check(request, caller)
         now = asyncio.get_running_loop().time()
@@ -94,7 +94,7 @@ class Puller:
         )
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         request = pb.PullMessageRequest.FromString(data)
         named, stored = await self._check(request, caller)
         if named != broker_group:
@@ -103,7 +103,7 @@ class Puller:
         return await self._pull(broker_group, stored, request, polling, deadline)
 
     def _cold(self, broker_group: str) -> Cold | None:
-        """How a replica here that does not lead may answer; None: it may not."""
+        """The bounds within which a replica here that does not lead may answer; None if it may not."""
         bound_ms = None if self._local is None else self._local.bound_ms(broker_group)
         if self._local is None or bound_ms is None or self._local.standing(broker_group, bound_ms) is None:
             return None
@@ -119,7 +119,7 @@ class Puller:
     async def _pull(
         self, broker_group: str, stored: str, request: pb.PullMessageRequest, polling: float, deadline: float, cold: Cold | None = None
     ) -> Sequence[bytes]:
-        """Read, and wait for messages, in a broker group led here, or as far as it may be done elsewhere."""
+        """Read, and wait for messages, in a broker group led here; with `cold`, at a replica within those bounds, without waiting."""
         queue = request.message_queue.id
         call = Pull(
             token=self._groups.engine.new_token(),
@@ -138,7 +138,7 @@ class Puller:
         next_offset, size = pulled.next_offset, 0
         for offset, record in zip(pulled.offsets, pulled.records, strict=True):
             if size >= BATCH_BYTES:
-                # Compressed bodies are longer than what was read.
+                # Decompressed bodies are longer than the bytes read.
                 next_offset = offset
                 break
             message = delivering.pulled(stored, queue, offset, record)

@@ -1,7 +1,7 @@
-"""RecallMessage: a producer takes a delayed message back before its time (§2.16).
+"""RecallMessage: a producer recalls a delayed message before its delivery time (§2.16).
 
-The recall handle names the broker group and the place where the message was stored first, so any node sends a recall to where it is
-decided. The answer comes when the recall is committed. What is due, delivered or recalled already is NOT_FOUND.
+The recall handle names the broker group and the place where the message was first stored, so any node forwards a recall to that group. The
+answer comes when the recall is committed. A message that is due, delivered or already recalled is NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ METHOD = "RecallMessage"
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """What a recall handle names."""
+    """The contents of a recall handle."""
 
     broker_group: str
     topic: str
@@ -36,18 +36,18 @@ class Delayed:
 
 
 class RecallHandles:
-    """Makes and reads the recall handles of one cluster."""
+    """Creates and reads the recall handles of one cluster."""
 
     def __init__(self, secret: bytes) -> None:
         self._opaque = Opaque(secret, "recall handle", Code.BAD_REQUEST)
 
     def make(self, delayed: Delayed) -> str:
-        """The text a producer gets."""
+        """The handle's text for the producer."""
         d = delayed
         return self._opaque.make(f"{d.broker_group}\n{d.topic}\n{d.deliver_ms}\n{d.fire_ms}\n{d.offset}\n{d.message_id}")
 
     def read(self, text: str) -> Delayed:
-        """Raises BAD_REQUEST for anything this cluster did not make."""
+        """Read a handle. Raises BAD_REQUEST if this cluster did not create it."""
         broker_group, topic, deliver_ms, fire_ms, offset, message_id = self._opaque.read(text).split("\n", 5)
         return Delayed(broker_group, topic, int(deliver_ms), int(fire_ms), int(offset), message_id)
 
@@ -62,7 +62,7 @@ class Recaller:
         self._handles = handles
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """Recall wherever the message waits."""
+        """Recall the message in its broker group."""
         delayed = await self._check(data, caller)
         if self._groups.leads(delayed.broker_group):
             try:
@@ -74,7 +74,7 @@ class Recaller:
         return responses[0]
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         delayed = await self._check(data, caller)
         if delayed.broker_group != broker_group:
             raise fail(Code.BAD_REQUEST, f"the message waits in broker group {delayed.broker_group}, not in {broker_group}")
@@ -85,7 +85,7 @@ class Recaller:
         stored = topic_of(request.topic, caller)
         topic = self._topics.known(stored) or await self._topics.find(stored)
         if pb.DELAY not in ACCEPTED[topic.kind]:
-            text = f"topic {stored} takes {topic.kind.value} messages: none of them can be recalled, only delayed ones"
+            text = f"topic {stored} takes {topic.kind.value} messages; only delayed messages can be recalled"
             raise fail(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         delayed = self._handles.read(request.recall_handle)
         if delayed.topic != stored or delayed.broker_group not in self._topics.broker_groups:

@@ -1,8 +1,8 @@
-"""ReceiveMessage: long polls at the leader of one broker group, and the stream they become (§2.6).
+"""ReceiveMessage: long polls at the leader of one broker group, and their answers as streams (§2.6).
 
-The answer is a list of messages in this order: one status, the messages, one delivery time. A poll lasts as long as the request says,
-else as the client's Settings say, else the longest time; it always ends a little before the call's deadline. Leases
-that could not be written to their caller are given back.
+The answer is a stream of messages in this order: one status, the messages, one delivery time. A poll lasts as long as the request says,
+otherwise as the client's Settings say, otherwise the longest time; it always ends a little before the call's deadline. Leases whose
+messages could not be written to the caller are released.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from ledgermq.proto.types import TopicKind
 
 METHOD = "ReceiveMessage"
 _SMALL = ("grpc-node-js/", "tonic/", "grpc-dotnet/")
-"""Libraries whose official clients leave it at that: Node, Rust, C#. They name themselves in the header `user-agent`."""
+"""gRPC libraries whose official clients keep the default limit of 4 MiB: Node, Rust, C#. Each is named in the header `user-agent`."""
 
 
 def failure(status: pb.Status) -> list[bytes]:
-    """The stream of a Receive that got nothing: its status and the time."""
+    """The stream of a Receive without messages: its status and the time."""
     return [pb.ReceiveMessageResponse(status=status).SerializeToString(), _time().SerializeToString()]
 
 
@@ -80,7 +80,7 @@ class Receiver:
         self._turn = 0
 
     async def route(self, data: bytes, caller: Caller, deadline: float | None) -> Sequence[bytes]:
-        """The messages of the stream."""
+        """The response messages of the stream."""
         request = pb.ReceiveMessageRequest.FromString(data)
         job = await self._check(request, caller)
         broker_group = self._broker_group(request, job.topic)
@@ -89,7 +89,7 @@ class Receiver:
             request.long_polling_timeout.FromMilliseconds(self._own_polling_ms(caller))
             data = request.SerializeToString()
         job.polling_s = self._polling_s(request, None if deadline is None else deadline - now)
-        # Ample, so that the leader does not cut the poll short; but an answer must come before the caller gives up.
+        # Long enough that the leader does not cut the poll short, but the answer must come before the caller's deadline.
         last = now + job.polling_s + AFTER_POLL_S
         last = last if deadline is None else min(last, deadline - DEADLINE_MARGIN_S)
         until = now + job.polling_s
@@ -99,12 +99,12 @@ class Receiver:
             except CallRefused as refusal:
                 if refusal.refused.reason != "unknown-outcome":
                     raise
-            # The leader is gone, and with it perhaps an answer with messages. They are renewed no more: the client goes on in a new
-            # session, and waits for others at the next leader as long as it would have waited here.
+            # The leader is gone, maybe with an answer that holds messages. Their leases are no longer renewed: the client gets a new
+            # session and waits for other messages at the next leader, for the rest of its poll.
             self._clients.doubt(caller.client_id)
             job.polling_s = until - asyncio.get_running_loop().time()
             if job.polling_s <= 0:
-                return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this waited; ask again"))
+                return failure(statuses.status(Code.MESSAGE_NOT_FOUND, "the leader changed while this call waited; ask again"))
             job.caller = replace(job.caller, session=self._clients.on_contact(caller.client_id))
 
     async def _at_leader(self, broker_group: str, job: _Job, data: bytes, last: float) -> Sequence[bytes]:
@@ -117,7 +117,7 @@ class Receiver:
         return await self._forwarder.submit(broker_group, METHOD, job.caller.metadata(), data, last)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         request = pb.ReceiveMessageRequest.FromString(data)
         job = await self._check(request, caller)
         job.polling_s = self._polling_s(request, deadline - asyncio.get_running_loop().time())
@@ -143,7 +143,7 @@ class Receiver:
         return job
 
     def _broker_group(self, request: pb.ReceiveMessageRequest, topic: Topic) -> str:
-        """The broker group that the request's broker names; the groups in turn when it names none."""
+        """The broker group of the broker in the request; the groups in turn if it names none."""
         name = request.message_queue.broker.name
         if name in topic.placement:
             return name
@@ -153,7 +153,7 @@ class Receiver:
         return sorted(topic.placement)[self._turn % len(topic.placement)]
 
     def _own_polling_ms(self, caller: Caller) -> int:
-        """What the client's Settings say (Go's simple consumer says it only there), else the longest poll."""
+        """The poll time of the client's Settings in ms (Go's simple consumer sends it only there), otherwise the longest poll."""
         settings = self._clients.settings(caller.client_id)
         if settings is not None and settings.subscription.HasField("long_polling_timeout"):
             return max(duration_ms(settings.subscription.long_polling_timeout), 0)
@@ -163,7 +163,8 @@ class Receiver:
         return polling_s(duration_ms(request.long_polling_timeout), self._config.delivery.long_poll_max_ms, remaining)
 
     async def _lease(self, broker_group: str, job: _Job, deadline: float) -> list[bytes]:
-        """Wait for messages in a broker group led here; for leased ones until `deadline`: an answer without them costs each an attempt."""
+        """Wait for messages in a broker group led here. Waits for leased ones until `deadline`, because an answer without them would cost
+        each an attempt."""
         left_s = deadline - DEADLINE_MARGIN_S - asyncio.get_running_loop().time() - job.polling_s
         call = Receive(
             token=self._groups.engine.new_token(),
@@ -207,7 +208,7 @@ class _Job:
 
 
 def takes(context: Any, size: int) -> bool:
-    """Whether the client of this call takes a message of so many bytes."""
+    """Whether the client of this call accepts a message of this many bytes."""
     if size <= WIRE_MAX:
         return True
     user_agent = dict(context.invocation_metadata()).get("user-agent", "")
@@ -215,8 +216,8 @@ def takes(context: Any, size: int) -> bool:
 
 
 def fitting(responses: Sequence[bytes], context: Any) -> tuple[Sequence[bytes], list[pb.Message]]:
-    """The stream without the messages that its caller cannot take, and those messages: one of them would end the call, and the caller would
-    lose the others as well."""
+    """The stream without the messages that are too large for its caller, and those messages: one of them would end the call, and the caller
+    would lose the others too."""
     large = [data for data in responses if not takes(context, len(data))]
     if not large:
         return responses, []
@@ -230,12 +231,12 @@ def fitting(responses: Sequence[bytes], context: Any) -> tuple[Sequence[bytes], 
 
 
 def undelivered(responses: Sequence[bytes]) -> list[pb.Message]:
-    """The messages of a stream that did not reach its caller."""
+    """The messages in a stream, which did not reach its caller."""
     read = (pb.ReceiveMessageResponse.FromString(data) for data in responses)
     return [response.message for response in read if response.WhichOneof("content") == "message"]
 
 
 def in_doubt(responses: Sequence[bytes]) -> bool:
-    """Could messages have been leased that are not in this answer? So after a lost leader or an unexpected error, nowhere else."""
+    """Whether messages may have been leased that are not in this answer: only after a lost leader or an unexpected error."""
     code = pb.ReceiveMessageResponse.FromString(responses[0]).status.code if responses else pb.OK
     return code >= pb.INTERNAL_ERROR and code != pb.HA_NOT_AVAILABLE

@@ -1,9 +1,9 @@
-"""SendMessage: which queue a message goes to, what is stored of it, and the receipt (§2.5).
+"""SendMessage: chooses a queue, stores the messages, and returns their ids and offsets (§2.5).
 
-`route` works on the node that was called: it checks, chooses a broker group and lets its leader store the messages, here or over one hop.
-`execute` is what the leader does with a call that came from another node. A message group has one queue among all queues of the topic;
-other messages take turns, past broker groups without a leader. A send whose outcome is unknown is not repeated, unless its topic
-recognises what it has already.
+`route` runs on the node that was called: it checks the request, chooses a broker group and has its leader store the messages, here or with
+one hop. `execute` is the leader's part of a call that another node received. A message group belongs to one queue among all queues of the
+topic; other messages go to the queues in turn, skipping broker groups without a leader. A send with an unknown outcome is repeated only if
+its topic recognises duplicates.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from ledgermq.proto.types import Draft, TopicKind
 
 METHOD = "SendMessage"
 DURABILITY_KEY = "x-ledgermq-durability"
-"""Trailing metadata of a successful send: the class of its acknowledgement (docs/architecture.md, Durability)."""
+"""Trailing metadata of a successful send: the durability class of its acknowledgement (docs/architecture.md, Durability)."""
 
 GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
-"""Kinds of topics whose messages with a message group stay in one queue."""
+"""Kinds of topics in which all messages of a message group stay in one queue."""
 
 Stored = tuple[bytes, Durability | None]
-"""A response, and what it acknowledges; None unless everything is stored."""
+"""A response and its durability class; None unless everything is stored."""
 
 
 class Sender:
@@ -64,7 +64,7 @@ class Sender:
         self._turns: dict[str, int] = {}
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> Stored:
-        """Store the messages wherever their queues are led."""
+        """Store the messages at the leaders of their queues."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         parts = self._parts(request, stored, topic)
@@ -74,7 +74,8 @@ class Sender:
         return await self._store_parts(parts, request, stored, caller, deadline)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took: the response and, for that node, the class of the acknowledgement."""
+        """Execute, on this node as leader, a call that another node received. Returns the response and the durability class for that
+        node."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         queues = self._queues_here(broker_group, request, stored, topic)
@@ -97,7 +98,7 @@ class Sender:
         return turn
 
     def _turned_to(self, stored: str, slots: Sequence[tuple[str, int]]) -> tuple[str, int]:
-        """The queue whose turn it is; while nobody leads its broker group, one of those that have a leader, if there are any."""
+        """The queue whose turn it is. If its broker group has no leader, a queue of a group that has one, if there is any."""
         turn = self._turn(stored)
         found = slots[turn % len(slots)]
         if not self._forwarder.led(found[0]):
@@ -107,7 +108,7 @@ class Sender:
         return found
 
     def _parts(self, request: pb.SendMessageRequest, stored: str, topic: Topic) -> dict[str, list[tuple[int, int]]]:
-        """Broker group → (place of the message in the request, queue)."""
+        """Broker group → (index of the message in the request, queue)."""
         slots = self._topics.slots(stored, topic)
         if topic.kind is TopicKind.LITE:
             return _lite_parts(request, topic)
@@ -132,9 +133,9 @@ class Sender:
         return parts
 
     def _queues_here(self, broker_group: str, request: pb.SendMessageRequest, stored: str, topic: Topic) -> list[int]:
-        """The queues in this broker group, chosen by another node: the same rule leads to the same queue."""
+        """The queues in this broker group, which another node chose: the same rule leads to the same queues."""
         if topic.kind is TopicKind.LITE:
-            # The stored names say the rest; the message stays in the broker group it was sent to.
+            # The stored names decide the queue; the message stays in the broker group it was sent to.
             return [0] * len(request.messages)
         slots = self._topics.slots(stored, topic)
         here = [queue for group, queue in slots if group == broker_group]
@@ -154,7 +155,7 @@ class Sender:
                 queues.append(turn)
                 continue
             group, queue = slots[slot_of(message_group, len(slots))]
-            # The two nodes may know different numbers of queues for a moment; the message stays in the group it was sent to.
+            # The two nodes may briefly know different numbers of queues; the message stays in the broker group it was sent to.
             queues.append(queue if group == broker_group else here[slot_of(message_group, len(here))])
         return queues
 
@@ -171,7 +172,7 @@ class Sender:
         deadline: float,
     ) -> Stored:
         known = self._topics.known(stored)
-        # What was stored in spite of everything is recognised by its id: then, and only then, a send may be repeated.
+        # A message that was stored although its outcome was unknown is recognised by its id: only then may a send be repeated.
         repeatable = known is not None and known.dedup_ms > 0 and request.messages[0].system_properties.message_type != pb.TRANSACTION
         if self._groups.leads(broker_group):
             try:
@@ -204,7 +205,7 @@ class Sender:
         )
         for draft, entry, offset, fire_ms in zip(drafts, response.entries, produced.queue_offsets, produced.fire_ms, strict=False):
             if fire_ms:
-                # Where the message will lie in its topic is not known yet.
+                # The offset in the message's own topic is not known yet.
                 entry.offset = 0
                 entry.recall_handle = self._recalls.make(
                     Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id)
@@ -214,7 +215,7 @@ class Sender:
     async def _prepare(
         self, broker_group: str, messages: Sequence[pb.Message], stored: str, drafts: list[Draft], deadline: float
     ) -> tuple[bytes, Durability]:
-        """Store half messages: nobody sees them, and each has an id by which its transaction is decided."""
+        """Store half messages: no consumer sees them, and each gets an id with which its transaction is decided."""
         recoveries = [recovery_ms(message.system_properties) for message in messages]
         call = Prepare(self._groups.engine.new_token(), drafts, recoveries)
         produced: Produced = await self._groups.call(broker_group, call, stored, deadline)
@@ -228,7 +229,7 @@ class Sender:
     async def _store_parts(
         self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
     ) -> Stored:
-        """Messages for several broker groups: each part succeeds or fails on its own. The weakest acknowledgement names the class."""
+        """Store messages in several broker groups; each part succeeds or fails on its own. The weakest durability class counts for all."""
         classes: set[Durability] = set()
         entries = [pb.SendResultEntry(message_id=message.system_properties.message_id) for message in request.messages]
 
@@ -239,7 +240,7 @@ class Sender:
                 data, durability = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
                 classes.update(() if durability is None else (durability,))
                 response = pb.SendMessageResponse.FromString(data)
-            except Exception as error:  # the other parts may be stored: this one's failure is its entries' status
+            except Exception as error:  # the other parts may be stored, so this failure becomes the status of this part's entries
                 response = pb.SendMessageResponse(status=statuses.status_of(statuses.as_error(error, self._config.node, METHOD)))
             for i, (place, _) in enumerate(places):
                 entries[place].status.CopyFrom(response.status)
@@ -254,7 +255,7 @@ class Sender:
 
 
 def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:
-    """A lite topic lies in one broker group, and has one queue there."""
+    """A lite topic belongs to one broker group, and has one queue there."""
     parts: dict[str, list[tuple[int, int]]] = {}
     for place, message in enumerate(request.messages):
         parts.setdefault(lite_group(topic, message.system_properties.lite_topic), []).append((place, 0))
@@ -262,8 +263,8 @@ def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[
 
 
 def _slot_by_id(message: pb.Message, topic: Topic, slots: Sequence[tuple[str, int]], within: str | None = None) -> tuple[str, int]:
-    """Where a message of a topic with a deduplication window goes: to the same broker group whenever it is sent, for only there its id is
-    known; more queues do not move it. A message group goes where it always goes. `within`: the broker group that was chosen."""
+    """The queue of a message in a topic with a deduplication window: always in the same broker group, because only that group knows its id;
+    more queues do not move it. A message group keeps its usual queue. `within`: the broker group that was chosen."""
     message_group = message.system_properties.message_group if topic.kind in GROUPED else ""
     key = message_group or message.system_properties.message_id
     if within is None:
@@ -302,5 +303,5 @@ def _draft(stored: str, queue: int, message: pb.Message) -> Draft:
 
 
 def _rank(message: pb.Message, queues: int) -> int:
-    """The queue of a message by its priority: the highest queue is served first (§5.7)."""
+    """The queue of a message by its priority; the highest queue is served first (§5.7)."""
     return min(max(0, message.system_properties.priority), queues - 1)

@@ -1,4 +1,5 @@
-"""Configuration of its node that the client service reads, and how long calls wait. Values only; the ports are in `frontend/ports.py`."""
+"""The part of the node's configuration that the client service reads, and the time limits of calls. Values only; the ports are in
+`frontend/ports.py`."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from dataclasses import dataclass, field
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 
 NO_DEADLINE_S = 30.0
-"""How long a call without a deadline may take: it must not wait for ever for a leader."""
+"""How long a call without a deadline may wait for a leader."""
 DEADLINE_MARGIN_S = 0.1
-"""An answer must reach the caller before its deadline: waiting ends this much earlier."""
+"""Waiting ends this much before a call's deadline, so that the answer still reaches the caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """What the service must know of the node's configuration. `host` and `port`: where clients reach this node if they do not say."""
+    """The node's configuration for the service. `host` and `port`: the address of this node for clients that send none."""
 
     node: str
     host: str
@@ -24,9 +25,9 @@ class ServiceConfig:
     delivery: Delivery = field(default_factory=Delivery)
     limits: Limits = field(default_factory=Limits)
     namespaces: bool = True
-    """Whether namespaces tell topics and groups apart."""
+    """Whether namespaces distinguish topics and groups."""
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
-    """Another one in every process."""
+    """A different value in every process."""
 
     @property
     def node_boot(self) -> str:

@@ -1,7 +1,7 @@
-"""The open Telemetry streams of this node, by client, and who publishes to which topic on one of them.
+"""The open Telemetry streams of this node, by client, and the producers of each topic among them.
 
-The way from the server to a client: a command is handed to its stream, which writes it when it can. Nobody waits for that and nothing is
-repeated: whoever sends a command knows that it may be lost, as it may be on the wire. Local to the node; `commands.py` reaches the others.
+Commands from the server reach a client through its stream, which writes them when it can. The sender does not wait and repeats nothing: a
+command may be lost, as it may be on the network. The registry is local to the node; `commanding.py` reaches the other nodes.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from ledgermq.node.frontend.rocketmq.wire.validation import Caller
 from ledgermq.proto import messaging_pb2 as pb
 
 GONE = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""What the library raises from a stream whose client is gone: nobody's failure."""
+"""What the library raises from a stream whose client has gone; not an error of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A client with an open stream, as its last Settings describe it."""
+    """A client with an open stream, described by its last Settings."""
 
     stream: Stream
     settings: pb.Settings
     caller: Caller
     topics: Sequence[str]
-    """Stored topics it publishes to."""
+    """Stored names of the topics it publishes to."""
     group: str
-    """Stored consumer group, empty for a producer."""
+    """Stored consumer group; empty for a producer."""
 
 
 class Streams:
-    """All open streams whose client has said what it is. Of a client that opens another one the last counts."""
+    """All open streams whose client has sent Settings. If a client opens another stream, the newest counts."""
 
     def __init__(self) -> None:
         self._open: dict[str, Open] = {}
         self._producers: dict[str, dict[str, None]] = {}
-        """Stored topic → clients, the one asked longest ago first."""
+        """Stored topic → client ids, the least recently asked first."""
         self._groups: dict[str, dict[str, None]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def opened(self, found: Open) -> None:
-        """A client said what it is, for the first time or anew."""
+        """A client has sent Settings, for the first time or again."""
         client_id = found.caller.client_id
         self._forget(client_id)
         self._open[client_id] = found
@@ -56,7 +56,7 @@ class Streams:
             self._groups.setdefault(found.group, {})[client_id] = None
 
     def closed(self, client_id: str, stream: Stream) -> None:
-        """A stream ended; a newer one of the same client goes on."""
+        """A stream ended; a newer one of the same client stays."""
         known = self._open.get(client_id)
         if known is not None and known.stream is stream:
             self._forget(client_id)
@@ -77,16 +77,16 @@ class Streams:
         return [self._open[client_id] for client_id in self._groups.get(stored, ())]
 
     def publishes(self, topic: str) -> bool:
-        """Is there a producer of this topic?"""
+        """Whether a producer of this topic has a stream here."""
         return topic in self._producers
 
     def to_client(self, client_id: str, command: bytes) -> bool:
-        """Hand a command to a client; False: it has no stream here."""
+        """Send a command to a client; False if it has no stream here, or the stream accepts no more."""
         known = self._open.get(client_id)
         return known is not None and known.stream.post(command)
 
     def to_producer(self, topic: str, command: bytes) -> bool:
-        """Hand a command to one producer of a topic, in turn; False: none is here that takes it."""
+        """Send a command to one producer of a topic, in turn; False if none here accepts it."""
         producers = self._producers.get(topic, {})
         for client_id in list(producers):
             del producers[client_id]

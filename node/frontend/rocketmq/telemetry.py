@@ -1,8 +1,8 @@
-"""The Telemetry stream: a client says what it is and is told how to behave (§2.4).
+"""The Telemetry stream: a client sends its Settings and gets the server's (§2.4).
 
-The only place where a broken rule ends a call with a gRPC status: INVALID_ARGUMENT for settings that cannot be accepted. Otherwise the
-stream stays open for the life of the client; every Settings is answered. The first answer is repeated once, because some clients lose it
-when it comes before their last route.
+Only here does a broken rule end a call with a gRPC status: INVALID_ARGUMENT for Settings that cannot be accepted. Otherwise the stream
+stays open for the life of the client, and every Settings is answered. The first answer is repeated once, because some clients lose an
+answer that comes before their last route.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ledgermq.proto.status import Forbidden, LedgerError
 METHOD = "Telemetry"
 REPEAT_S = 1.5
 POSTED_BYTES = 8 << 20
-"""What may wait for one client to read; one command is always taken."""
+"""The most bytes of commands that wait for one client; one command is always accepted."""
 BEAT_S = 5.0
-"""How often an open stream counts as a sign of life."""
+"""How often an open stream counts as a sign of life, in seconds."""
 
 
 class Telemetry:
-    """All Telemetry streams of one node."""
+    """The Telemetry streams of one node."""
 
     def __init__(self, config: ServiceConfig, topics: Topics, clients: Clients, streams: Streams, access: AccessControl) -> None:
         self._config = config
@@ -48,7 +48,7 @@ class Telemetry:
         self._beat_s = min(BEAT_S, config.delivery.liveness_ms / 4000)
 
     async def serve(self, caller: Caller, context: Any) -> None:
-        """One stream, until the client ends it."""
+        """Serve one stream until the client ends it."""
         stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id))
         try:
             while (data := await context.read()) is not grpc.aio.EOF:
@@ -64,7 +64,7 @@ class Telemetry:
         except DecodeError:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand")
         except Forbidden as error:
-            # As with credentials that are wrong: a command that is only a status, and the end of the stream.
+            # As for wrong credentials: the answer is a command with only a status, and then the stream ends.
             await stream.refuse(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
         except LedgerError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -73,7 +73,7 @@ class Telemetry:
             stream.close()
 
     def group_changed(self, stored: str) -> None:
-        """A consumer group has another configuration: its clients here are told."""
+        """Send new Settings to the clients of a consumer group whose configuration changed."""
         for found in self._streams.of_group(stored):
             found.stream.renew(self._merged(found))
 
@@ -90,7 +90,7 @@ def _described(stream: _Stream, settings: pb.Settings, caller: Caller) -> Open:
 
 
 class _Stream:
-    """The writing side of one stream: writes come from the reader and from a timer, one at a time. While it is open it beats."""
+    """The writing side of one stream; the reader and a timer write, one at a time. While the stream is open it gives signs of life."""
 
     def __init__(self, context: Any, beat_s: float, beat: Callable[[], None]) -> None:
         self._context = context
@@ -105,7 +105,7 @@ class _Stream:
         self._posted_bytes = 0
 
     def post(self, command: bytes) -> bool:
-        """Write this when the stream can take it; False: too much waits for that already, or its client cannot take so much at once."""
+        """Queue a command for writing. False if too much waits already, or the client cannot receive a message of this size."""
         if not takes(self._context, len(command)):
             return False
         if self._posted and self._posted_bytes + len(command) > POSTED_BYTES:
@@ -121,7 +121,7 @@ class _Stream:
         self._posted_bytes -= size
 
     def renew(self, settings: bytes) -> None:
-        """Other settings than those of the last answer."""
+        """Send Settings that replace the last answer."""
         self._latest = settings
         self.post(settings)
 
@@ -145,7 +145,7 @@ class _Stream:
         self._repeat = asyncio.create_task(self._write(self._latest))
 
     async def _write(self, data: bytes) -> None:
-        # The client may be gone in this moment; its stream's own task notices.
+        # The client may have just gone; the stream's own task notices.
         with contextlib.suppress(*GONE):
             async with self._lock:
                 await self._context.write(data)
@@ -156,7 +156,7 @@ class _Stream:
             self._timer.cancel()
         if self._repeat is not None:
             self._repeat.cancel()
-            # Cancelled, it knows this stream: a ring that the collector does not see.
+            # A cancelled task references this stream: a reference cycle that the collector does not see.
             self._repeat = None
         for task in self._posted:
             task.cancel()

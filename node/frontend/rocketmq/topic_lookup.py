@@ -1,6 +1,7 @@
-"""Topics as clients may use them: the controller's agreed state, looked at once more through a barrier before a topic is called unknown.
+"""Looks up topics in the controller's agreed state; a topic counts as unknown only after a barrier read.
 
-Also the order of a topic's queues over all broker groups, on which every node must agree: a message group's queue is a function of it.
+Also defines the order of a topic's queues over all broker groups, on which every node must agree: it determines the queue of a message
+group.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Topics:
         self._slots: dict[str, tuple[Topic, tuple[Slot, ...]]] = {}
 
     def known(self, stored: str) -> Topic | None:
-        """The topic by this node's present knowledge."""
+        """The topic, if this node knows it now."""
         return self._metadata.state.topics.get(parse_stored(stored))
 
     async def find(self, stored: str) -> Topic:
-        """The topic; TOPIC_NOT_FOUND only after this node has caught up with everything agreed so far."""
+        """The topic. Raises TOPIC_NOT_FOUND, but only after this node has caught up with everything agreed so far."""
         topic = self.known(stored)
         if topic is None:
             await self._metadata.barrier()
@@ -45,11 +46,11 @@ class Topics:
         await self._metadata.barrier()
 
     def group(self, stored: str) -> GroupConfig | None:
-        """The configuration of a consumer group; None: it has the defaults."""
+        """The configuration of a consumer group; None if it has the defaults."""
         return self._metadata.state.groups.get(parse_stored(stored))
 
     def reading(self, stored: str, client: str) -> str:
-        """The consumer group whose progress counts when a client of a group receives: in a broadcasting group each client has its own."""
+        """The name under which a client's progress is kept: the consumer group; in a broadcasting group, the client's member of it."""
         config = self.group(stored)
         return stored if config is None or not config.broadcast else member_group(stored, client)
 
@@ -58,7 +59,7 @@ class Topics:
         return self._metadata.state.broker_groups
 
     def slots(self, stored: str, topic: Topic) -> tuple[Slot, ...]:
-        """All queues of a topic in the one order."""
+        """All queues of a topic in the order on which all nodes agree."""
         cached = self._slots.get(stored)
         if cached is None or cached[0] is not topic:
             slots = tuple((group, queue) for group, count in sorted(topic.placement.items()) for queue in range(count))
@@ -67,11 +68,11 @@ class Topics:
 
 
 def slot_of(message_group: str, count: int) -> int:
-    """The place of a message group among `count` queues; the same on every node and in every release."""
+    """The slot of a message group among `count` queues; the same on every node and in every release."""
     return int.from_bytes(hashlib.sha256(message_group.encode()).digest()[:8], "big") % count
 
 
 def lite_group(topic: Topic, lite: str) -> str:
-    """The broker group that a lite topic belongs to; the same on every node and in every release."""
+    """The broker group that holds a lite topic; the same on every node and in every release."""
     groups = sorted(topic.placement)
     return groups[slot_of(lite, len(groups))]

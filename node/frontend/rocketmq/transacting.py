@@ -1,8 +1,8 @@
-"""EndTransaction: a producer, or whoever was asked in its place, decides about a half message (§2.10).
+"""EndTransaction: a producer, or the producer that was checked in its place, decides a half message (§2.10).
 
-A transaction id names the broker group, the half message and the message id, so any node sends the decision to where the half lies. The
-answer comes when the decision is committed. A decision that names nothing undecided is OK if it says what has happened, and
-INVALID_TRANSACTION_ID otherwise, which only a leader says that has made sure it is one.
+A transaction id names the broker group, the half message and the message id, so any node forwards the decision to the group of the half.
+The answer comes when the decision is committed. If no such half is undecided, a decision that agrees with the outcome is OK, and any other
+is INVALID_TRANSACTION_ID; a leader gives that answer only after it has confirmed its leadership.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _DECISIONS = {pb.COMMIT: True, pb.ROLLBACK: False}
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What a transaction id names."""
+    """The contents of a transaction id."""
 
     broker_group: str
     topic: str
     offset: int
-    """Of the half message."""
+    """The half message's queue offset."""
     message_id: str
 
 
 class TransactionIds:
-    """Makes and reads the transaction ids of one cluster."""
+    """Creates and reads the transaction ids of one cluster."""
 
     def __init__(self, secret: bytes) -> None:
         self._opaque = Opaque(secret, "transaction id", Code.INVALID_TRANSACTION_ID)
 
     def make(self, transaction: Transaction) -> str:
-        """The text a client gets."""
+        """The id's text for the client."""
         t = transaction
         return self._opaque.make(f"{t.broker_group}\n{t.topic}\n{t.offset}\n{t.message_id}")
 
     def read(self, text: str) -> Transaction:
-        """Raises INVALID_TRANSACTION_ID for anything this cluster did not make."""
+        """Read an id. Raises INVALID_TRANSACTION_ID if this cluster did not create it."""
         broker_group, topic, offset, message_id = self._opaque.read(text).split("\n", 3)
         return Transaction(broker_group, topic, int(offset), message_id)
 
@@ -64,7 +64,7 @@ class Transactor:
         self._ids = ids
 
     async def route(self, data: bytes, caller: Caller, deadline: float) -> bytes:
-        """Decide wherever the half message is."""
+        """Decide the half message in its broker group."""
         transaction, commit = await self._check(data, caller)
         if commit is None:
             return _ok()
@@ -81,18 +81,18 @@ class Transactor:
         return responses[0]
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """The leader's half of a call that another node took."""
+        """Execute, on this node as leader, a call that another node received."""
         transaction, commit = await self._check(data, caller)
         if commit is None or transaction.broker_group != broker_group:
             raise _not_undecided()
         return [await self._resolve(transaction, commit, deadline)]
 
     async def _check(self, data: bytes, caller: Caller) -> tuple[Transaction, bool | None]:
-        """What is to be decided, and how; None: nothing yet."""
+        """The half message and the decision: True for commit; None if the resolution is unspecified."""
         request = pb.EndTransactionRequest.FromString(data)
         stored = topic_of(request.topic, caller)
         if not request.transaction_id.strip():
-            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id is blank; send the one the message was answered with")
+            raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id is blank; send the id from the answer to the message's send")
         transaction = self._ids.read(request.transaction_id)
         if transaction.topic != stored or request.message_id not in ("", transaction.message_id):
             raise fail(Code.INVALID_TRANSACTION_ID, "the transaction id belongs to another topic or message")
@@ -108,7 +108,7 @@ class Transactor:
             if resolved.ok:
                 return _ok()
             if not sure:
-                # A leader that was replaced and does not know it has perhaps never heard of the half message.
+                # A replaced leader may not know of the half message: confirm leadership, then try again.
                 await self._groups.call(t.broker_group, Confirm(self._groups.engine.new_token()), t.topic, deadline)
         raise _not_undecided()
 

@@ -1,7 +1,8 @@
-"""Bodies as their producers had them: native messages may be stored compressed (docs/format.md §4.5), and only native clients take them so.
+"""Decompresses message bodies for clients of the contract: native producers may store them compressed (docs/format.md §4.5), and only
+native clients read those.
 
-What a producer stored is not trusted: no body becomes larger than the largest that a node takes. One that cannot be decompressed is handed
-out as it is stored: a message that nobody can get would come again and again, and hold up those behind it.
+Producers are not trusted: no body may exceed the largest size that a node accepts. A body that cannot be decompressed is delivered as it is
+stored: a message that no consumer can get would come again and again and block those behind it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from ledgermq.proto.message_record import Record
 
 
 def plain(record: Record) -> Record:
-    """The record with its body decompressed; itself if it is not compressed, or not as its SYSFLAG says."""
+    """The record with its body decompressed; the unchanged record if it is not compressed or cannot be decompressed."""
     if not record.sysflag & COMPRESSED:
         return record
     try:

@@ -1,4 +1,4 @@
-"""A message record as the message a consumer gets (§4.2). Pure."""
+"""Converts a message record to the message that a consumer receives (§4.2). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledgermq.proto.properties import fill_message
 
 
 def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
-    """A message that nobody leased: what the record says, digest and encoding, place."""
+    """A message without a lease: the record's contents, digest, encoding, queue and offset."""
     out = _content(topic, decode_record(stored))
     system = out.system_properties
     system.queue_id = queue
@@ -22,7 +22,7 @@ def pulled(topic: str, queue: int, offset: int, stored: bytes) -> pb.Message:
 
 
 def message(handles: Handles, broker_group: str, consumer_group: str, topic: str, lease: Lease, invisible_ms: int | None) -> pb.Message:
-    """The message with everything official clients need: digest, encoding, handle, attempt, times, place."""
+    """A leased message with everything that official clients need: digest, encoding, handle, attempt, times, queue and offset."""
     topic = lease.topic or topic
     out = pulled(topic, lease.queue, lease.queue_offset, lease.record)
     system = out.system_properties
@@ -36,12 +36,12 @@ def message(handles: Handles, broker_group: str, consumer_group: str, topic: str
 
 
 def undecided(topic: str, record: Record) -> pb.Message:
-    """A half message as the producer gets it that is asked about it: complete, but nothing to be acknowledged."""
+    """A half message for the producer that is asked to decide it: complete, but without a handle to acknowledge."""
     return _content(topic, record)
 
 
 def _content(topic: str, record: Record) -> pb.Message:
-    """What a message is, wherever it lies and whoever gets it."""
+    """The contents of a message, which do not depend on its place or its receiver."""
     record = plain(record)
     namespace, name = parse_stored(parent_of(topic))
     out = pb.Message(topic=pb.Resource(resource_namespace=namespace, name=name), body=record.body)

@@ -1,7 +1,7 @@
-"""Receipt handles: an opaque, checkable text that names one lease (docs/architecture.md, Serving clients).
+"""Receipt handles: an opaque, authenticated text that names one lease (docs/architecture.md, Serving clients).
 
-A handle holds the broker group, the consumer group, the stored topic, queue, queue offset, lease number and attempt (`opaque.py` says what
-keeps it from being made up). Whether the lease is still in force is the broker group's business.
+A handle holds the broker group, the consumer group, the stored topic, queue, queue offset, lease number and attempt; `opaque.py` protects
+it against forgery. The broker group decides whether the lease is still in force.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from ledgermq.proto.status import Code, fail
 
 
 class Handles:
-    """Makes and reads the handles of one cluster."""
+    """Creates and reads the handles of one cluster."""
 
     def __init__(self, secret: bytes) -> None:
         self._opaque = Opaque(secret, "receipt handle", Code.INVALID_RECEIPT_HANDLE)
 
     def make(self, broker_group: str, handle: Handle) -> str:
-        """The text for a lease."""
+        """The handle's text for a lease."""
         h = handle
         return self._opaque.make(f"{broker_group}\n{h.group}\n{h.topic}\n{h.queue}\n{h.queue_offset}\n{h.lease_number}\n{h.attempt}")
 
     def read(self, text: str) -> tuple[str, Handle]:
-        """(broker group, lease) of a handle this cluster made; anything else is INVALID_RECEIPT_HANDLE."""
+        """(broker group, lease) of a handle. Raises INVALID_RECEIPT_HANDLE if this cluster did not create it."""
         broker_group, group, topic, queue, offset, lease, attempt = self._opaque.read(text).split("\n")
         return broker_group, Handle(group, topic, int(queue), int(offset), int(lease), int(attempt))
 
     def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
-        """(broker group, lease) of a handle for a message of this topic in this consumer group."""
+        """(broker group, lease) of a handle. Raises INVALID_RECEIPT_HANDLE unless it is for a message of this topic in this consumer
+        group."""
         broker_group, handle = self.read(text)
         if base_group(handle.group) != group or parent_of(handle.topic) != topic:
             raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")

@@ -1,8 +1,8 @@
-"""How often each method of the client contract was called, how it ended, and how long it took.
+"""Counts the calls of each method of the client contract: number, status code, duration.
 
 The loop counts into plain numbers, because every call pays for it; they become Prometheus families when `/metrics` is read. The code of an
-answer is read from its first bytes: every response of the contract begins with its status, and what is streamed before it is counted by the
-part that has one.
+answer is read from its first bytes, because every response of the contract begins with its status; a stream is counted by the message that
+holds its status.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_CODE = 0
-"""Nothing was answered, or nothing with a status."""
+"""There was no answer, or none with a status."""
 _STATUS_TAG, _CODE_TAG = 0x0A, 0x08
 
 
 class Meter:
-    """One method."""
+    """The counters of one method."""
 
     def __init__(self) -> None:
         self.codes: dict[int, int] = {}
@@ -27,37 +27,37 @@ class Meter:
         self.seconds = 0.0
 
     def count(self, response: bytes, seconds: float) -> None:
-        """A call that was answered."""
+        """Count an answered call."""
         self.count_code(code_of(response), seconds)
 
     def count_code(self, code: int, seconds: float) -> None:
-        """The same, of a call whose code is known."""
+        """Count a call whose code is known."""
         self.codes[code] = self.codes.get(code, 0) + 1
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.seconds += seconds
 
     def count_stream(self, responses: Sequence[bytes], seconds: float) -> None:
-        """A call that was answered in parts, one of which is its status."""
+        """Count a streamed answer, one of whose messages is its status."""
         self.count(next((part for part in responses if part[:1] == b"\x0a"), b""), seconds)
 
 
 class Meters:
-    """All methods, by name."""
+    """The meters of all methods, by name."""
 
     def __init__(self) -> None:
         self._meters: dict[str, Meter] = {}
 
     def of(self, method: str) -> Meter:
-        """Looked up once, when the method is registered."""
+        """The meter of a method; looked up once, when the method is registered."""
         return self._meters.setdefault(method, Meter())
 
     def families(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
-        """As Prometheus wants them."""
+        """The meters as Prometheus families."""
         calls = CounterMetricFamily(
-            "ledgermq_calls", "Calls of clients this node answered, by code of the answer; 0: without one.", labels=["method", "code"]
+            "ledgermq_calls", "Client calls answered by this node, by status code; 0: no status.", labels=["method", "code"]
         )
         seconds = HistogramMetricFamily(
-            "ledgermq_call_seconds", "From the arrival of a call to its answer, the wait of a long poll included.", labels=["method"]
+            "ledgermq_call_seconds", "Time from the arrival of a call to its answer, including the wait of a long poll.", labels=["method"]
         )
         for method, meter in sorted(self._meters.items()):
             for code, count in sorted(meter.codes.items()):
@@ -72,8 +72,8 @@ class Meters:
 
 
 def code_of(response: bytes) -> int:
-    """The status code a serialised response begins with."""
-    # Field 1, the status; its length, below 128 or two bytes; in it field 1, the code, as a number of 7-bit groups.
+    """The status code at the start of a serialised response; NO_CODE if there is none."""
+    # Field 1, the status; its length, below 128 or two bytes; in it field 1, the code, as a varint.
     if len(response) < 4 or response[0] != _STATUS_TAG:
         return NO_CODE
     at = 2 if response[1] < 0x80 else 3

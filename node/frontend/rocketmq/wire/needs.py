@@ -1,7 +1,7 @@
-"""What each method of the client contract needs to be allowed (contract §3.2), as one table. Pure.
+"""The permissions that each method of the client contract needs (contract §3.2), as one table. Pure.
 
-A method that is not in the table is allowed to nobody. Every row gives a list of needs, all of which must be met; a need is a tuple of
-alternatives. What the methods themselves check about names is checked here first, with the same words.
+A method that is not in the table is forbidden to every user. Every row gives a list of needs, all of which must be met; a need is a tuple
+of alternatives. Names are checked here first, with the same texts as in the methods themselves.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _own_group_if_any(request: Any, caller: Caller) -> Needs:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row: how to read the request, and what it needs."""
+    """One row: the request's type, and the permissions it needs."""
 
     request: Any
     needs: Callable[[Any, Caller], Needs]
@@ -91,7 +91,7 @@ RULES: dict[str, Rule] = {
 
 
 def needs_of_settings(settings: pb.Settings, caller: Caller) -> Needs:
-    """What the Telemetry stream of such a client needs."""
+    """The permissions that the Telemetry stream of a client with these Settings needs."""
     if settings.WhichOneof("pub_sub") == "publishing":
         return [_publish(topic, caller) for topic in settings.publishing.topics]
     entries = settings.subscription.subscriptions

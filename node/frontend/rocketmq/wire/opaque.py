@@ -1,7 +1,7 @@
-"""Opaque texts that clients are given and send back: a payload and a MAC with a key derived from the cluster secret.
+"""Opaque texts that clients receive and send back: a payload and a MAC with a key derived from the cluster secret.
 
-Every node reads the texts of every other one, they survive a change of leaders, and nobody makes one up. What a payload names, and whether
-it is still good, is the business of whoever made it.
+Every node reads the texts of every other node, they survive a change of leaders, and they cannot be forged. The module that created a
+payload decides what it means and whether it is still valid.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LONGEST = 2048
 
 
 class Opaque:
-    """Makes and reads the texts of one kind. `noun` names it to people, and keeps the keys of different kinds apart."""
+    """Creates and reads the texts of one kind. `noun` names the kind in messages, and separates the keys of different kinds."""
 
     def __init__(self, secret: bytes, noun: str, code: Code) -> None:
         self._key = hmac.digest(secret, f"ledgermq {noun} 1".encode(), "sha256")
@@ -29,12 +29,12 @@ class Opaque:
         return hmac.digest(self._key, payload, "sha256")[:MAC_BYTES]
 
     def make(self, text: str) -> str:
-        """The opaque text for a payload."""
+        """The opaque text of a payload."""
         payload = text.encode()
         return urlsafe_b64encode(self._mac(payload) + payload).decode().rstrip("=")
 
     def read(self, text: str) -> str:
-        """The payload of a text this cluster made; anything else is an error with the kind's code."""
+        """The payload of a text. Raises an error with the kind's code if this cluster did not create it."""
         data = self._decode(text)
         payload = data[MAC_BYTES:]
         if not hmac.compare_digest(self._mac(payload), data[:MAC_BYTES]):

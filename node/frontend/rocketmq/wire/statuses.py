@@ -1,4 +1,4 @@
-"""How a call ends in words of the contract: `Status` values, and the one translation of refusals and unexpected errors into them."""
+"""`Status` values of the contract, and the one translation of refusals and unexpected errors into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OK = pb.Status(code=pb.OK, message="OK")
 
 
 def status(code: int, message: str) -> pb.Status:
-    """A status; codes this version's table does not know travel unchanged (proto3 enums are open)."""
+    """A status; codes that this version's table does not have pass unchanged (proto3 enums are open)."""
     return pb.Status(code=int(code), message=message)  # type: ignore[arg-type]
 
 
@@ -24,12 +24,12 @@ def status_of(error: LedgerError) -> pb.Status:
 
 
 def unreadable() -> LedgerError:
-    """The request's bytes are no message of the method's type."""
+    """The error for bytes that are not a message of the method's type."""
     return fail(Code.BAD_REQUEST, "the request is not a valid protobuf message of this method")
 
 
 def refusal_error(refusal: Refused, node: str) -> LedgerError:
-    """Why a broker group did not do a call, for its caller. `node` is the node that learnt it."""
+    """The error for the caller of a call that a broker group refused. `node` is the node that received the refusal."""
     if refusal.reason == "disk-full":
         return refused(refusal.reason, f"the disk of node {node} is full: nothing was stored; writing resumes by itself when space returns")
     if refusal.reason == "too-large":
@@ -38,7 +38,7 @@ def refusal_error(refusal: Refused, node: str) -> LedgerError:
 
 
 def as_error(error: Exception, node: str, method: str) -> LedgerError:
-    """Whatever ended a call. An unexpected exception is logged with its trace and never shown to the client."""
+    """The LedgerError for whatever ended a call. An unexpected exception is logged with its traceback and never shown to the client."""
     if isinstance(error, LedgerError):
         return error
     if isinstance(error, CallRefused):

@@ -1,7 +1,7 @@
-"""What a request must look like: the checks of the client contract, in its order (§2.5, §2.6, §2.8). Pure functions over messages.
+"""Validates requests of the client contract, in its order (§2.5, §2.6, §2.8). Pure functions over messages.
 
-The first rule that is broken wins and is raised as a `LedgerError`. The state of the cluster (does the topic exist, may it be written) is
-looked at elsewhere, after these checks. Texts name the offending value; bodies are never quoted.
+The first broken rule wins and is raised as a `LedgerError`. Rules that depend on the state of the cluster (whether the topic exists and may
+be written) are checked elsewhere, after these. Error texts name the offending value; bodies are never quoted.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ledgermq.proto.types import TopicKind
 CLIENT_ID = "x-mq-client-id"
 NAMESPACE = "x-mq-namespace"
 NODE_BOOT = "x-ledgermq-node-boot"
-"""In forwarded calls only: the process that took the call from its client."""
+"""Only in forwarded calls: the process that received the call from its client."""
 
 MESSAGES_MAX = 4096
-"""In one request: each costs the loop and the engine some 50 µs, however small it is."""
+"""The most messages in one request: each costs the loop and the engine about 50 µs, however small it is."""
 MESSAGE_ID_MAX = 255
-"""Bytes; transaction ids and recall handles hold it."""
+"""Bytes; transaction ids and recall handles contain the message id."""
 MESSAGE_GROUP_BYTES = 64
 RECOVERY_MAX_S = 3600
 FILTER_MAX = 1 << 16
 SETTINGS_MAX = 1 << 20
-"""Bytes; the Settings of every client heard lately are kept."""
-# What a protobuf Timestamp can say, in milliseconds: the years 1970 to 9999.
+"""Bytes; the Settings of every known client are kept in memory."""
+# The range of a protobuf Timestamp in milliseconds: the years 1970 to 9999.
 TIMESTAMP_MAX_MS = 253_402_300_799_999
 
 ACCEPTED = {
@@ -51,43 +51,43 @@ ACCEPTED = {
     TopicKind.PRIORITY: (pb.PRIORITY,),
     TopicKind.LITE: (pb.LITE,),
 }
-"""The message types that a topic takes (§2.1)."""
+"""The message types that a topic accepts (§2.1)."""
 ATTEMPT_ID_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, from the call's metadata."""
+    """The caller, from the call's metadata."""
 
     client_id: str
-    """What the client calls itself, behind the name of its user where calls are signed."""
+    """The client's own id; in signed calls with the user's name in front."""
     session: str
-    """The client as the node that took the call knows it (node/broker/calls/consumer_calls.py)."""
+    """The client as the node that received the call knows it (node/broker/calls/consumer_calls.py)."""
     namespace: str = ""
     user: str = ""
-    """Who calls, once access control has asked; empty where nobody is asked. A forwarded call was let in where it came in."""
+    """The authenticated user; empty without authentication, and in a forwarded call, which was authenticated where it came in."""
     namespaces: bool = True
     """Whether namespaces count (configuration, access.ignore_namespaces)."""
 
     def metadata(self) -> dict[str, str]:
-        """What another node must know of the caller."""
+        """The caller's metadata for another node."""
         known = {CLIENT_ID: self.client_id, NODE_BOOT: self.session[len(session_of(self.client_id, "")) :]}
         return {**known, NAMESPACE: self.namespace} if self.namespace else known
 
 
 def caller_of(metadata: Mapping[str, str], session: Callable[[str], str], user: str = "", *, namespaces: bool = True) -> Caller:
-    """The caller; only the client id is required (§3.1). `session` gives the session of a client id."""
+    """The caller; only the client id is required (§3.1). `session` returns the session of a client id."""
     client_id = metadata.get(CLIENT_ID, "")
     if not client_id.strip():
         raise fail(Code.CLIENT_ID_REQUIRED, f"the header {CLIENT_ID} is missing; every call must carry it")
     if user:
-        # Clients choose their ids: nobody says goodbye, or opens a stream, in the place of another user's client.
+        # Clients choose their ids; the user's name in front keeps a user from acting as another user's client.
         client_id = f"{user}@{client_id}"
     return Caller(client_id, session(client_id), metadata.get(NAMESPACE, ""), user, namespaces)
 
 
 def topic_of(resource: pb.Resource, caller: Caller) -> str:
-    """The stored name of a topic. The field's namespace counts, else the header's (§3.3)."""
+    """The stored name of a topic. The field's namespace counts, otherwise the header's (§3.3)."""
     return topic_name(_namespace(resource, caller), resource.name)
 
 
@@ -104,7 +104,7 @@ def _namespace(resource: pb.Resource, caller: Caller) -> str:
 
 
 def check_send(request: pb.SendMessageRequest, caller: Caller, limits: Limits, now_ms: int) -> str:
-    """Checks 1–15 of §2.5; the stored topic."""
+    """Checks 1–15 of §2.5. Returns the stored topic."""
     messages = request.messages
     if not messages:
         raise fail(Code.MESSAGE_CORRUPTED, "the request holds no message")
@@ -186,13 +186,13 @@ def _check_times(system: pb.SystemProperties, now_ms: int, max_delay_ms: int) ->
 def _check_groups(system: pb.SystemProperties) -> None:
     group = system.message_group
     if group and (not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES or has_control_character(group)):
-        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group is not blank, shorter than {MESSAGE_GROUP_BYTES} bytes and plain text")
+        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group must be shorter than {MESSAGE_GROUP_BYTES} bytes, not blank, plain text")
     if system.lite_topic:
         check_lite(system.lite_topic)
 
 
 def _check_digest(body: bytes, digest: pb.Digest) -> None:
-    """A digest is checked if it is of a known type (§4.3: the text of CRC32 differs between clients)."""
+    """Check a digest of a known type (§4.3: the text of CRC32 differs between clients)."""
     given = digest.checksum.strip().upper()
     if digest.type == pb.MD5:
         good = given == md5(body)
@@ -208,12 +208,12 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
 
 
 def md5(body: bytes) -> str:
-    """The digest every official client understands."""
+    """The digest that every official client understands."""
     return hashlib.md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def kind_of(system: pb.SystemProperties) -> int:
-    """The kind of a message, from what it carries (§2.5)."""
+    """The kind of a message, from its properties (§2.5)."""
     if system.message_type == pb.TRANSACTION:
         return pb.TRANSACTION
     if system.HasField("delivery_timestamp"):
@@ -226,7 +226,7 @@ def kind_of(system: pb.SystemProperties) -> int:
 
 
 def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
-    """Check 17 of §2.5. Every message is looked at: a half message stored as a normal one would be delivered at once."""
+    """Check 17 of §2.5. Checks every message, because a half message stored as a normal one would be delivered at once."""
     accepted = ACCEPTED[kind]
     for message in request.messages:
         is_kind = kind_of(message.system_properties)
@@ -238,18 +238,18 @@ def check_kinds(request: pb.SendMessageRequest, kind: TopicKind) -> None:
         return
     transactional = sum(message.system_properties.message_type == pb.TRANSACTION for message in request.messages)
     if 0 < transactional < len(request.messages):
-        raise fail(Code.BAD_REQUEST, "a request holds either messages of transactions or others, not both; send them in two")
+        raise fail(Code.BAD_REQUEST, "a request must not mix messages of transactions with others; send them in two requests")
 
 
 def recovery_ms(system: pb.SystemProperties) -> int | None:
-    """After what time the producer of a half message wants to be asked about it; None: it does not say."""
+    """After how many ms the producer of a half message wants to be asked about it; None if it does not say."""
     if not system.HasField("orphaned_transaction_recovery_duration"):
         return None
     return max(0, duration_ms(system.orphaned_transaction_recovery_duration))
 
 
 def born_ms(system: pb.SystemProperties) -> int:
-    """The client's time of birth, kept inside what a Timestamp can say."""
+    """The client's birth time in ms, limited to the range of a Timestamp."""
     at_ms = system.born_timestamp.seconds * 1000 + system.born_timestamp.nanos // 1_000_000
     return min(max(at_ms, 0), TIMESTAMP_MAX_MS)
 
@@ -258,7 +258,7 @@ def born_ms(system: pb.SystemProperties) -> int:
 
 
 def filter_of(expression: pb.FilterExpression) -> Filter:
-    """What a consumer wants. An expression without a type is one about tags."""
+    """The filter of a consumer. An expression without a type filters by tag."""
     if expression.type == pb.SQL:
         return _sql_filter(expression.expression)
     return _tag_filter(expression.expression)
@@ -272,9 +272,9 @@ def _sql_filter(text: str) -> Filter:
 
 
 def _tag_filter(text: str) -> TagFilter:
-    """`*` or nothing is everything; `a || b` are alternatives (§5.8)."""
+    """`*` or an empty text accepts everything; `a || b` are alternatives (§5.8)."""
     if len(text) > FILTER_MAX or has_control_character(text):
-        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"a tag filter has at most {FILTER_MAX} characters and no control character")
+        raise fail(Code.ILLEGAL_FILTER_EXPRESSION, f"a tag filter must have at most {FILTER_MAX} characters and no control character")
     if text.strip() in ("", "*"):
         return TagFilter()
     tags = frozenset(tag for tag in (part.strip() for part in text.split("||")) if tag)
@@ -286,7 +286,7 @@ def _tag_filter(text: str) -> TagFilter:
 
 
 def invisible_ms(request: pb.ReceiveMessageRequest, delivery: Delivery) -> int | None:
-    """The length of the leases asked for; None: renewed while the client is alive."""
+    """The requested length of the leases in ms; None: renewed while the client is alive."""
     if request.auto_renew:
         return None
     if not request.HasField("invisible_duration"):
@@ -298,7 +298,7 @@ def invisible_ms(request: pb.ReceiveMessageRequest, delivery: Delivery) -> int |
 
 
 def changed_ms(request: pb.ChangeInvisibleDurationRequest, delivery: Delivery) -> int:
-    """The new length of a lease; 0: visible at once."""
+    """The new length of a lease in ms; 0: visible at once."""
     if not request.HasField("invisible_duration"):
         raise fail(Code.ILLEGAL_INVISIBLE_TIME, "invisible_duration is missing")
     length = duration_ms(request.invisible_duration)
@@ -317,14 +317,14 @@ def duration_ms(duration: Duration) -> int:
 
 
 def attempt_id(request: pb.ReceiveMessageRequest) -> str:
-    """What makes a repeated Receive of a FIFO group the same one; it is stored with the lease."""
+    """The id that makes a repeated Receive of a FIFO group the same one; it is stored with the lease."""
     if len(request.attempt_id.encode()) > ATTEMPT_ID_MAX:
         raise fail(Code.BAD_REQUEST, f"the attempt id has more than {ATTEMPT_ID_MAX} bytes")
     return request.attempt_id
 
 
 def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:
-    """How many messages a Receive may get."""
+    """The most messages that a Receive may get."""
     return min(max(request.batch_size, 1), limits.max_receive_batch)
 
 
@@ -332,10 +332,10 @@ def batch_size(request: pb.ReceiveMessageRequest, limits: Limits) -> int:
 
 
 def check_settings(settings: pb.Settings, caller: Caller) -> None:
-    """The rules of §2.4 for what a client says about itself.
+    """The rules of §2.4 for a client's Settings.
 
-    Filters are checked when the client receives: an answer to a call reaches the application, and why a stream ended does not. The Java
-    client, for one, tries again on the ended stream and reports only that.
+    Filters are checked when the client receives: the answer to a call reaches the application, but the reason why a stream ended does not.
+    The Java client, for example, tries again on the ended stream and reports only that.
     """
     if settings.ByteSize() > SETTINGS_MAX:
         raise fail(Code.BAD_REQUEST, f"the settings have {settings.ByteSize()} bytes; the limit is {SETTINGS_MAX}")
