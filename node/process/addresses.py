@@ -1,4 +1,4 @@
-"""Where nodes are reached, as the controller quorum is told: kind → host:port. Nothing here connects."""
+"""The addresses of nodes as the controller quorum gets them: kind → host:port. Nothing here connects."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def target(host: str, port: int) -> str:
 
 
 def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
-    """The configuration's nodes as the controller quorum knows them: kind → host:port."""
+    """The addresses of the nodes in the configuration, for the controller quorum: node → kind → host:port."""
     ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
     return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.members.items()}
 
 
 def controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:
-    """How this node takes part in the controller quorum."""
+    """The configuration of this node's part in the controller quorum."""
     return ControllerConfig(
         node=config.node,
         addresses=roster.controllers(),

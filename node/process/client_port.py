@@ -1,6 +1,6 @@
-"""The clients' port of a node: bound by gRPC itself where that is enough, by the front (`security/front.py`) where it is not.
+"""The client port of a node: bound by gRPC itself if possible, otherwise by the front (`security/front.py`).
 
-gRPC has it alone, at no cost, while the port speaks plaintext only or TLS only and connections are not limited.
+gRPC binds the port alone, without extra cost, if the port speaks only plaintext or only TLS and connections are not limited.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ REUSE_PORT = "grpc.so_reuseport"
 
 
 class ClientPort:
-    """One port. Its order: `bind`, the server's own start, `start`; then `close` before the server stops and `stop` after it."""
+    """One port. Order of calls: `bind`, the server's own start, `start`; then `close` before the server stops and `stop` after it."""
 
     def __init__(self, config: NodeConfig, *, shared: bool = False) -> None:
-        """Reads the certificates; raises as `certificates.CertificateFiles`. `shared`: several workers listen there, and their supervisor
-        holds the port (`port_hold.py`)."""
+        """Reads the certificates; raises as `certificates.CertificateFiles`. `shared`: several workers listen on the port, and their
+        supervisor holds it (`port_hold.py`)."""
         self._config = config
         self._shared = shared
         self._files = certificates.of_clients(config.tls)
@@ -28,11 +28,11 @@ class ClientPort:
 
     @property
     def options(self) -> tuple[tuple[str, int], ...]:
-        """What the server on this port is made with."""
+        """The options for creating the server of this port."""
         return tuple((name, int(self._shared) if name == REUSE_PORT else value) for name, value in SERVER_OPTIONS)
 
     def bind(self, server: grpc.aio.Server, address: str) -> None:
-        """Tell the server where to listen. Raises RuntimeError when the port is taken."""
+        """Tell the server where to listen. Raises RuntimeError if the port is taken."""
         tls, quotas, files = self._config.tls, self._config.quotas, self._files
         if tls.mode == "both" or quotas.limit_connections:
             self._front = Front(
@@ -52,12 +52,12 @@ class ClientPort:
             server.add_insecure_port(address)
 
     async def start(self) -> None:
-        """Raises OSError when the port is taken."""
+        """Open the front's port, if there is one. Raises OSError if it is taken."""
         if self._front is not None:
             await self._front.listen(self._config.listen_host, self._config.address.client_port, shared=self._shared)
 
     def address_of(self, peer: str) -> str:
-        """Where a connection comes from, by what gRPC calls its peer."""
+        """The client address of a connection, from gRPC's name of its peer."""
         return peer if self._front is None else self._front.address_of(peer)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The commands that run nodes: `up`, `serve` and `config`.
+"""The commands that run nodes: `up`, `serve`, `config` and `certificates`.
 
-Only options, wording and process supervision live here; what a node does begins in `server.py`, which is imported when it is needed.
+This module has only their options, texts and process supervision; the node itself begins in `server.py`, which is imported when needed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 
 _CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
-_SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; may be repeated.")
+_SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
 
 
 class Size(click.ParamType[int]):
@@ -50,7 +50,7 @@ class Size(click.ParamType[int]):
 @_CONFIG_OPTION
 @_SET_OPTION
 def serve(config_file: Path | None, settings: tuple[str, ...]) -> None:
-    """Run one node until SIGTERM. The log goes to stderr, one JSON object a line.
+    """Run one node until SIGTERM. The log goes to stderr, one JSON object per line.
 
     \b
     Examples:
@@ -83,7 +83,7 @@ def config() -> None:
 @click.argument("file", type=click.Path(path_type=Path), required=False, envvar="LEDGERMQ_CONFIG")
 @_SET_OPTION
 def check(file: Path | None, settings: tuple[str, ...]) -> None:
-    """Say whether FILE and the environment make a valid configuration.
+    """Check whether FILE and the environment make a valid configuration.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
 @config.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False, envvar="LEDGERMQ_CONFIG")
 @_SET_OPTION
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def show(file: Path | None, settings: tuple[str, ...], as_json: bool) -> None:
     """Print the whole configuration with defaults filled in and secrets masked.
 
@@ -128,10 +128,10 @@ def example() -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE=HOST[,HOST]...")
 def mint(directory: Path, nodes: tuple[str, ...]) -> None:
-    """Make a certificate authority in DIRECTORY, and a certificate for each node and the hosts it is reached by.
+    """Create a certificate authority in DIRECTORY, and a certificate for each node with the hosts under which it is reached.
 
-    What is there and good for another month stays, so it may be run again at any time: before certificates end, or for a new node. Give
-    every node its own NODE.pem and NODE.key, and all of them and the clients ca.pem; keep ca.key where no node is.
+    Certificates that are valid for another month stay, so the command can be repeated at any time: before certificates expire, or for a new
+    node. Give every node its own NODE.pem and NODE.key; give ca.pem to all nodes and clients; keep ca.key on no node.
 
     \b
     Examples:
@@ -141,7 +141,7 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
     for text in nodes:
         name, equals, hosts = text.partition("=")
         if not re.fullmatch(NAME, name) or not equals or not all(hosts.split(",")):
-            raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; write for instance n1=mq1.example.com,10.0.0.1")
+            raise click.UsageError(f"{text!r} is not NODE=HOST[,HOST]...; for example: n1=mq1.example.com,10.0.0.1")
         wanted[name] = tuple(hosts.split(","))
     try:
         made = minting.ensure(directory, wanted)
@@ -152,7 +152,7 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
 
 
 class _Stop:
-    """SIGINT and SIGTERM, remembered."""
+    """Remembers whether SIGINT, SIGTERM or SIGHUP came."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -169,14 +169,14 @@ class _Stop:
 @click.option("--base-port", type=click.IntRange(1, 62_000), default=8081, show_default=True, help="Client port of the first node.")
 @click.option("--workers", type=click.IntRange(1, 9), help="Processes of each node.  [default: 1]")
 @click.option("--log-file-size", type=Size(), help="Size of a log file.  [default: 64MiB]")
-@click.option("--tls", is_flag=True, help="Mint certificates: TLS beside plaintext for clients, mutual TLS between nodes. It stays so.")
+@click.option("--tls", is_flag=True, help="Create certificates: TLS beside plaintext for clients, mutual TLS between nodes. Permanent.")
 def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_file_size: int | None, tls: bool) -> None:
     """Start a cluster on this machine, in the foreground, until Ctrl-C.
 
     An existing directory is resumed. Node k listens for clients on port P+k-1, for peers on P+1000+k-1, for the controller on P+2000+k-1
     and for HTTP (/healthz /readyz /metrics) on P+3000+k-1; its log is DATA/nK/node.log.
-    With --workers, every node is several processes behind its one client port, with a broker group of each (docs/workers.md).
-    With --tls, clients check the nodes by DATA/tls/ca.pem.
+    With --workers, every node runs several processes behind its one client port, with one broker group for each process (docs/workers.md).
+    With --tls, clients verify the nodes with DATA/tls/ca.pem.
 
     \b
     Examples:
@@ -194,7 +194,7 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
             _watch(cluster, stop)
     finally:
         codes = cluster.stop()
-    # A node that SIGTERM ended before it listened for it has not opened anything yet: that is a clean stop too.
+    # SIGTERM ended the node before it handled signals, so it has not opened anything yet: that is a clean stop too.
     bad = {node: code for node, code in codes.items() if code not in (0, -signal.SIGTERM)}
     if bad:
         node, code = next(iter(bad.items()))
@@ -202,7 +202,7 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
 
 
 def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
-    """True when every node is ready, False when a stop was asked for; a node that ends before raises."""
+    """True if every node is ready, False if a stop was requested. Raises FatalError if a node ends before."""
     told = began = time.monotonic()
     waiting = dict.fromkeys(cluster.nodes)
     while waiting and not stop.wanted:
@@ -221,7 +221,7 @@ def _wait_ready(cluster: LocalCluster, stop: _Stop) -> bool:
 
 
 def _watch(cluster: LocalCluster, stop: _Stop) -> None:
-    """Until a stop is asked for: report nodes that end. They are not started again: a node that stops by itself has a reason."""
+    """Until a stop is requested, report nodes that end. They are not restarted, because a node that stops by itself has a reason."""
     reported: set[str] = set()
     while not stop.wanted:
         for node, child in cluster.children.items():

@@ -1,6 +1,6 @@
-"""The directory of a node: taken by one process at a time, compared with whose it is, refused when it is somebody else's.
+"""The data directory of a node: locked by one process at a time, and refused if it belongs to another node or cluster.
 
-What lies in it is opened elsewhere. Directories of the node's other workers inside of it are theirs (docs/workers.md).
+Other modules open what lies in it. Directories of the node's other workers inside it belong to them (docs/workers.md).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = get_logger()
 
 
 class DataDirectory:
-    """The node's directory: writable, ours, and used by no other process while we hold it."""
+    """The node's directory: writable, the node's own, and used by no other process while it is locked."""
 
     def __init__(self, config: NodeConfig) -> None:
         self.path = config.data.absolute()
@@ -30,7 +30,7 @@ class DataDirectory:
         self._lock: DirectoryLock | None = None
 
     def take(self, disk: RealDisk) -> None:
-        """Raises FatalError or a StorageError when it cannot be ours."""
+        """Lock and check the directory. Raises FatalError or StorageError if this node cannot use it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = DirectoryLock(str(self.path))
@@ -50,7 +50,7 @@ class DataDirectory:
             raise FatalError(ExitCode.DATA_UNUSABLE, what, "make it a directory this user can write, or set data to another one") from error
 
     def _identify(self, disk: RealDisk) -> None:
-        """Compare node.json, or write it into an empty directory."""
+        """Compare node.json with the configuration, or write it into an empty directory."""
         found = identity_files.read_node(disk, str(self.path))
         if found is not None:
             identity_files.compare_node(str(self.path), found, self._config.cluster_id, self._config.node)
@@ -63,7 +63,7 @@ class DataDirectory:
         identity_files.write_node(disk, str(self.path), identity_files.NodeIdentity(self._config.cluster_id, self._config.node, created))
 
     def _miss_no_worker(self) -> None:
-        """Refuse to leave out the data of a worker that the node no longer has: its replicas would be missing in silence."""
+        """Refuse to start without a worker whose data is in the directory: its replicas would be missing without notice."""
         own = self._config.node
         left = sorted(name for name in os.listdir(self.path) if self._of_worker(name) and name not in self._config.workers)
         if left:
@@ -72,20 +72,20 @@ class DataDirectory:
             raise FatalError(ExitCode.DATA_UNUSABLE, what, remedy)
 
     def _close_to_others(self) -> None:
-        """Who cannot enter the directory cannot read what lies in it, whatever mode older files have."""
+        """Close the directory to other users, so that they cannot read its files, whatever mode older files have."""
         mode = stat.S_IMODE(self.path.stat().st_mode)
         if not mode & stat.S_IRWXO:
             return
         try:
             self.path.chmod(mode & ~stat.S_IRWXO)
         except PermissionError:
-            # Another user's, such as a mount point.
-            log.warning("the data directory is open to every user of this machine", remedy=f"chmod o-rwx {self.path}")
+            # It belongs to another user, for example as a mount point.
+            log.warning("every user of this machine can enter the data directory", remedy=f"chmod o-rwx {self.path}")
         else:
-            log.info("the data directory was open to every user of this machine, and is closed now", mode=f"{mode & ~stat.S_IRWXO:o}")
+            log.info("every user of this machine could enter the data directory; it is closed now", mode=f"{mode & ~stat.S_IRWXO:o}")
 
     def _of_worker(self, name: str) -> bool:
-        """Another worker of this node may have begun its directory first."""
+        """Whether this is the directory of another worker of this node, which may have started first."""
         return bool(WORKER_NAME(name)) and node_of(name) == self._config.node
 
     def release(self) -> None:

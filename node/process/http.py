@@ -1,8 +1,8 @@
-"""The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, nothing secret.
+"""The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, no secrets.
 
-Ready means: every broker group hosted here has a known leader, everything this replica knows to be committed is applied, and if the leader
-is this node, it serves; and the controller knows the broker groups, so that topics can be created. Both health answers ask the engine
-itself, so a stalled engine is neither healthy nor ready.
+A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
+on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers ask the engine itself,
+so a stalled engine is neither healthy nor ready.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health:
-    """Answers the questions of watchers; also used by the gRPC health service."""
+    """The node's health and readiness, for the HTTP pages and the gRPC health service."""
 
     def __init__(
         self, engine: Engine, unknown_groups: Callable[[], Sequence[str]], obstacles: Callable[[str], Sequence[str]] = lambda group: ()
     ) -> None:
-        """`obstacles` says what may keep a broker group from having a leader, as far as this node can know."""
+        """`obstacles` returns what may keep a broker group from having a leader, as far as this node can know."""
         self._engine = engine
         self._unknown_groups = unknown_groups
         self._obstacles = obstacles
         self.draining = False
 
     async def statuses(self) -> dict[str, ReplicaStatus]:
-        """The status of every replica here; raises TimeoutError when the engine does not answer."""
+        """The status of every replica here. Raises TimeoutError if the engine does not answer."""
         async with asyncio.timeout(ANSWER_WITHIN_S):
             groups = self._engine.groups
             found = await asyncio.gather(*(self._engine.status(group) for group in groups))
         return dict(zip(groups, found, strict=True))
 
     async def why_not_ready(self) -> list[str]:
-        """One sentence per reason; empty when ready."""
+        """One sentence for each reason; empty if the node is ready."""
         if self.draining:
             return ["this node is stopping"]
         try:
@@ -73,12 +73,12 @@ class Health:
 
 
 class StateCollector(Collector):
-    """Gauges that mirror the replicas' state at the moment of a scrape."""
+    """Gauges of the replicas' state at the moment of a scrape."""
 
     def __init__(
         self, node: str, engine: Engine, queued_bytes: Callable[[], Mapping[str, int]], calls: Callable[[], Iterable[Any]] = tuple
     ) -> None:
-        """`calls`: the families of the client methods."""
+        """`calls`: the metric families of the client methods."""
         self._node = node
         self._engine = engine
         self._queued_bytes = queued_bytes
@@ -100,10 +100,10 @@ class StateCollector(Collector):
         yield from self._calls()
 
     def _replicas(self) -> Iterator[Any]:
-        roles = GaugeMetricFamily("ledgermq_role", "1 for the role this replica has.", labels=["group", "role"])
+        roles = GaugeMetricFamily("ledgermq_role", "1 for the role of this replica.", labels=["group", "role"])
         gauges = {
             "term": GaugeMetricFamily("ledgermq_term", "Current term.", labels=["group"]),
-            "begin_index": GaugeMetricFamily("ledgermq_begin_index", "First entry kept.", labels=["group"]),
+            "begin_index": GaugeMetricFamily("ledgermq_begin_index", "First retained entry.", labels=["group"]),
             "end_index": GaugeMetricFamily("ledgermq_end_index", "Last entry of the log.", labels=["group"]),
             "durable_index": GaugeMetricFamily("ledgermq_durable_index", "Last entry synced here.", labels=["group"]),
             "commit_index": GaugeMetricFamily("ledgermq_commit_index", "Last entry known to be committed.", labels=["group"]),
@@ -121,12 +121,12 @@ class StateCollector(Collector):
         yield from gauges.values()
 
     def _followers(self) -> Iterator[Any]:
-        """How the followers of groups led here come on; what is unknown is left out."""
+        """The progress of the followers of groups led here; unknown values are left out."""
         told = {
             "behind_entries": ("ledgermq_follower_behind_entries", "Entries that a follower has not received, as its leader knows."),
             "behind_bytes": ("ledgermq_follower_behind_bytes", "Bytes of the log that a follower has not received."),
-            "bytes_per_s": ("ledgermq_follower_bytes_per_second", "What a follower receives, over the last ten seconds."),
-            "seconds_left": ("ledgermq_follower_seconds_left", "Until a follower lacks nothing, if things go on as they do."),
+            "bytes_per_s": ("ledgermq_follower_bytes_per_second", "Bytes per second that a follower receives, over the last ten seconds."),
+            "seconds_left": ("ledgermq_follower_seconds_left", "Estimated seconds until a follower has caught up."),
         }
         for field, (name, text) in told.items():
             family = GaugeMetricFamily(name, text, labels=["group", "follower"])
@@ -150,7 +150,7 @@ class StateCollector(Collector):
             numbers.update(view.statistics if view is not None else {})
             for name, value in numbers.items():
                 if isinstance(value, int | float):
-                    # `name:node` is about one peer.
+                    # A name of the form `name:node` concerns one peer.
                     name, _, peer = name.partition(":")
                     metric = f"ledgermq_group_{name.replace('-', '_')}"
                     family = GaugeMetricFamily(metric, f"Counter or gauge {name} of a replica.", labels=["group", "peer"][: 1 + bool(peer)])
@@ -159,12 +159,12 @@ class StateCollector(Collector):
 
 
 class HttpServer:
-    """The port itself."""
+    """The HTTP port of a node."""
 
     def __init__(
         self, cluster_id: str, node: str, health: Health, collector: StateCollector, workers: WorkerPages | None = None
     ) -> None:
-        """`siblings`: the other workers of this node, for whom this one speaks, too."""
+        """`workers`: asks the other workers of this node, if this worker answers for the node."""
         self._own = {"cluster": cluster_id, "node": node}
         self._node = node
         self._workers = workers
@@ -173,11 +173,11 @@ class HttpServer:
         self._runner: web.AppRunner | None = None
 
     async def listen(self, host: str, port: int) -> None:
-        """Raises OSError when the port is taken."""
+        """Listen on TCP. Raises OSError if the port is taken."""
         await web.TCPSite(await self._prepared(), host, port, reuse_address=True).start()
 
     async def listen_for_siblings(self, path: str) -> None:
-        """On a Unix socket, where the worker asks that speaks for the node. Raises OSError."""
+        """Listen on a Unix socket for the worker that answers for the node. Raises OSError."""
         await web.UnixSite(await self._prepared(), path).start()
 
     async def _prepared(self) -> web.AppRunner:
@@ -208,7 +208,7 @@ class HttpServer:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reasons = [*await self._health.why_not_ready(), *await self._why_siblings_are_not_ready()]
-        # Who answers: a port that another cluster's node took must not make the watcher of this node believe that it is ready.
+        # Names the answering node: if a node of another cluster took the port, a watcher must not take its answer for this node's.
         answer = {"status": "not ready" if reasons else "ready", "reasons": reasons, **self._own}
         return web.json_response(answer, status=503 if reasons else 200)
 
@@ -223,7 +223,7 @@ class HttpServer:
         try:
             self._collector.statuses = await self._health.statuses()
         except TimeoutError:
-            # The counters are still worth having; the missing gauges say that the engine is stalled.
+            # The counters are still useful; the missing gauges show that the engine is stalled.
             self._collector.statuses = {}
         page = generate_latest(metrics.REGISTRY)
         if self._workers is not None:

@@ -1,7 +1,8 @@
-"""A cluster of `serve` processes on this machine: what `ledgermq up`, the demo and the slow tests share.
+"""A cluster of `serve` processes on this machine, for `ledgermq up`, the demo and the slow tests.
 
-Here live the layout of such a cluster's directory (cluster id and secret minted once, ports rewritten at every start), free ports, and
-starting, watching and ending the processes. Nothing here speaks the protocols; readiness is asked over HTTP like any outside watcher would.
+This module has the layout of the cluster's directory (cluster id and secret are created once, ports rewritten at every start), finds free
+ports, and starts, watches and ends the processes. It speaks no protocol of the product; it asks for readiness over HTTP, as any external
+watcher does.
 """
 
 from __future__ import annotations
@@ -54,22 +55,22 @@ def ports_from_base(nodes: int, base_port: int, workers: int = 1) -> list[NodeAd
 
 
 def port_range() -> Sequence[int]:
-    """Where `free_ports` looks."""
+    """The ports from which `free_ports` chooses."""
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     return range(10_000, max(lowest, 12_000))
 
 
 def free_ports(nodes: int, workers: int = 1) -> list[NodeAddress]:
-    """Addresses with ports nobody listens on, those of further workers included.
+    """Addresses with free ports, including those of further workers.
 
-    They lie below the range from which the system numbers outgoing connections: a node that is down for a while must not find its port
-    taken by the source port of a connection, possibly one that tries to reach that very node.
+    The ports lie below the range from which the system numbers outgoing connections. Otherwise, while a node is down, its port could become
+    the source port of a connection, even of one that tries to reach that node.
     """
     candidates = random.sample(port_range(), 400)
     found: list[int] = []
     taken: set[int] = set()
     for port in candidates:
-        # As if every port belonged to a kind of which each worker has its own.
+        # Reserves a port of each worker for every port, although workers share some kinds.
         whole = {port + WORKER_PORT_STEP * number for number in range(workers)}
         if taken & whole or not all(map(_is_free, whole)):
             continue
@@ -119,7 +120,7 @@ class Child:
             self.process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code; a process that does not end in time is killed and reported as such."""
+        """The exit code; a process that does not end in time is killed, and the code says so."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -131,7 +132,7 @@ class Child:
 
 @dataclass(slots=True)
 class LocalCluster:
-    """The directory of a local cluster and its running processes."""
+    """The directory of a local cluster, and its running processes."""
 
     directory: Path
     nodes: dict[str, NodeAddress]
@@ -156,10 +157,12 @@ class LocalCluster:
         settings: Sequence[str] = (),
         tls: bool = False,
     ) -> LocalCluster:
-        """Create or resume a cluster directory. `nodes` and `log_file_bytes` must agree with an existing one; without a base port free
-        ports are chosen. `groups`: names, or settings of broker groups with their names. `extra` are further configuration sections (raft,
-        delivery, limits), used when the directory is created. `tls`: with certificates of the directory's own authority; it stays so.
-        `workers`: processes of each node, as many as an existing directory has unless given; without `groups` each has one group."""
+        """Create or resume a cluster directory. Raises FatalError.
+
+        `nodes` and `log_file_bytes` must agree with an existing directory. Without a base port, free ports are chosen. `groups`: names, or
+        settings of broker groups with their names. `extra`: further configuration sections (raft, delivery, limits), used when the
+        directory is created. `tls`: use certificates of the directory's own authority; this is permanent. `workers`: processes of each
+        node, by default as in an existing directory; without `groups` there is one group for each worker."""
         directory = directory.absolute()
         path = directory / CLUSTER_FILE
         try:
@@ -188,11 +191,11 @@ class LocalCluster:
 
     @property
     def endpoints(self) -> str:
-        """Ready to paste into a client."""
+        """The endpoints in the format of the clients, separated by semicolons."""
         return ";".join(f"{address.host}:{address.client_port}" for address in self.nodes.values())
 
     def data(self, member: str) -> Path:
-        """The directory of a node, or of a worker of it."""
+        """The directory of a node, or of one of its workers."""
         node = node_of(member)
         return self.directory / node if member == node else self.directory / node / member
 
@@ -208,7 +211,7 @@ class LocalCluster:
         arguments = ["serve", "--config", str(self.config_file)]
         for setting in (f"node={node}", f"data={self.data(node)}", *self._tls_settings(node), *self.settings):
             arguments += ["--set", setting]
-        # A node of a local cluster is described by its files alone; settings for other nodes must not leak in.
+        # Only its files configure a node of a local cluster; settings for other nodes must not leak in.
         kept = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.removeprefix(ENV_PREFIX) in FOREIGN_ENV}
         process = launch(arguments, {**kept, **self.environment}, log)
         child = Child(node, process, log)
@@ -217,7 +220,7 @@ class LocalCluster:
 
     @property
     def ca_file(self) -> Path | None:
-        """What clients check the nodes' certificates with; None: this cluster speaks plaintext."""
+        """The CA certificate with which clients verify the nodes; None if this cluster speaks plaintext."""
         path = self.directory / TLS_DIRECTORY / CA_CERTIFICATE
         return path if path.exists() else None
 
@@ -234,7 +237,7 @@ class LocalCluster:
             self.start(node)
 
     def kill(self, node: str) -> None:
-        """SIGKILL to a node with all of its workers, and wait until all are gone."""
+        """Send SIGKILL to a node and all its workers, and wait until all processes are gone."""
         process_group = self.children[node].process.pid
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process_group, signal.SIGKILL)
@@ -244,19 +247,19 @@ class LocalCluster:
             time.sleep(0.005)
 
     def terminate(self, node: str, timeout_s: float = 30) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM to a node. Returns its exit code."""
         self.children[node].signal(signal.SIGTERM)
         return self.children[node].wait(timeout_s)
 
     def stop(self, timeout_s: float = 30) -> dict[str, int]:
-        """SIGTERM to every node that runs; the exit codes."""
+        """Send SIGTERM to every running node. Returns their exit codes."""
         running = [child for child in self.children.values() if child.exit_code is None]
         for child in running:
             child.signal(signal.SIGTERM)
         return {child.node: child.wait(timeout_s) for child in running}
 
     def ready(self, node: str) -> bool:
-        """Whether this very node answers "ready" at /readyz; whatever else listens on its port does not count."""
+        """Whether this node, and not another process on its port, answers "ready" at /readyz."""
         address = self.nodes[node]
         try:
             with _OPENER.open(f"http://{address.host}:{address.http_port}/readyz", timeout=2) as response:
@@ -266,7 +269,7 @@ class LocalCluster:
         return isinstance(answer, dict) and (answer.get("cluster"), answer.get("node")) == (self.cluster_id, node)
 
     def wait_ready(self, timeout_s: float = 60, nodes: Sequence[str] | None = None) -> None:
-        """Return when the nodes (default: all) are ready; raise when one stopped or the time is over."""
+        """Return when the nodes (default: all) are ready. Raises FatalError if one stopped or the time is over."""
         deadline = time.monotonic() + timeout_s
         waiting = list(self.nodes if nodes is None else nodes)
         while waiting:
@@ -284,7 +287,7 @@ class LocalCluster:
             time.sleep(0.05)
 
     def last_error(self, node: str) -> str:
-        """The node's own last `error:` line."""
+        """The last `error:` line in the node's own log."""
         try:
             lines = self.log_file(node).read_text(errors="replace").splitlines()
         except OSError:
@@ -342,7 +345,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise FatalError(
             ExitCode.DATA_UNUSABLE, f"{path} is not the description of a cluster", "restore it, or choose another directory with --data"
         ) from error
-    # The directory may have been moved since.
+    # The directory may have been moved.
     tree["cluster"]["secret_file"] = str(path.parent / SECRET_FILE)
     loaded: dict[str, Any] = tree
     return loaded
@@ -356,7 +359,7 @@ def _check_agrees(directory: Path, tree: Mapping[str, Any], nodes: int | None, l
     size = tree["cluster"]["groups"][0]["data_file_bytes"]
     if log_file_bytes is not None and log_file_bytes != size:
         what = f"{directory} was created with log files of {size} bytes, not {log_file_bytes}"
-        raise FatalError(ExitCode.REFUSED, what, "leave --log-file-size away or use another --data")
+        raise FatalError(ExitCode.REFUSED, what, "omit --log-file-size or use another --data")
 
 
 def _replace(path: Path, tree: Mapping[str, Any]) -> None:

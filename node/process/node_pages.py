@@ -1,7 +1,7 @@
-"""What a node with several workers answers over HTTP: its first worker speaks for all of them.
+"""The HTTP pages of a node with several workers: its first worker answers for all of them.
 
-The others answer on sockets that only siblings reach; the first asks them and puts the answers together: the node is as ready as the least
-ready of them, and every metric says which worker it is of. A worker that does not answer makes the node not healthy.
+The other workers answer on sockets that only workers of the node can reach; the first one asks them and merges the answers. The node is
+ready only if all workers are, and every metric has a label with its worker. If a worker does not answer, the node is not healthy.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})? ([^{}]*)")
 
 
 class WorkerPages:
-    """The pages of the other workers, asked for by the first."""
+    """Asks the other workers for their pages."""
 
     def __init__(self, workers: WorkerRegistry) -> None:
         self._workers = workers
 
     async def json(self, path: str) -> dict[str, dict[str, Any] | None]:
-        """What each of the others answers; None for one that does not in time."""
+        """The JSON answer of each other worker; None if it does not answer in time."""
         found = await self._all(path)
         return {worker: answer if isinstance(answer, dict) else None for worker, answer in found.items()}
 
     async def text(self, path: str) -> dict[str, str]:
-        """The same for a page of text; silent ones are left out."""
+        """The text page of each other worker; workers that do not answer are left out."""
         found = await self._all(path)
         return {worker: answer for worker, answer in found.items() if isinstance(answer, str)}
 
@@ -47,12 +47,12 @@ class WorkerPages:
             async with aiohttp.ClientSession(connector=connector, timeout=wait) as session, session.get(f"http://worker{path}") as response:
                 return await (response.json() if response.content_type == "application/json" else response.text())
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            # Silence is what whoever asks wants to know.
+            # The caller handles a worker that does not answer.
             return None
 
 
 def merged_metrics(pages: Mapping[str, str]) -> str:
-    """The metrics of all workers as one page: a family once, its samples of every worker in a row, each with the label `worker`."""
+    """Merge the metrics of all workers into one page: each family once, with the samples of every worker, each with the label `worker`."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for worker, page in pages.items():

@@ -1,5 +1,7 @@
-"""The command `ledgermq promote-observer`: what it explains, asks and prints. What it does to a group is in `storage/new_cluster.py`, what
-to the metadata in `controller/beginning_anew.py`. The metadata first: a run that was interrupted finds the groups still to be promoted.
+"""The command `ledgermq promote-observer`: its explanation, question and output.
+
+`storage/new_cluster.py` changes a group, `controller/beginning_anew.py` the metadata. The metadata comes first: after an interrupted run
+the groups are still found as not promoted.
 
 Exit status: 0 done, 1 damaged or unreadable, 4 refused, or not confirmed.
 """
@@ -27,16 +29,16 @@ from ledgermq.storage.recover_commands import ask, begin_groups, groups_in, stop
 @click.argument("group", required=False)
 @click.option("--all", "every", is_flag=True, help="Every broker group of which this node is an observer.")
 @click.option("--data", required=True, help="The node directory of the stopped observer.")
-@click.option("--yes", is_flag=True, help="Do it without asking.")
-@click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--json", "as_object", is_flag=True, help="Print one JSON object on stdout instead of text.")
 def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_object: bool) -> None:
-    """Let an observer go on alone, after the site of its broker group GROUP was lost for good.
+    """Let an observer continue alone, after the site of its broker group GROUP was lost for good.
 
-    The node must be stopped. Its log goes on under a new log id with this node as the only voter. What its leader had when it was last
-    heard and this log lacks is lost for certain, and is said in entries and in time; what came after that word is not known. Both are
-    recorded in the log and in recovery.json. Replicas of the lost site are refused by log id from then on. Once no group in the directory
-    is only observed any more, this node decides the cluster's metadata alone as well. An interrupted run is repeated.
-    Exit status: 0 done, 1 damaged or unreadable, 4 refused.
+    The node must be stopped. Its log continues under a new log id with this node as the only voter. Entries that the leader had when the
+    observer last heard from it, and that this log lacks, are lost; the command reports them in entries and in time. It is unknown what the
+    leader stored after that. Both are recorded in the log and in recovery.json. From then on, replicas of the lost site are refused by
+    their log id. Once this directory has no group left that is only observed, this node also decides the cluster's metadata alone. Repeat
+    an interrupted run. Exit status: 0 done, 1 damaged or unreadable, 4 refused.
 
     \b
     Examples:
@@ -44,7 +46,7 @@ def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_ob
       ledgermq promote-observer g1 --data /var/lib/ledgermq --yes --json
     """
     if every == (group is not None):
-        raise click.UsageError("say which broker group is meant; give GROUP or --all")
+        raise click.UsageError("give either a broker group GROUP or --all")
     allow_open_files()
     directory = os.path.abspath(data)
     with stopped_node(directory) as disk:
@@ -57,7 +59,7 @@ def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_ob
         for loss, begun in surveys.values():
             print(_explain(loss, begun, now_ms), file=sys.stderr, flush=True)
         if given_up is not None:
-            gone = ", ".join(given_up) or "nobody"
+            gone = ", ".join(given_up) or "none"
             print(f"cluster metadata: decided by {found.node} alone from now on; given up: {gone}", file=sys.stderr, flush=True)
         ask(yes=yes)
         if given_up is not None:
@@ -67,7 +69,7 @@ def promote_observer(group: str | None, every: bool, data: str, yes: bool, as_ob
 
 
 def _surveys(disk: RealDisk, directory: str, only: str | None) -> dict[str, tuple[Loss, str | None]]:
-    """Of the group that is meant, or of all that are only observed here. Raises Refused without any."""
+    """The survey of the given group, or of every group that this node only observes. Raises Refused if there are none."""
     groups = groups_in(disk, directory)
     if only is not None:
         if only not in groups:
@@ -78,15 +80,15 @@ def _surveys(disk: RealDisk, directory: str, only: str | None) -> dict[str, tupl
         try:
             found[name] = survey(disk, f"{directory}/{name}", observer=True)
         except Refused:
-            # It votes there: not what is asked for.
+            # The node votes in this group, so it is not meant.
             continue
     if not found:
-        raise Refused(f"{directory} is the directory of no observer", "begin anew from a replica that votes with: ledgermq recover")
+        raise Refused(f"{directory} is not the directory of an observer", "begin anew from a replica that votes with: ledgermq recover")
     return found
 
 
 def _observed_still(disk: RealDisk, directory: str, chosen: set[str]) -> list[str]:
-    """The groups of this directory that stay as they are and that this node only observes."""
+    """The groups of this directory that the run does not change and that this node only observes."""
     left = []
     for name in groups_in(disk, directory):
         if name not in chosen:
@@ -99,7 +101,7 @@ def _observed_still(disk: RealDisk, directory: str, chosen: set[str]) -> list[st
 
 
 def _lost_voters(disk: RealDisk, directory: str, node: str) -> tuple[str, ...] | None:
-    """Who decides the metadata until now, if that is not for this node to join in; None: it votes there among others, or knows nothing."""
+    """The former controller voters, if this node is to decide the metadata alone; None if it votes with others, or has no metadata."""
     voters = beginning_anew.votes_of(disk, f"{directory}/controller")
     if voters is None or (node in voters and voters != (node,)):
         return None
@@ -110,19 +112,19 @@ def _explain(loss: Loss, begun: str | None, now_ms: int) -> str:
     again = "" if begun is None else "  An interrupted promotion is finished.\n"
     stored = "" if loss.last_store_ms is None else f", stored {iso(loss.last_store_ms)}"
     unknown = (
-        f"What the lost site took after that, {max(0, now_ms - int(loss.heard['heard_ms'])) / 1000:.1f} s ago, is not known here."
+        f"It is unknown what the lost site stored after that, {max(0, now_ms - int(loss.heard['heard_ms'])) / 1000:.1f} s ago."
         if loss.heard is not None
-        else "What the lost site took that is not here is not known."
+        else "It is unknown what the lost site stored that is not here."
     )
     lost = lost_words(loss)
     return (
         f"broker group {loss.group}, from observer {loss.node}:\n{again}"
-        f"  The log goes on behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}){stored}; entries up to\n"
-        f"  {loss.committed_index} are known to be committed, those behind are kept and count from now on.\n"
+        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}){stored}; entries up to\n"
+        f"  {loss.committed_index} are known to be committed, later ones are kept and count from now on.\n"
         f"  {lost[:1].upper()}{lost[1:]}.\n"
         f"  {unknown}\n"
-        f"  Given up: {', '.join(loss.given_up) or 'nobody'}.\n"
-        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused for ever."
+        f"  Given up: {', '.join(loss.given_up) or 'none'}.\n"
+        f"  Log {loss.former_log_id} ends here; replicas that still have it are refused permanently."
     )
 
 

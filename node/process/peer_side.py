@@ -1,4 +1,4 @@
-"""What peers say to this node, passed on to its parts. Nothing is decided here."""
+"""Passes messages of peers to the parts of this node. Decides nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledgermq.proto import peer_pb2
 
 
 class PeerSide:
-    """The parts are told to it before the first peer is heard."""
+    """The receivers of peers' messages; they are set before the first message can come."""
 
     def __init__(self) -> None:
         self.engine: Engine

@@ -1,16 +1,15 @@
-"""The clients' port of a node with several workers, held for them by the supervisor.
+"""Holds the client port of a node with several workers, in the supervisor.
 
-Several processes can listen on one port only with SO_REUSEPORT, and with that alone any program of the same user could join them by
-accident: two clusters on one port, each with a part of the other's clients. So nobody listens there before the port was held, and it is
-held like this, without a moment in which it is free:
+Several processes can listen on one port only with SO_REUSEPORT; with that alone, any program of the same user could join them by accident:
+two clusters on one port, each with a part of the other's clients. No process may therefore listen before the port is held, and it is held
+as follows, without a moment in which it is free:
 
-1. bind and listen without SO_REUSEPORT: fails (exit 72) if anybody else has the port, shared or not;
-2. allow sharing on that socket, bind a second one that shares, and close the first;
-3. forbid SO_REUSEADDR on the second: from now on nobody binds the port who does not ask for SO_REUSEPORT, and step 1 of another supervisor
-   does not.
+1. Bind and listen without SO_REUSEPORT: this fails (exit 72) if another process has the port, shared or not.
+2. Allow sharing on that socket, bind a second one that shares, and close the first.
+3. Forbid SO_REUSEADDR on the second: from now on only a process with SO_REUSEPORT can bind the port, and step 1 of another supervisor has
+   none.
 
-The socket that is kept never listens, so no connection ever waits there. A plain node never
-asks to share (`client_port.py`).
+The held socket never listens, so no connection ever waits there. A node with one worker never asks to share (`client_port.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class PortHold:
-    """One port on all addresses of a host's name. Closed by `release`, at the latest by the end of the process."""
+    """One port on all addresses of a host name. `release` closes it, at the latest when the process ends."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Raises FatalError when the port is taken, or is no port of this machine."""
+        """Raises FatalError if the port is taken, or the host is not an address of this machine."""
         self._sockets: list[socket.socket] = []
         with contextlib.ExitStack() as undo:
             undo.callback(self.release)
@@ -44,7 +43,7 @@ class PortHold:
                             raise
                         absent = error
                     if self._sockets and host in WILDCARDS:
-                        # IPv6 without an address stands for IPv4, too.
+                        # An IPv6 wildcard socket covers IPv4 too.
                         break
                 if not self._sockets:
                     raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
@@ -60,7 +59,7 @@ class PortHold:
 
 
 def _places(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
-    """Where gRPC would listen. Raises OSError for a name that nobody has."""
+    """The addresses on which gRPC would listen. Raises OSError for an unknown host name."""
     if host in WILDCARDS:
         return [(socket.AF_INET6, ("::", port)), (socket.AF_INET, ("0.0.0.0", port))]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -84,7 +83,7 @@ def _held(family: socket.AddressFamily, address: tuple[str, int]) -> socket.sock
 
 def _socket(family: socket.AddressFamily) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
-    # Connections of the node's last life that are still closing do not take the port.
+    # Closing connections of the node's former process must not block the port.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,4 +1,4 @@
-"""What starting nodes on this machine needs of a process. Protocols only; tests fork instead of starting an interpreter."""
+"""What starting nodes on this machine needs from a process. Protocols only; tests fork instead of starting an interpreter."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Process(Protocol):
-    """What is needed of a started process; `subprocess.Popen` is one."""
+    """A started process; `subprocess.Popen` implements this."""
 
     @property
     def pid(self) -> int: ...

@@ -1,5 +1,5 @@
-"""What a process of a node is to the system: which platform it accepts, whose child it is, how it ends in an emergency, what the garbage
-collector leaves alone. Nothing here knows what the process is for.
+"""Process-wide settings of a node: the accepted platform, the parent process, emergency exits, and the garbage collector. Nothing here
+knows what the process does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ log = logs.get_logger()
 
 
 def spare_the_collector() -> None:
-    """Modules and the parts of the node live as long as the process: searching them again and again for garbage costs every call.
+    """Exclude modules and the parts of the node, which live as long as the process, from garbage collection: rescanning them costs every
+    call.
 
-    What a call leaves is freed by reference counts; the few cycles wait for a larger number of objects than by default.
+    Reference counts free what a call leaves; the few reference cycles wait for a larger number of objects than by default.
     """
     gc.collect()
     gc.freeze()
@@ -31,7 +32,7 @@ def spare_the_collector() -> None:
 
 
 def check_platform() -> None:
-    """Refuse what cannot keep the promises."""
+    """Raise FatalError on a platform on which the node cannot keep its guarantees."""
     if not __debug__:
         what = "assertions are off (python -O), and with them the checks of the invariants"
         raise FatalError(ExitCode.WRONG_VERSION, what, "start without -O")
@@ -40,7 +41,7 @@ def check_platform() -> None:
 
 
 def end_with_parent() -> None:
-    """Under a supervisor (`ledgermq up`) a node must not outlive it, even if that one is killed."""
+    """End this process with its supervisor (`ledgermq up`), even if the supervisor is killed."""
     parent = os.environ.get("LEDGERMQ_PARENT")
     if parent is not None:
         set_parent_death_signal = 1
@@ -50,7 +51,7 @@ def end_with_parent() -> None:
 
 
 def exit_on_lost_map() -> None:
-    """A mapped file that lost its backing raises SIGBUS; a Python-level handler would return into the same fault for ever."""
+    """End the process if a mapped file loses its backing (SIGBUS); a Python-level handler would return into the same fault forever."""
 
     def lost(_: int) -> None:
         os.write(2, b"error: a mapped file lost its backing (SIGBUS); check the disk, then start the node again\n")
@@ -65,10 +66,10 @@ _KEPT: list[Any] = []
 
 
 def end_process(error: FatalError) -> Never:
-    """One log line, one sentence, and the end, from whatever thread: nothing may be acknowledged after this."""
+    """Log the error, print one sentence, and end the process, from any thread: nothing may be acknowledged after this."""
     try:
         log.error("fatal", exit_code=error.exit_code, reason=error.what, exc_info=error.__cause__ or False)
         logs.say(f"error: {' '.join(str(error).split())}\n")
     finally:
-        # Whatever came of the last words: a process that lives on could acknowledge something.
+        # Even if logging fails: a process that goes on could acknowledge something.
         os._exit(error.exit_code)

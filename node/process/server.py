@@ -1,8 +1,8 @@
-"""All parts of one node put together: made, started in order, told of what changes, stopped in order.
+"""Composes one node from its parts, starts them in order, passes changes to them, and stops them in order.
 
-Start order, on recovered broker groups: the engine, the controller, the ports (peers, clients, HTTP), then the links to the peers. Stopping
-is the reverse: leadership goes to other nodes, new calls are refused, calls under way finish within the drain time, everything is flushed.
-A fatal failure at any moment ends the process from whatever thread noticed it, before anything more can be acknowledged (invariant I9).
+Start order, on recovered broker groups: the engine, the controller, the ports (peers, clients, HTTP), then the links to the peers. A stop
+is the reverse: leadership goes to other nodes, new calls are refused, running calls finish within the drain time, everything is flushed. A
+fatal failure ends the process from the thread that noticed it, before anything more can be acknowledged (invariant I9).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
 LEADERS_EVERY_S = 1.0
-# What calls forwarded by peers get to finish in, after this node's own clients have been drained.
+# How long calls forwarded by peers may take to finish, after this node's own clients have been drained.
 ENGINE_DRAIN_S = 0.5
 
 log = logs.get_logger()
@@ -116,8 +116,8 @@ class Node:
         assigned: Mapping[str, Assignment] | None = None,
         agreed: AgreedGroups | None = None,
     ) -> None:
-        """`workers`: the workers of this node, when it has several. `assigned`: how the groups of `hosted` are kept, by what was `agreed`
-        as far as it remembers; by default as it is configured."""
+        """`workers`: the workers of this node, if it has several. `assigned`: the assignments of the groups in `hosted`, from the `agreed`
+        groups that this node remembers; by default from the configuration."""
         self.config = config
         self._disk = disk
         self._secret = secret
@@ -134,7 +134,7 @@ class Node:
         self._save_lock = asyncio.Lock()
         self._views: dict[str, GroupView] = {}
         self._preferred: dict[str, tuple[int, str | None]] = {}
-        """Group led here → the term and the preferred leader that the group was notified of."""
+        """Group led here → the term, and the preferred leader that the group was last told."""
         self._build_replica()
         self._build_controller()
         self._build_maintenance(assignments_of(config, AgreedGroups())[0] if assigned is None else assigned, agreed or AgreedGroups())
@@ -143,11 +143,11 @@ class Node:
         side.engine, side.forwarder, side.overview, side.link_up = self.engine, self.forwarder, self.overview, self._admit
 
     def _build_replica(self) -> None:
-        """What runs replicas: the addresses and identities of peers, the streams to them, and the engine."""
+        """Build what runs replicas: the addresses and identities of peers, the streams to them, and the engine."""
         config, hosted = self.config, self._hosted
         self.roster = Roster(config.node, addresses_of(config), self._disk, controller_directory(config))
         if lost := self.roster.load():
-            log.warning("the addresses of the last life are lost, the configuration's count until the quorum tells", reason=lost)
+            log.warning("the remembered addresses are lost; the configured ones apply until the quorum reports its own", reason=lost)
         known = PeerIdentities(self._disk, {name: item.state_directory for name, item in hosted.items()}, end_process)
         known.load()
         known.members.update({name: item.members for name, item in hosted.items()})
@@ -168,7 +168,7 @@ class Node:
         )
 
     def _build_controller(self) -> None:
-        """The metadata quorum, and what follows from it: where replicas are, the way to leaders, and what is brought to the groups."""
+        """Build the metadata quorum and what depends on it: the placement of replicas, the forwarder, the reconciler and HA control."""
         config = self.config
         self.controller = Controller(controller_config(config, self._secret, self.roster))
         configured = {group.name: group.replicas for group in config.cluster.groups}
@@ -178,7 +178,7 @@ class Node:
         self.ha_control = HaControl(self.engine, self.controller, self._groups)
 
     def _build_maintenance(self, assigned: Mapping[str, Assignment], agreed: AgreedGroups) -> None:
-        """What works beside the turns: comparing digests, retention, and replicas that come and go."""
+        """Build what works beside the turns: the digest exchange, retention, and the arrival and removal of replicas."""
         config, disk = self.config, self._disk
         self.digest_exchange = DigestExchange(config, disk, self._groups, self.engine, self.forwarder)
         self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange)
@@ -195,7 +195,7 @@ class Node:
         self._side.assignment_watcher = self._assignment_watcher
 
     def _build_frontend(self) -> None:
-        """What clients and operators reach: both client services, the administration, and HTTP."""
+        """Build the services for clients and operators: both client services, the administration, and HTTP."""
         config = self.config
         self._client_port = ClientPort(config, shared=self._workers is not None)
         self._worker_proxy = None if self._workers is None else WorkerProxy(self._workers)
@@ -252,7 +252,7 @@ class Node:
         self._grpc_health = grpc_health.aio.HealthServicer()
 
     def _age_ns(self, group: str) -> int | None:
-        """How old what the replica here knows may be; None when that is unknown, also of a replica that is just leaving."""
+        """The staleness in ns of the replica here; None if it is unknown, or if the replica is just leaving."""
         found = self._groups.get(group)
         return None if found is None else found.age_ns(time.monotonic_ns())
 
@@ -279,7 +279,7 @@ class Node:
         )
 
     async def start(self) -> None:
-        """Open everything; raises FatalError."""
+        """Start all parts. Raises FatalError."""
         self.engine.on_view(self._view_changed)
         self.engine.on_hidden(self._view_hidden)
         for name, item in self._hosted.items():
@@ -288,7 +288,7 @@ class Node:
         self.controller.on_failure(end_process)
         self.engine.start()
         await self.controller.start()
-        # A wish of before could be put to nobody; the core wishes again.
+        # Election requests made before this were not sent to the quorum; the core repeats them.
         self.engine.on_wishes(self.ha_control.wished)
         self.forwarder.start(self._execute)
         self.reconciler.start()
@@ -309,7 +309,7 @@ class Node:
         spare_the_collector()
 
     async def stop(self) -> None:
-        """Drain, flush, close."""
+        """Drain, flush and close."""
         self.health.draining = True
         await self._grpc_health.enter_graceful_shutdown()
         for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
@@ -318,7 +318,7 @@ class Node:
         self.reconciler.stop()
         await self.retainer.stop()
         await self.digest_exchange.stop()
-        # Everything still works: calls that come now wait for the next leader and go there.
+        # Everything still works: new calls wait for the next leader and are forwarded to it.
         await self.leadership.leave()
         self.service.drain()
         self.log_service.drain()
@@ -339,7 +339,7 @@ class Node:
         await self.http.stop()
 
     async def _catch_up(self) -> None:
-        """Have everything agreed so far, if the quorum answers."""
+        """Catch up with everything agreed so far, if the quorum answers."""
         with contextlib.suppress(LedgerError):
             await self.controller.barrier()
 
@@ -359,7 +359,7 @@ class Node:
     # -- broker groups that come and go
 
     async def take_in(self, group: str, hosted: Hosted) -> None:
-        """A broker group was opened while this node runs: every part gets to know it, the engine last."""
+        """A broker group was opened while this node runs: add it to every part, the engine last."""
         self._peer_identities.arrived(group, hosted.state_directory, hosted.members)
         try:
             self._boots[group] = await asyncio.to_thread(identity_files.note_boot, self._disk, hosted.state_directory, self._boot_id)
@@ -378,7 +378,7 @@ class Node:
         self.forwarder.changed()
 
     async def let_go(self, group: str) -> None:
-        """A replica has moved away: no part works with it any more, its files stay."""
+        """A replica has moved away: remove it from every part; its files stay."""
         self.reconciler.let_go(group)
         await self.digest_exchange.let_go(group)
         self._groups.pop(group)
@@ -393,16 +393,16 @@ class Node:
         self._peer_identities.left(group)
         try:
             await asyncio.to_thread(hosted.close)
-        except Exception as error:  # a store that cannot be closed in good order: as in the engine, the end (invariant I9)
+        except Exception as error:  # a store that cannot be closed cleanly ends the process, as in the engine (invariant I9)
             end_process(as_fatal(error))
         self.forwarder.changed()
 
     def met(self) -> None:
-        """A peer knows the directories of this node now."""
+        """A peer now knows the directories of this node."""
         self._admit()
 
     def _prefer(self, group: str) -> None:
-        """Who is meant to lead, told to the group where it is led; what this node is configured with stands above it."""
+        """Tell a group led here its preferred leader; this node's configuration takes precedence."""
         spec, view = self.controller.state.specs.get(group), self.engine.views.get(group)
         configured = {own.name: own.preferred_leader for own in self.config.cluster.groups}
         if spec is None or view is None or view.leader != self.config.node or configured.get(group):
@@ -413,7 +413,7 @@ class Node:
             self.engine.notify(group, Prefer(spec.leader_wanted))
 
     async def _know_leaders(self) -> None:
-        """Of broker groups without a replica here: clients that come are sent to them."""
+        """Track the leaders of broker groups without a replica here, because clients are redirected to them."""
         while True:
             groups, follows = self.controller.state.broker_groups, self.forwarder.follows
             await asyncio.gather(*(self._members.leader_answers(group) for group in groups if not follows(group)))
@@ -430,13 +430,14 @@ class Node:
             log.warning("the addresses of the nodes could not be written, the disk is full")
 
     def _view_changed(self, group: str, view: GroupView) -> None:
-        """Most views only tell of further messages; calls and the reconciler wait for leaders, topics and consumer groups."""
+        """Pass a new view to the parts. Most views only report more messages; calls and the reconciler wait for leaders, topics and
+        groups."""
         former, self._views[group] = self._views.get(group), view
         if former is None:
             self.ha_control.opened(group)
         if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
             self._peer_identities.name(group, view.in_effect, view.incarnations)
-            # Who votes in the controller quorum is no listener, whatever is said here.
+            # A voter of the controller quorum is never a listener, whatever is passed here.
             self.controller.listen(any(self.config.node in known.in_effect for known in self._views.values()))
         if former is None or _outline(former) != _outline(view):
             self.forwarder.changed()
@@ -447,7 +448,7 @@ class Node:
                 self.log_service.led_elsewhere(group)
 
     def _sender(self, group: str) -> Callable[[Sequence[tuple[str, PeerPacket]]], None]:
-        """Sends packets of a group from any thread."""
+        """A function that sends packets of a group from any thread."""
         loop = asyncio.get_running_loop()
 
         def send(packets: Sequence[tuple[str, PeerPacket]]) -> None:
@@ -456,7 +457,7 @@ class Node:
         return send
 
     def _view_hidden(self, group: str) -> None:
-        """The group does not run here any more: calls look for it elsewhere."""
+        """The group no longer runs here: calls go to other nodes."""
         self._views.pop(group, None)
         self.forwarder.changed()
         self.reconciler.changed()
@@ -498,7 +499,7 @@ class Node:
         await self._client_port.start()
 
     async def _announce(self) -> None:
-        """Tell the controller quorum who is there; it may take until a majority of the nodes has started."""
+        """Announce this node to the controller quorum; this may wait until a majority of the nodes has started."""
         nodes = addresses_of(self.config)
         groups = {group.name: group.replicas for group in self.config.cluster.groups}
         specs = {group.name: spec_settings(group) for group in self.config.cluster.groups}
@@ -508,7 +509,7 @@ class Node:
                     await self.controller.set_node(self.config.node, own)
                     self.roster.has_moved()
                     await self._save_roster()
-                # Of the cluster a joining node knows only what whoever wrote its file was told.
+                # The configuration of a joining node may be incomplete or outdated for the rest of the cluster.
                 if not self.config.join:
                     await self.controller.announce(nodes, groups, specs)
                 return
@@ -517,12 +518,12 @@ class Node:
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _notify_returns(self) -> None:
-        """A peer that came back with another directory is told to its group, again and again: whoever leads takes it in."""
+        """Repeatedly tell each group of peers that returned with another directory: its leader adds them again."""
         said: set[str] = set()
         while True:
             reasons = {*self._peer_identities.barred.values(), *self._peer_identities.objections.values()}
             for reason in sorted(reasons - said):
-                log.error("packets are not taken", reason=reason)
+                log.error("packets are refused", reason=reason)
             said = reasons
             for group in list(self._hosted):
                 for node, incarnation in self._peer_identities.returned(group).items():
@@ -530,7 +531,7 @@ class Node:
             await asyncio.sleep(RETURNS_EVERY_S)
 
     async def _publish_health(self) -> None:
-        """The gRPC health service follows readiness."""
+        """Keep the gRPC health service equal to the readiness."""
         former: bool | None = None
         while True:
             reasons = await self.health.why_not_ready()
@@ -548,7 +549,7 @@ class Node:
         return [group for group in self._hosted if group not in known]
 
     def _admit(self) -> None:
-        """A peer has just accepted this node: where it was the last one missing, the replica takes part from now on."""
+        """A peer has accepted this node: if it was the last one missing, the replica takes part from now on."""
         if all(self._formation_check.vouched(group) for group in self._hosted):
             return
         former = self._admitting
@@ -557,7 +558,7 @@ class Node:
             if former is not None:
                 await asyncio.gather(former, return_exceptions=True)
             for group in list(self._hosted):
-                # What a full disk keeps from being noted is tried again when a peer connects.
+                # If a full disk prevents the note, it is tried again when a peer connects.
                 with contextlib.suppress(Refused):
                     if await asyncio.to_thread(self._formation_check.finds, group):
                         self.engine.admit(group)
@@ -577,5 +578,5 @@ class Node:
 
 
 def _outline(view: GroupView) -> tuple[object, ...]:
-    """What of a view changes seldom; topics and groups are replaced when they change, never altered in place."""
+    """The parts of a view that change seldom; topics and groups are replaced when they change, never altered in place."""
     return view.leader, view.term, view.serving, id(view.topics), id(view.groups)

@@ -1,7 +1,7 @@
-"""One node as a process: what must hold before it starts, recovery, and the end; it refuses with one sentence and stops cleanly.
+"""Runs one node as a process: the checks before the start, recovery, and the end. A refused start gives one sentence; a stop is clean.
 
-Order: platform and secret, data directory (owned by this process alone from then on), recovery of every broker group, then the node itself
-(`server.py`). The abort files go last, after everything is flushed.
+Order: platform and secret, the data directory (locked by this process from then on), recovery of every broker group, then the node itself
+(`server.py`). The abort files are removed last, after everything is flushed.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from ledgermq.proto.status import ExitCode
 from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk
 
-# A stop that takes so much longer than the drain says what it waits for.
+# A stop that takes this much longer than the drain reports what it waits for.
 STOP_SLOW_S = 15.0
 
 log = logs.get_logger()
 
 
 def run(config: NodeConfig) -> int:
-    """Run one node, or one worker of a node, until it is told to stop; the exit status. Raises FatalError when it cannot start."""
+    """Run one node, or one worker of a node, until it is told to stop. Returns the exit status. Raises FatalError if it cannot start."""
     workers = worker_registry_of(config)
     logs.configure(config.log_level, config.node)
     check_platform()
@@ -75,7 +75,7 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
     log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
     agreed, lost = AssignmentFile(disk, controller_directory(config)).load()
     if lost:
-        log.warning("what the quorum said of broker groups is lost, the configuration counts until it tells again", reason=lost)
+        log.warning("the remembered broker groups are lost; the configured ones apply until the quorum reports its own", reason=lost)
     assigned, refused = assignments_of(config, agreed)
     for reason in refused.values():
         log.error("broker group not opened", reason=reason)

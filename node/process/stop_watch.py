@@ -1,7 +1,7 @@
-"""What a stop waits for, said when it takes long: where every thread and every task of the loop is.
+"""Reports what a slow stop waits for: where every thread and every task of the loop is.
 
-On a timer's thread, so that it speaks also while the loop, or the end of the interpreter, is what waits. It ends and changes nothing:
-whoever started the node decides how long a stop may take.
+It runs on a timer's thread, so it reports even if the loop, or the end of the interpreter, is blocked. It ends nothing and changes nothing:
+the process that started the node decides how long a stop may take.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = get_logger()
 
 
 def watch_stop(loop: asyncio.AbstractEventLoop, slow_s: float) -> threading.Timer:
-    """Begin. The timer is a daemon and need not be cancelled: the process is to end anyway."""
+    """Start the timer. Its thread is a daemon and need not be cancelled, because the process is about to end."""
     timer = threading.Timer(slow_s, lambda: _report(loop, slow_s))
     timer.name, timer.daemon = "stop-watch", True
     timer.start()
@@ -32,7 +32,7 @@ def _report(loop: asyncio.AbstractEventLoop, slow_s: float) -> None:
     for task in asyncio.all_tasks(loop):
         stack = task.get_stack(limit=1)
         tasks.append(f"{task.get_name()}: {_place(stack[0] if stack else None)}")
-    log.warning("the stop takes long", seconds=slow_s, tasks=sorted(tasks), threads=threads)
+    log.warning("the stop is slow", seconds=slow_s, tasks=sorted(tasks), threads=threads)
 
 
 def _place(frame: FrameType | None) -> str:

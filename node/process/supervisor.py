@@ -1,8 +1,9 @@
-"""A node that runs its broker groups in several worker processes: the process that starts, watches and ends them, and serves nobody itself.
+"""The supervisor of a node that runs its broker groups in several worker processes: starts, watches and ends them, and serves no clients.
 
-It holds the clients' port for its workers (`port_hold.py`), gives them a directory to meet in (`worker_registry.py`), and hands on every
-stop. A worker that ends by itself has a reason, so its node ends with it and with its exit status: the others hand over what they lead and
-stop. No worker outlives the supervisor, even one that is killed (`process.end_with_parent`). All write to one log, each under its own name.
+It holds the client port for its workers (`port_hold.py`), creates the directory of their sockets (`worker_registry.py`), and passes on
+every stop. A worker that ends by itself has a reason, so the node ends with it and with its exit status: the others hand over their
+leaderships and stop. No worker outlives the supervisor, even if the supervisor is killed (`process.end_with_parent`). All processes write
+to one log, each under its own name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ log = logs.get_logger()
 
 
 def run(config: NodeConfig, config_file: Path | None, settings: Sequence[str]) -> int:
-    """Run the node until it is told to stop; the exit status. Raises FatalError when it cannot start, or when a worker was killed."""
+    """Run the node until it is told to stop. Returns the exit status. Raises FatalError if it cannot start, or if a worker was killed."""
     logs.configure(config.log_level, f"{config.node} supervisor")
     check_platform()
     end_with_parent()
@@ -45,12 +46,12 @@ def run(config: NodeConfig, config_file: Path | None, settings: Sequence[str]) -
 
 
 def worker_data(config: NodeConfig, worker: str) -> Path:
-    """A worker's directory: the node's own for the first, one inside of it for each of the others."""
+    """A worker's directory: the node's own for the first worker, a directory inside it for each of the others."""
     return config.data if is_first(worker) else config.data / worker
 
 
 class _Workers:
-    """The processes of one life of the node."""
+    """The worker processes of one run of the node."""
 
     def __init__(self, config: NodeConfig, config_file: Path | None, settings: Sequence[str], directory: Path) -> None:
         self._config = config
@@ -97,13 +98,13 @@ class _Workers:
 
 
 def _verdict(codes: dict[str, int], first: str | None) -> int:
-    """The node's exit status: of the worker that ended first by itself, else of the first that did not stop cleanly."""
-    # A worker that SIGTERM ended before it listened for it has not opened anything yet: that is a clean stop too.
+    """The node's exit status: that of the worker that ended first by itself, otherwise of the first that did not stop cleanly."""
+    # SIGTERM ended the worker before it handled signals, so it has not opened anything yet: that is a clean stop too.
     worker = first or next((name for name, code in codes.items() if code not in (0, -signal.SIGTERM)), None)
     if worker is None:
         return 0
     code = codes[worker]
     if code < 0:
         what = f"worker {worker} was ended by {signal.Signals(-code).name}, and its node with it"
-        raise FatalError(128 - code, what, "find out who did that (the kernel's log tells of a lack of memory), then start the node again")
+        raise FatalError(128 - code, what, "find out what sent it (the kernel's log reports a lack of memory), then start the node again")
     return code

@@ -1,9 +1,9 @@
-"""OpenTelemetry spans of sends, receives and acknowledgements. Off unless the configuration names where they go.
+"""OpenTelemetry spans of sends, receives and acknowledgements. Off unless the configuration names an endpoint.
 
-A span is made around a call of the client contract, at the node that the client called, and around each frame of a native stream that it
-leads. Its parent is the `traceparent` of the call's
-metadata; the trace contexts that messages carry are linked, because a call has many messages and each of them its own story. Nothing of a
-message but its id, topic and trace context leaves the node. The packages are optional: nobody without tracing needs them.
+A span covers a call of the client contract, at the node that the client called, or a frame of a native stream, at the leader. Its parent is
+the `traceparent` of the call's metadata. The trace contexts of messages are only linked, because a call has many messages, each with its
+own trace. Of a message, only its id, topic and trace context leave the node. The packages are optional: without tracing they are not
+needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Link, Span
 
 IDS_MAX = 32
-"""So many message ids, and links, one span names."""
+"""The most message ids, and links, of one span."""
 EXPORT_TIMEOUT_S = 2
 """A collector that does not answer must not keep a node from stopping."""
 _GOOD = frozenset({pb.OK, pb.MESSAGE_NOT_FOUND})
@@ -33,7 +33,7 @@ Handler = Callable[[bytes, Any], Awaitable[Any]]
 
 
 def spans_of(config: Tracing, node: str) -> Spans | None:
-    """What the configuration wants; None without tracing. Raises ConfigError."""
+    """The spans that the configuration asks for; None without tracing. Raises ConfigError."""
     if not config.otlp_endpoint:
         return None
     try:
@@ -46,7 +46,7 @@ def spans_of(config: Tracing, node: str) -> Spans | None:
         what = "tracing.otlp_endpoint is set, but OpenTelemetry is not installed"
         raise ConfigError(what, "pip install 'ledgermq[tracing]', or leave the endpoint out") from error
     resource = Resource.create({"service.name": "ledgermq", "service.instance.id": node})
-    # At exit the node stops the exporter itself, within its own time.
+    # At exit the node stops the exporter itself, within its own time limit.
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(config.sample_ratio)), resource=resource, shutdown_on_exit=False)
     insecure = config.otlp_endpoint.startswith("http://")
     exporter = OTLPSpanExporter(endpoint=config.otlp_endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S)
@@ -55,7 +55,7 @@ def spans_of(config: Tracing, node: str) -> Spans | None:
 
 
 class Spans:
-    """Makes the spans of one node."""
+    """Creates the spans of one node."""
 
     def __init__(self, provider: TracerProvider) -> None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -65,11 +65,11 @@ class Spans:
         self._extract = TraceContextTextMapPropagator().extract
 
     def close(self) -> None:
-        """Send what is left; may wait for the collector."""
+        """Send the remaining spans; may wait for the collector."""
         self._provider.shutdown()
 
     def traced(self, methods: Mapping[str, Any]) -> dict[str, Any]:
-        """The same methods, those about messages inside of spans."""
+        """The same methods, with spans around those that concern messages."""
         out = dict(methods)
         out[sending.METHOD] = grpc.unary_unary_rpc_method_handler(self._sent(methods[sending.METHOD].unary_unary))
         out[acknowledging.ACK] = grpc.unary_unary_rpc_method_handler(self._acknowledged(methods[acknowledging.ACK].unary_unary))
@@ -77,7 +77,7 @@ class Spans:
         return out
 
     def frames_of(self, context: Any) -> Callable[[str, int, int], FrameSpan]:
-        """What makes a span for each frame of a native stream: (topic, messages, first sequence number)."""
+        """A function that begins the span of a frame of a native stream: (topic, messages, first sequence number)."""
         from opentelemetry.trace import SpanKind
 
         parent = self._parent(dict(context.invocation_metadata()))
@@ -163,19 +163,19 @@ class Spans:
 
 
 class FrameSpan:
-    """The span of one native frame, until it is answered."""
+    """The span of one native frame, until the frame is answered."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     def end(self, code: int, message: str) -> None:
-        """`code`: OK for a frame that is stored."""
+        """End the span. `code`: OK for a stored frame."""
         _judge(self._span, pb.Status(code=code, message=message))  # type: ignore[arg-type]  # proto3 enums are open
         self._span.end()
 
 
 class _Watched:
-    """The context of a Receive: what is written on its stream also tells the span which messages were handed out."""
+    """The context of a Receive; it records in the span which messages are written to the stream."""
 
     def __init__(self, context: Any, span: Span, spans: Spans) -> None:
         self._context = context

@@ -310,11 +310,11 @@ def test_the_command_promotes_and_says_so(tmp_path: Path, capfd: pytest.CaptureF
     write_node(disk, str(directory), NodeIdentity(CLUSTER, "n4", CREATED))
     assert promote(directory, "--all") == 4
     said = capfd.readouterr()
-    assert "10 entries (7 of them committed)" in said.err and "is not known here" in said.err and "add --yes" in said.err
+    assert "10 entries (7 of them committed)" in said.err and "unknown what the lost site stored" in said.err and "add --yes" in said.err
     assert promote(directory, "g2", "--yes") == 4 and promote(directory, "g1", "--all") == 64 and promote(directory) == 64
     capfd.readouterr()
     assert promote(directory, "g1", "--yes", "--json") == 0
     told = json.loads(capfd.readouterr().out)
     assert told["groups"]["g1"]["state"] == "done" and told["observed_still"] == [] and told["metadata"] is False
     assert promote(directory, "--all", "--yes") == 4
-    assert "is the directory of no observer" in capfd.readouterr().err
+    assert "is not the directory of an observer" in capfd.readouterr().err
