@@ -1,22 +1,23 @@
 """One replica's consensus: elections, replication and commit of one broker group (Raft; changes: docs/architecture.md, Consensus).
 
-The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns in the order `Effects` fixes. The
-core decides nothing itself: it makes the parts, hands each message to the part that the table `HANDLERS` names for the role of the moment,
-and moves this replica from role to role. Every field has one owner, the only class that writes it:
+The driver reports time, messages, its own appends and finished syncs, and carries out what `take` returns, in the order that `Effects`
+fixes. The core itself decides nothing: it creates the parts, dispatches each message to the part that the table `HANDLERS` names for the
+current role, and moves this replica from role to role. Every field has one owner, the only class that writes it:
 
   log_state.py       end, durable, verified and committed indexes
   membership.py      the configuration in force, and what it makes of this replica
   election_timer.py  when this replica stops waiting for its leader
   election.py        term, vote, role
   follower.py        what is known of the leader that is followed          leader.py      what a leader knows of its peers
-  isr.py             what the controller agreed on, and is asked for       isr_review.py  a master's review of the in-sync set
+  isr.py             what the controller agreed on, and requests to it     isr_review.py  a master's review of the in-sync set
   handover.py        leadership that is handed over                        effects.py     what was decided and not taken yet
 
-`policy.py` says what the rule of the group (majority, all, in-sync) means for each of them, `member_changes.py` what a leader may propose.
+`policy.py` says what the rule of the group (majority, all, in-sync) means for each of them, `member_changes.py` which changes of members
+a leader may propose.
 
-A leader that a majority has not answered for one maximum election timeout and the slack of `ElectionTimer.slack_ns` steps down, and so does
-a master that hears neither a slave nor the controller. A replica whose loss would go unnoticed, because it is not admitted or no member,
-follows, and says that its copy does not count.
+A leader steps down if a majority has not answered for one maximum election timeout plus the slack of `ElectionTimer.slack_ns`, and a
+master if it hears neither a slave nor the controller. A replica that is not admitted or is not a member only follows, and says that its
+copy does not count, because its loss would go unnoticed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ from ledgermq.raft.transfer import Cause, Handover, LeaderChange, Reason
 
 
 class Core:
-    """Inputs, outputs, and what the driver may look at. The parts are public for reading; nothing outside of a part writes its fields."""
+    """Inputs, outputs, and the state that the driver may read. The parts are public for reading; only a part writes its own fields."""
 
     log_type: ClassVar[type[LogState]] = LogState
     membership_type: ClassVar[type[Membership]] = Membership
@@ -82,14 +83,14 @@ class Core:
         admitted: bool = True,
         configurations: Iterable[tuple[int, Members]] = (),
     ) -> None:
-        """`log` holds durable entries only. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
+        """`log` holds only durable entries. `commit_index` is known to be committed *and* durable here, for example from a snapshot.
         `admitted`: every other voter knows this very directory, so that an empty one in its place would be noticed. `configurations`: what
-        is known of the log's begin, and every membership entry after it; without any the members are those of `config`."""
+        is known of the log's begin, and every membership entry after it; if empty, the members are those of `config`."""
         self.config = config
         self.outbox = Outbox()
         self.reads = Reads()
         self.log_state = self.log_type(log, commit_index)
-        # A directory that never saw a term promised nothing to any leader.
+        # A directory without a term has promised nothing to any leader.
         self.timer = ElectionTimer(config.timing, chance, now_ns, promised=hard_state.term > 0)
         self.isr = Isr(config, self.log_state, self.outbox)
         known = Configurations(tuple(configurations) or ((NO_INDEX, config.members),))
@@ -110,7 +111,7 @@ class Core:
         return self.leader_type(self.parts, self.review_type, term, now_ns, silent_master)
 
     def check_invariants(self) -> None:
-        """I4 and what every part says of its fields; kept on in production."""
+        """Invariant I4 and the checks of every part; kept on in production."""
         self.log_state.check()
         self.election.check()
         assert self.term >= max(self.log.end_term, self._saved.term), self
@@ -148,8 +149,8 @@ class Core:
 
     @property
     def replicated_index(self) -> int:
-        """What an earlier acknowledgement may rest on (docs/decisions/2026-11-21-flush-policies.md): on a leader also the last entry of its
-        term that a quorum holds, durable or not. Never called durable."""
+        """The index that an early acknowledgement may rest on (docs/decisions/2026-11-21-flush-policies.md). On a leader this includes the
+        last entry of its term that a quorum holds, durable or not; it is never called durable."""
         log = self.log_state
         return log.commit_index if self.election.leading is None else max(log.commit_index, log.held_index)
 
@@ -171,7 +172,7 @@ class Core:
 
     @property
     def peers(self) -> Mapping[str, Peer]:
-        """Of a leader; empty elsewhere."""
+        """The peers of a leader; empty in other roles."""
         leading = self.election.leading
         return {} if leading is None else leading.peers
 
@@ -193,7 +194,7 @@ class Core:
 
     @property
     def agreed(self) -> Appointment | None:
-        """What the controller agreed on for the rule in force here; None before its first election."""
+        """What the controller agreed on for the rule in force; None before its first election."""
         return self.membership.policy.agreed
 
     @property
@@ -202,23 +203,23 @@ class Core:
 
     @property
     def handover_failure(self) -> str:
-        """Why the last handover failed, for people; empty while one is under way."""
+        """Why the last handover failed, as a text for the operator; empty while one is under way."""
         return self.handovers.failure
 
     @property
     def accepting(self) -> bool:
-        """Whether a proposal may be appended now: on a leader, but for the closed part of a handover."""
+        """Whether a proposal may be appended now: on a leader, except in the closed part of a handover."""
         return self.election.leading is not None and not self.handovers.closed
 
     @property
     def last_contact(self) -> LeaderContact | None:
-        """What the leader that is followed said last; None without one."""
+        """The latest message of the leader that is followed; None without one."""
         following = self.election.following
         return None if following is None else following.last_contact
 
     @property
     def slack_ms(self) -> int:
-        """When this replica was last told the time."""
+        """The slack at the time of the latest tick or message, in ms."""
         return self.timer.slack_ns(self._now_ns) // MS
 
     @property
@@ -230,7 +231,7 @@ class Core:
         return self.outbox.refused
 
     def peer_progress(self) -> tuple[PeerProgress, ...]:
-        """What a leader knows of the others; empty elsewhere."""
+        """What a leader knows of the other members; empty in other roles."""
         leading = self.election.leading
         return () if leading is None else leading.progress(self._now_ns)
 
@@ -240,12 +241,12 @@ class Core:
         return 0 if leading is None else self.membership.policy.missing_isr(now_ns, leading.peers)
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
-        """Leader only: whether this peer was heard within the shortest election timeout, and lacks nothing that is not under way to it."""
+        """Leader only: whether this peer was heard within the shortest election timeout, and everything it lacks is under way to it."""
         leading = self.election.leading
         return leading is not None and self.handovers.keeps_up(leading, node, now_ns)
 
     def best_successor(self, now_ns: int) -> str | None:
-        """Leader only: the voter that could take over soonest, if any is there."""
+        """Leader only: the voter that could take over soonest; None if there is none."""
         leading = self.election.leading
         return None if leading is None else self.handovers.best_successor(leading, now_ns)
 
@@ -254,7 +255,7 @@ class Core:
         return chain_question(self.log_state.view, message)
 
     def take_changes(self) -> tuple[LeaderChange, ...]:
-        """Leaders that came and went since the last call."""
+        """The changes of leadership since the last call."""
         return self.election.take_changes()
 
     def _leading(self) -> Leader:
@@ -265,7 +266,8 @@ class Core:
     # Time
 
     def tick(self, now_ns: int) -> None:
-        """Time passed. After a pause of the process step what has arrived first: it may be the sign of life that `tick` would miss."""
+        """Time has passed. After a pause of the process, first `step` the messages that have arrived: one may be the missing sign of
+        life."""
         self._now_ns = now_ns
         election, timer, policy = self.election, self.timer, self.membership.policy
         election.take_office(now_ns)
@@ -282,7 +284,7 @@ class Core:
             election.end_canvass(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int:
-        """When `tick` and `take` are wanted at the latest."""
+        """The latest time for the next `tick` and `take`."""
         leading = self.election.leading
         if leading is None:
             return self.election.wake_at_ns()
@@ -293,9 +295,8 @@ class Core:
     # Messages
 
     def concerns(self, message: Message) -> bool:
-        """Whether it is to be heard: from a member; or from a node that may well be one, although the entry that says so is not here yet
-        (dissertation §4.1): the leader of this or a later term, and a candidate whose log goes beyond ours. Answers of strangers never
-        count."""
+        """Whether a message is processed. Members are heard; so is a node that may be a member although the entry that says so is not here
+        yet (dissertation §4.1): the leader of this or a later term, and a candidate with a longer log. Answers of strangers never count."""
         sender, members, election = message.sender, self.membership.members, self.election
         if message.to != self.config.node or sender == self.config.node:
             return False
@@ -309,8 +310,8 @@ class Core:
         return False
 
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
-        """Take in one message. For an `Append`, `chains_agree` answers `chain_question`; the bytes of its range were verified before, and
-        `members` is what its membership entry says, if it pushes one."""
+        """Process one message. For an `Append`, `chains_agree` answers `chain_question`, the bytes of its range were verified before, and
+        `members` are those of its membership entry, if it has one."""
         if self.outbox.fence is not None:
             return
         if not self.concerns(message):
@@ -328,10 +329,10 @@ class Core:
         self.election.on_vote_reply(reply, now_ns)
 
     def _follow(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None) -> None:
-        """Any role, because the sender leads its term."""
+        """Follow the sender, in any role, because it leads its term."""
         election, log, sender, extent = self.election, self.log_state, message.sender, message.extent
         if message.term < election.term:
-            # A deposed leader learns of the newer term from this. Round 0: should it lead that term by now, this answers nothing it asked.
+            # A deposed leader learns of the newer term from this. Round 0: if it leads that term by now, this answers no message of it.
             return self.answers.reject(sender, election.term, 0)
         assert not log.writes_pending, "carry out and report the last range before the next"
         if extent is not None and (extent.membership != (members is not None) or (members and extent.first_index != extent.last_index)):
@@ -341,7 +342,8 @@ class Core:
             return self.outbox.stop(f"{sender} and {election.leader} both lead term {message.term} (invariant I1)")
         elected_here = message.term == election.term and election.voted_for not in (None, sender)
         if elected_here and self.membership.policy.controller_elects:
-            # One master per epoch: this one's was promised to another, by votes before the group changed its rule. It takes another.
+            # One master per epoch: this one was promised to another by votes, before the group changed its rule. The leader must take a new
+            # epoch.
             election.become_follower(election.term + 1, None, now_ns)
             return self.answers.reject(sender, election.term, 0)
         known = election.has_led(message.term, sender)
@@ -362,7 +364,7 @@ class Core:
             election.leading.on_append_reply(reply, now_ns)
 
     def _take_over(self, message: TimeoutNow, now_ns: int, *_: object) -> None:
-        """The leader hands over: campaign; unless the word is old, or this replica is about to stop."""
+        """The leader hands over: campaign, unless the message is outdated or this replica is about to stop."""
         election, view, following = self.election, self.log_state.view, self.election.following
         stale = following is None or (message.term, message.sender) != (following.term, following.leader)
         if stale or self.membership.policy.controller_elects or not self.membership.may_campaign():
@@ -383,40 +385,41 @@ class Core:
     # What the driver did
 
     def admit(self) -> None:
-        """Take part from now on, for good. An election that is overdue begins with the next `tick`."""
+        """Take part from now on, permanently. An election that is overdue begins with the next `tick`."""
         self.membership.admit()
         self.timer.demand_punctuality()
 
     def trimmed(self, begin_index: int) -> None:
-        """The log begins with `begin_index` now: what is gone was committed."""
+        """The log now begins with `begin_index`; the removed entries were committed."""
         self.log_state.trim(begin_index)
         self.membership.trim(begin_index)
         if self.election.leading is not None:
             self.election.leading.trimmed(begin_index)
 
     def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False, members: Members | None = None) -> None:
-        """Leader only: the driver appended this range of the leader's own term. `urgent`: it is to become durable at once; `early`: its
-        `replicated_index` is waited for; `members`: what `propose_members` returned, for a membership entry alone."""
+        """Leader only: the driver appended this range in the leader's own term. `urgent`: it must become durable at once; `early`: a caller
+        waits for `replicated_index` to reach it; `members`: what `propose_members` returned, for a membership entry alone."""
         assert self.accepting and extent.term == self.election.term, (extent, self)
         assert extent.membership == (members is not None), "a membership entry begins with propose_members"
         self._leading().appended(extent, members, self._now_ns, urgent=urgent, early=early)
 
     def append_written(self) -> None:
-        """The range of the last `Writes.append` is in the log now; only from here on it counts as received."""
+        """The range of the last `Writes.append` is in the log; only from now on it counts as received."""
         self.log_state.append_written()
         if self.election.following is not None:
             self.election.following.append_written()
             self.election.rest()
 
     def append_refused(self) -> None:
-        """That range could not be written (disk full): the log still ends before it, and the leader will push it again."""
+        """The range of the last `Writes.append` could not be written (disk full): the log still ends before it, and the leader pushes it
+        again."""
         self.membership.truncate_from(self.log_state.append_refused())
         self.election.rest()
 
     def sync_begins(self) -> tuple[int, int]:
-        """(term, index) that a sync starting now will make durable; hand it back to `synced`. One sync at a time."""
+        """(term, index) that a sync starting now will make durable; pass it to `synced`. One sync at a time."""
         if self.election.leading is not None:
-            # What this copy does not wait with, no other needs to wait with: so the sync at hand leads to a commit.
+            # Peers should sync what this copy syncs now, so that the sync leads to a commit.
             self.log_state.request_flush()
         return self.log_state.begin_sync()
 
@@ -430,19 +433,19 @@ class Core:
             following.synced()
 
     def request_flush(self) -> None:
-        """Nothing of what the log holds now may wait any longer for its sync; a leader tells its peers with the next `take`."""
+        """Everything in the log must be synced without delay; a leader tells its peers with the next `take`."""
         self.log_state.request_flush()
 
-    # What the driver and operators ask for
+    # What the driver and operators request
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
-        """Leader only: the members after `change`, for the driver to append alone and at once; or why they cannot be changed so, for
-        people: `NotYet` where asking again will help."""
+        """Leader only: the members after `change`, for the driver to append alone and at once; or the reason against it, as a text for the
+        operator: `NotYet` if a later request may succeed."""
         self._now_ns = now_ns
         return self.changes.propose(self._leading(), change, now_ns)
 
     def due_change(self, now_ns: int) -> MemberChange | None:
-        """Leader only: the rule that a change-over leads to; or a learner that is to be a voter again."""
+        """Leader only: a change that is due: the next rule of a change-over, or making a returned learner a voter again."""
         leading = self.election.leading
         if leading is None:
             return None
@@ -450,29 +453,30 @@ class Core:
         return self.changes.due(leading, now_ns)
 
     def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
-        """Leader only: hand over to this voter. None: it is under way, and asking again extends its deadline. Else why not."""
+        """Leader only: hand over to this voter. None: it is under way; another call extends its deadline. Otherwise the reason against
+        it."""
         return self.handovers.transfer(self._leading(), to, cause, now_ns, patience_ns)
 
     def leave(self) -> None:
-        """This replica is about to stop: it takes no leadership over any more, and says so."""
+        """This replica is about to stop: it takes over no leadership any more, and tells the leader."""
         self.handovers.leave()
 
     def read(self, token: int, now_ns: int) -> None:
-        """ReadIndex (dissertation §6.4): `Effects.reads` will name the entry that must be applied before the read is answered, once a round
-        of messages that begins after this was answered by a quorum; or None, as soon as this replica does not lead."""
+        """ReadIndex (dissertation §6.4): `Effects.reads` will return the entry that must be applied before the read is answered, once a
+        quorum has answered a round of messages that begins after this call; or None as soon as this replica does not lead."""
         self._now_ns = now_ns
         self.reads.ask(token, leads=self.election.leading is not None)
 
     def lease_index(self, now_ns: int) -> int | None:
-        """Leader only (§6.4.1): the entry that must be applied before a read is answered now, or None when nothing proves that no other
-        replica leads. Never again in a term in which a target was told to campaign."""
+        """Leader only (§6.4.1): the entry that must be applied before a read is answered now; None if nothing proves that no other replica
+        leads. Always None for the rest of a term in which a target was told to campaign."""
         leading = self.election.leading
         if leading is None or self.handovers.lease_given_up or self.outbox.fence is not None:
             return None
         return leading.lease_index(now_ns)
 
     def appointed(self, appointment: Appointment, now_ns: int) -> None:
-        """The controller agreed on this; late or repeated words mean nothing."""
+        """The controller agreed on this appointment; a late or repeated one has no effect."""
         if self.outbox.fence is not None or not self.isr.learn(appointment, now_ns):
             return
         self._now_ns = now_ns
@@ -480,7 +484,7 @@ class Core:
         election.take_office(now_ns)
         agreed = self.membership.policy.agreed
         if election.role is Role.CANDIDATE and agreed is not None and agreed.epoch > election.term:
-            # Another is master now. It is waited for once, not for ever: it may have ended before it was ever heard.
+            # Another replica is master now. It is waited for once, not forever: it may have ended before it was ever heard.
             election.become_follower(election.term, None, now_ns)
         if (leading := election.leading) is not None:
             leading.advance_commit()
@@ -490,7 +494,7 @@ class Core:
     # Outputs
 
     def take_writes(self) -> Writes:
-        """What must reach the disk; after stepping an `Append` the driver calls this before the next one."""
+        """What must reach the disk. After stepping an `Append`, the driver calls this before the next one."""
         hard_state = HardState(self.election.term, self.election.voted_for)
         writes = Writes(None if hard_state == self._saved else hard_state, *self.log_state.take_writes())
         self._saved = hard_state
@@ -516,11 +520,12 @@ class Core:
         return Effects(outbox.fence, writes, messages, pushes, self.log_state.commit_index, changed, *told)
 
     def pushed(self, to: str, extent: Extent) -> Append:
-        """The driver read this range for a `Push`; the message that carries it."""
+        """The driver read this range for a `Push`. Returns the message that carries it."""
         return self._leading().pushed(to, extent, self._now_ns)
 
     def _retire(self, leading: Leader, now_ns: int) -> None:
-        """A leader that is no voter any more leads until that is committed (dissertation §4.2.2); then it hands over, or just stops."""
+        """A leader that is no longer a voter leads until its removal is committed (dissertation §4.2.2); then it hands over, or steps
+        down."""
         membership, handovers = self.membership, self.handovers
         if self.config.node in membership.members.voters or membership.pending or handovers.current is not None:
             return
@@ -542,4 +547,4 @@ HANDLERS: dict[tuple[Role, type[Any]], Handler] = {
     (Role.CANDIDATE, VoteReply): Core._count_vote,
     (Role.LEADER, AppendReply): Core._advance_peer,
 }
-"""What each role does with each message. What is not here is late: an answer to a question of a former role."""
+"""Which handler takes each message in each role. A message without a handler is outdated: it answers a question of a former role."""

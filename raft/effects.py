@@ -1,4 +1,4 @@
-"""What a core leaves for its driver, and the one order in which the driver carries it out."""
+"""The output of a core for its driver, and the one order in which the driver carries it out."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Room in a peer's window: read up to `ranges` ranges from `first_index` on while `size` bytes last, each of at least one entry; report
-    each with `Core.pushed`, which returns the message that carries it."""
+    """Room in a peer's window: read up to `ranges` ranges from `first_index` on, each of at least one entry, while `size` bytes last.
+    Report each with `Core.pushed`, which returns the message that carries it."""
 
     to: str
     first_index: int
@@ -44,15 +44,15 @@ class Effects:
 
     1. `fence`: if set, stop for good; nothing below may happen.
     2. `writes`: hard state durable, then truncate, then append. An error here fences, except for a full disk.
-    3. `messages` and `pushes`: only now may they leave. A vote or a reply promises what step 2 made true. Durability of log entries is
-       never promised by their being written: replies name the durable index that `Core.synced` reported.
+    3. `messages` and `pushes`: they may leave only now. A vote or a reply promises what step 2 made true. That log entries are written
+       never promises their durability: replies name the durable index that `Core.synced` reported.
     4. `commit_index`: entries up to here may be applied and acknowledged. It never falls.
-    5. `reads`: (token, index) of every `Core.read` that is decided: the entry that must be applied before the read is answered, or None
-       when leadership was lost first.
+    5. `reads`: (token, index) of every decided `Core.read`: the entry that must be applied before the read is answered, or None if
+       leadership was lost first.
 
-    `left_behind`: (leader, its begin index) when the leader said that its log cannot help this replica; the core does nothing about it.
-    `requests`: what the controller is asked for (rule IN_SYNC). Its answer goes to `Core.appointed`; without one the core asks again.
-    After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; both need no hurry for safety.
+    `left_behind`: (leader, its begin index) if the leader said that its log cannot help this replica; the core does nothing about it.
+    `requests`: requests to the controller (rule IN_SYNC). Its answer goes to `Core.appointed`; without an answer the core asks again.
+    After step 2 the driver owes a sync of the log, and its outcome to `Core.synced`; for safety neither is urgent.
     """
 
     fence: str | None
@@ -68,14 +68,14 @@ class Effects:
 
 @dataclass(slots=True)
 class Outbox:
-    """What the parts of a core have decided and `Core.take` has not handed out yet; and counters for the operator.
+    """What the parts of a core have decided and `Core.take` has not returned yet, and counters for the operator.
 
     fence        why this replica must stop for good; it is never cleared
     messages     for other replicas
     requests     for the controller
     left_behind  (leader, its begin index), see `Effects`
-    refused      messages that were not heard, by reason
-    restarts     how often a peer without progress was compared with from the beginning
+    refused      messages that were not processed, by reason
+    restarts     how often the leader compared logs from the beginning with a peer that made no progress
     """
 
     fence: str | None = None
@@ -86,14 +86,14 @@ class Outbox:
     restarts: Counter[str] = field(default_factory=Counter)
 
     def stop(self, reason: str) -> None:
-        """Fence: from now on nothing is decided any more, the driver must stop."""
+        """Fence this replica: it decides nothing any more, and the driver must stop."""
         self.fence = self.fence or reason
 
     def leave_behind(self, leader: str, begin_index: int) -> None:
         self.left_behind = leader, begin_index
 
     def take_messages(self) -> tuple[Message, ...]:
-        """A fenced replica says nothing any more."""
+        """The messages; none from a fenced replica."""
         messages, self.messages = (() if self.fence is not None else tuple(self.messages)), []
         return messages
 

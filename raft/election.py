@@ -1,9 +1,9 @@
-"""Term, vote and role: how a replica comes to lead, follow or rest, and why leadership moved (Raft §5.2, §5.4.1; dissertation §9.6).
+"""Term, vote and role: how a replica becomes leader, follower or learner, and why leadership moved (Raft §5.2, §5.4.1; dissertation §9.6).
 
-A candidate asks for pre-votes, still in its term, then for votes in the next one; a majority makes it leader. A leader never leads the
-same term twice: each campaign takes a new term, durable before the first request leaves. A voter that hears its leader refuses everyone
-else, unless that leader sent the candidate. In a group of the rule IN_SYNC the pre-votes only ask whether anybody objects, and the
-controller elects. Every change of role goes through `_enter`; nothing here touches an entry.
+A candidate asks for pre-votes, still in its term, then for votes in the next one; a majority makes it leader. A leader never leads the same
+term twice: each campaign takes a new term, which is durable before the first request leaves. A voter that hears its leader refuses every
+other candidate, unless that leader told the candidate to campaign. In a group of the rule IN_SYNC the pre-votes only ask for objections,
+and the controller elects. Every change of role goes through `_enter`; nothing here touches an entry.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ledgermq.raft.quorum import Ballot
 from ledgermq.raft.transfer import Cause, LeaderChange, Reason
 
 CHANGES_KEPT = 64
-"""Changes of leadership that were not taken yet."""
+"""The most changes of leadership that wait for `take_changes`."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """One campaign. `canvass_until_ns`: until when a candidate that the controller elects waits for answers; NEVER_NS afterwards, and in a
+    """One campaign. `canvass_until_ns`: until when a candidate that the controller elects waits for answers; NEVER_NS after that, and in a
     campaign for votes."""
 
     pre: bool
@@ -41,13 +41,13 @@ class Candidate:
 
 
 class Election:
-    """Everything about who leads.
+    """Term, vote, role and leader of this replica.
 
     term, voted_for   as last decided; durable once the driver carried out `Writes.hard_state`
-    role, leader      the role of this replica, and the leader of the term as far as it is known
+    role, leader      the role of this replica, and the leader of the term if it is known
     leading           the role object of a leader; None in every other role
-    following         that of a replica that knows another leader
-    candidate         that of a candidate
+    following         the role object of a replica that knows another leader
+    candidate         the role object of a candidate
     candidacy         why this replica campaigned last
     role_changed      role or leader changed since `take_role_changed`
     last_leader       the last leader that was known
@@ -62,7 +62,7 @@ class Election:
         hard_state: HardState,
         new_leader: Callable[[int, int, str | None], Leader],
     ) -> None:
-        """`new_leader` makes the role object of a leader from its term, the time and the `silent_master` of `become_leader`."""
+        """`new_leader` creates the role object of a leader from its term, the time and the `silent_master` of `become_leader`."""
         self._parts = parts
         self._config = parts.config
         self._log = parts.log
@@ -88,7 +88,7 @@ class Election:
         self._changes: deque[LeaderChange] = deque(maxlen=CHANGES_KEPT)
 
     def check(self) -> None:
-        """One leader a term, with its own vote, and at most one role object."""
+        """Each term has at most one leader, which voted for itself; a replica has at most one role object."""
         assert (self.role is Role.LEADER) == (self.leader == self._config.node) == (self.leading is not None), self
         assert (self.role is Role.CANDIDATE) == (self.candidate is not None), self
         assert (self.following is not None) == (self.leader is not None and self.leading is None), self
@@ -120,13 +120,13 @@ class Election:
         self._count_votes(self.candidate, now_ns)
 
     def campaign_for_silence(self, now_ns: int) -> None:
-        """The leader was not heard for too long, or none was ever known."""
+        """Campaign because the leader was not heard for too long, or none was ever known."""
         silent_ms, known = (now_ns - self._timer.last_contact_ns) // MS, self.last_leader
         self.candidacy = Reason(Cause.STARTED) if known is None else Reason(Cause.ELECTION_TIMEOUT, known, silent_ms)
         self.campaign(now_ns, pre=True)
 
     def campaign_as_told(self, leader: str, cause: Cause, now_ns: int) -> None:
-        """The leader hands over: campaign in a term of this replica's own at once, without a pre-vote."""
+        """The leader hands over: campaign at once in a new term, without a pre-vote."""
         self.candidacy = Reason(cause, leader)
         self.campaign(now_ns, pre=False, transfer=True)
 
@@ -136,7 +136,7 @@ class Election:
         if result is Ballot.LOST:
             self.become_follower(self.term, None, now_ns)
         elif policy.controller_elects:
-            # A silent member of the in-sync set is waited for a moment, not for ever: it may be the master that is gone.
+            # A silent member of the in-sync set is waited for briefly, not forever: it may be the master that has failed.
             if result is Ballot.WON or now_ns >= candidate.canvass_until_ns:
                 candidate.end_canvass()
                 self._isr.request_master(policy.members, self._config.node, self.candidacy.cause, self.term)
@@ -146,13 +146,13 @@ class Election:
             self.become_leader(now_ns)
 
     def end_canvass(self, now_ns: int) -> None:
-        """Do not wait for silent members of the in-sync set any more, if it is time."""
+        """If it is time, stop waiting for silent members of the in-sync set."""
         candidate = self.candidate
         if candidate is not None and now_ns >= candidate.canvass_until_ns:
             self._count_votes(candidate, now_ns)
 
     def wake_at_ns(self) -> int:
-        """When something is due at the latest, for a replica that does not lead."""
+        """When a replica that does not lead is due at the latest."""
         if not self._membership.may_campaign():
             return NEVER_NS
         candidate = self.candidate
@@ -184,15 +184,15 @@ class Election:
         self._outbox.messages.append(VoteReply(self._config.node, request.sender, term, request.pre, granted))
 
     def hears_leader(self, now_ns: int) -> bool:
-        """Stickiness: a voter that lately heard a living leader helps no other candidate to depose it."""
+        """Stickiness: a voter that recently heard a living leader helps no other candidate to depose it."""
         timer = self._timer
         if self.role is Role.LEADER or now_ns < timer.promised_until_ns:
-            # Before it stopped this replica may have heard a leader whose lease rests on that.
+            # Before its restart this replica may have heard a leader whose lease rests on that.
             return True
         return self.leader is not None and now_ns - timer.last_contact_ns < self._config.timing.election_min_ns
 
     def is_up_to_date(self, request: VoteRequest) -> bool:
-        """Raft §5.4.1: the candidate's log holds everything a voter's does, by last term, then by length."""
+        """Raft §5.4.1: the candidate's log is at least as up to date as this one, by last term, then by length."""
         view = self._log.view
         return (request.last_term, request.last_index) >= (view.end_term, view.end_index)
 
@@ -209,16 +209,15 @@ class Election:
             self._count_votes(candidate, now_ns)
 
     def vote_for_leader(self, leader: str) -> None:
-        """Epoch and master are durable, like a vote, before anything of the leader's message is (docs/architecture.md, HA groups). Under
-        the rule ALL this replica may have voted for another candidate of the term, against which the leader was elected: that vote is not
-        taken back."""
+        """Make epoch and master durable, like a vote, before anything of the leader's message (docs/architecture.md, HA groups). Under the
+        rule ALL this replica may have voted for another candidate of the term, against which the leader was elected; that vote stays."""
         if self.voted_for is None and self._membership.policy.vote_follows_leader:
             self.voted_for = leader
 
     # Roles
 
     def become_leader(self, now_ns: int, silent_master: str | None = None) -> None:
-        """`silent_master`: the master before, if its silence made this replica master."""
+        """Lead the current term. `silent_master`: the former master, if its silence made this replica master."""
         self._enter(Role.LEADER, self._config.node, self.candidacy)
         self._handovers.begin_leading()
         self._log.begin_leading()
@@ -227,7 +226,7 @@ class Election:
         self.leading.advance_commit()
 
     def take_office(self, now_ns: int) -> None:
-        """Lead the epoch that the controller appointed this replica for, or make way for its master."""
+        """Lead the epoch for which the controller appointed this replica, or step down for its master."""
         membership, me = self._membership, self._config.node
         agreed = membership.policy.agreed
         if agreed is None or agreed.epoch <= self.term:
@@ -243,7 +242,8 @@ class Election:
             self.become_follower(agreed.epoch, None, now_ns, self._handovers.reason_to_yield(agreed.master))
 
     def become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
-        """Also the way from one leader or term to the next; what was verified against the old leader is not against the new."""
+        """Follow a leader, or none, in a term; also for a change of leader or term. What was verified against the old leader is
+        forgotten."""
         changed = (term, leader) != (self.term, self.leader)
         if changed:
             self._log.forget_verified()
@@ -258,7 +258,7 @@ class Election:
         self._timer.restart(now_ns)
 
     def _enter(self, role: Role, leader: str | None, reason: Reason | None = None) -> None:
-        """`reason`: why another replica leads from now on, or none that is known; told outside where a leader came or went."""
+        """Change the role. `reason`: why another replica leads now, or none; it is reported if a leader came or went."""
         self.role_changed |= (role, leader) != (self.role, self.leader)
         self._note_change(role, leader, reason or Reason(Cause.FOLLOWED, leader or ""))
         self._handovers.drop()
@@ -271,7 +271,7 @@ class Election:
             self._reads.lose()
 
     def rest(self) -> None:
-        """Members or the commit index moved: a follower may have become a learner, or a learner a follower."""
+        """Update the resting role after a change of members or commit index: a follower may have become a learner, or the reverse."""
         if self.role is Role.FOLLOWER or self.role is Role.LEARNER:
             role = self._membership.resting_role()
             if self.role is not role:
@@ -284,13 +284,13 @@ class Election:
     # Why leadership moved
 
     def take_changes(self) -> tuple[LeaderChange, ...]:
-        """Leaders that came and went since the last call."""
+        """The changes of leadership since the last call."""
         changes = tuple(self._changes)
         self._changes.clear()
         return changes
 
     def has_led(self, term: int, leader: str) -> bool:
-        """Whether this is the last leader that was known, in the same term."""
+        """Whether this is the last known leader, in the same term."""
         return term == self.led_term and leader == self.last_leader
 
     def _note_change(self, role: Role, leader: str | None, reason: Reason) -> None:

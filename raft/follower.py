@@ -1,7 +1,8 @@
-"""Following a leader (Raft §5.3): make the log the leader's, and answer how far it is the leader's, and how much of that is durable.
+"""Following a leader (Raft §5.3): makes the log equal to the leader's, and reports how far it is equal and how far that is durable.
 
-What conflicts is cut, but never what is committed or was verified against this very leader: that fences, as does a chain that differs. A
-range counts as received once the driver wrote it. An answer names received and durable apart, and says if this copy does not count.
+Conflicting entries are cut, but never committed ones or ones verified against this leader: such a conflict fences this replica, as does a
+different chain. A range counts as received once the driver wrote it. A reply names the received and the durable index separately, and says
+if this copy does not count.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from ledgermq.raft.parts import Parts
 
 
 def chain_question(view: LogView, message: Append) -> int | None:
-    """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with
-    equal term. Equal chains there mean equal history; None when there is no such entry."""
+    """The one index at which the driver must compare chain CRCs before it steps this message: the last entry that both logs hold with the
+    same term. Equal chains there mean equal history. None if there is no such entry."""
     extent = message.extent
     if extent is not None and extent.last_index >= view.begin_index - 1:
         first = max(extent.first_index, view.begin_index - 1)
@@ -47,7 +48,8 @@ class Answers:
 
 
 class Follower:
-    """Made when this replica learns of a leader of a term, and dropped when it follows that leader in that term no more.
+    """The role object of a follower: created when this replica learns of a leader of a term, and dropped when it no longer follows that
+    leader in that term.
 
     leader, term  the leader that is followed, and its term
     """
@@ -61,20 +63,21 @@ class Follower:
         self.leader = leader
         self.term = term
         self._last_contact: tuple[int, int, int] | None = None
-        """When the latest of its messages came, where its log ended, and its commit index."""
+        """When its latest message came, where its log ended, and its commit index."""
         self._leader_commit = NO_INDEX
         self._seen_round = 0
         self._early = False
         self._reply_owed = False
-        """The leader waits for what is written here and not durable yet."""
+        """The leader waits for what is written here but not durable yet."""
 
     @property
     def last_contact(self) -> LeaderContact | None:
-        """What the latest message of the leader said; None before the first."""
+        """The latest message of the leader; None before the first."""
         return None if self._last_contact is None else LeaderContact(self.leader, self.term, *self._last_contact)
 
     def on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None, *, known: bool) -> None:
-        """`known`: this leader was heard in this term before, also if another role came in between."""
+        """Process a message of the leader. `known`: this leader was heard before in this term, even if this replica had another role
+        meanwhile."""
         log, view, timer, sender = self._log, self._log.view, self._timer, self.leader
         if known:
             timer.note_silence(now_ns - timer.last_contact_ns, now_ns)
@@ -82,7 +85,7 @@ class Follower:
         timer.restart(now_ns)
         prev_index, last_index = message.prev_index, message.last_index
         if message.round > self._seen_round:
-            # Whether the logs agree does not matter: this is how far the leader's is.
+            # Also if the logs differ: this is how far the leader's log goes.
             self._last_contact = now_ns, max(message.end_index, last_index), message.commit_index
             self._seen_round = message.round
         question = chain_question(view, message)
@@ -108,7 +111,7 @@ class Follower:
     def _merge(self, extent: Extent, members: Members | None) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
         log, view = self._log, self._log.view
-        # The entry before a trimmed log is compared too: where terms differ there, no chain was compared, and the range must not get in.
+        # The entry before a trimmed log is compared too: if terms differ there, no chain was compared, and the range must not be accepted.
         first = max(extent.first_index, view.begin_index - 1)
         if first <= extent.last_index and view.term_at(first) == extent.term:
             first = min(extent.last_index, view.run_end(first)) + 1
@@ -128,25 +131,25 @@ class Follower:
             self._membership.append(first, members)
 
     def append_written(self) -> None:
-        """The driver wrote the range; only from here on it counts as received."""
+        """The driver wrote the range; only from now on it counts as received."""
         self._reply_owed = True
         self._log.follow_commit(self._leader_commit)
         if self._early or self._membership.policy.pulls:
             self.accept()
 
     def synced(self) -> None:
-        """A sync ended."""
+        """A sync has ended: tell the leader if it waits for it."""
         if self._reply_owed:
             self._reply_owed = self._log.follower_claim() < self._log.verified_index
             self.accept()
 
     def accept(self) -> None:
-        """Tell the leader how far this log is the leader's, and how much of that is durable."""
+        """Tell the leader how far this log equals its own, and how far that is durable."""
         log = self._log
         self._answers.accept(self.leader, self.term, self._seen_round, log.verified_index, log.follower_claim())
 
     def _reject(self, message: Append) -> None:
-        """Name the last entry that can still be common, so that the leader steps back by terms, never below what is committed."""
+        """Name the last entry that both logs may share, so that the leader steps back by terms, never below what is committed."""
         view = self._log.view
         hint = max(view.last_at_most(message.prev_index, message.prev_term), min(self._log.commit_index, message.prev_index))
         hint_term = view.term_at(hint)

@@ -1,14 +1,13 @@
-"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC, and the three ways to change it.
+"""Appointments: what the controller quorum agrees on for a group of the rule IN_SYNC, and the three ways to change it
+(docs/architecture.md, HA groups).
 
-See docs/architecture.md, HA groups.
+Pure values and functions. The controller quorum, or its stand-in in the simulator, keeps the agreed state and applies them in one order for
+all nodes. These functions decide who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say how a
+replica acts on it.
 
-Pure values and functions. The keeper of the agreed state (the controller quorum, or its stand-in in the simulator) applies them in one
-order for all. These functions decide who may be master of which epoch and who is in sync; `isr.py`, `isr_review.py` and `policy.py` say
-what a replica does with it.
-
-What holds because of these functions, whatever messages are lost, late or repeated:
+These functions guarantee, whatever messages are lost, late or repeated:
   an epoch is given once, to one master, and is higher than every epoch before and than every term its master had;
-  only a member of the in-sync set is elected; only the master of the present epoch changes the set, from the set it knew.
+  only a member of the in-sync set is elected; only the master of the current epoch changes the set, from the set it knew.
 """
 
 from __future__ import annotations
@@ -25,9 +24,10 @@ NO_EPOCH = 0
 
 @dataclass(frozen=True, slots=True)
 class Appointment:
-    """`generation`: the entry that made the rule IN_SYNC (0: the group was made so), so that what was agreed before a group changed its
-    rule is not taken for the present. `version` grows with every change. `in_sync`: node → the directory it is known by in the log, empty
-    for that of the group's beginning. `cause`, `asked_by`: why this master, for people; FORCED: entries may be lost."""
+    """One agreed master and in-sync set. `generation`: the entry that made the rule IN_SYNC (0: the group was created with it); it
+    distinguishes agreements from before a change of rules. `version` grows with every change. `in_sync`: node → the directory by which the
+    log knows it, empty for the one at the group's creation. `cause`, `asked_by`: why this node is master, for the operator; FORCED: entries
+    may be lost."""
 
     generation: int
     version: int
@@ -39,7 +39,8 @@ class Appointment:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Later ones are greater; also those of a quorum that lost its metadata and counts versions anew: it gives no epoch below."""
+        """Sort key: later appointments are greater, even from a quorum that lost its metadata and counts versions anew, because epochs
+        never fall."""
         return self.generation, self.epoch, self.version
 
     @property
@@ -50,7 +51,7 @@ class Appointment:
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
     """`asked_by` asks that `node`, known by `incarnation`, become master. `epoch`: the latest one that `asked_by` knew. `term`: the highest
-    it has seen. `voters`: the in-sync set if nothing was agreed for this generation yet. `begun`: the log shows that an epoch of this
+    it has seen. `voters`: the in-sync set if nothing has been agreed for this generation. `begun`: the log shows that an epoch of this
     generation has begun, so something was agreed."""
 
     node: str
@@ -66,7 +67,7 @@ class ElectionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterIsr:
-    """The master of `epoch` asks for another in-sync set in place of that of `version`."""
+    """The master of `epoch` asks to replace the in-sync set of `version` by another one."""
 
     node: str
     generation: int
@@ -79,8 +80,8 @@ HaRequest = ElectionRequest | AlterIsr
 
 
 def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """The appointment of an elected master, or why there is none, for people. Asked again after it was granted it is refused: the epoch
-    has moved on."""
+    """The appointment of an elected master, or the reason against it, as a text for the operator. A repeated request that was granted
+    before is refused, because the epoch has changed."""
     if ask.begun and (known is None or ask.generation > known.generation):
         return (
             "the controller quorum does not remember who is in sync, although the group had a master: it lost its metadata. An operator "
@@ -100,7 +101,7 @@ def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
 
 
 def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
-    """The appointment with another in-sync set, or why it stays as it is, for people."""
+    """The appointment with another in-sync set, or the reason against it, as a text for the operator."""
     if known is None or (ask.generation, ask.epoch, ask.node) != (known.generation, known.epoch, known.master):
         return f"{ask.node} is not the master of the present epoch"
     if ask.version != known.version:
@@ -111,8 +112,8 @@ def alter(known: Appointment | None, ask: AlterIsr) -> Appointment | str:
 
 
 def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
-    """An operator makes `ask.node` master although others may be in sync: entries that only they hold are lost. It alone is in sync
-    then."""
+    """The appointment of `ask.node` by an operator although others may be in sync: entries that only they hold are lost. The in-sync set is
+    then this node alone. Or the reason against it, as a text for the operator."""
     if known is not None and ask.generation < known.generation:
         return f"{ask.node} lacks entry {known.generation}, with which the group took the rule it has now; choose another node"
     if known is not None and ask.epoch != known.epoch:
@@ -123,7 +124,7 @@ def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
 
 
 def to_json(appointment: Appointment) -> dict[str, Any]:
-    """Plain JSON values; `from_json` is its inverse."""
+    """Plain JSON values; `from_json` is the inverse."""
     return {
         "generation": appointment.generation,
         "version": appointment.version,
@@ -136,7 +137,7 @@ def to_json(appointment: Appointment) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> Appointment:
-    """Raises KeyError, TypeError, ValueError."""
+    """Parse what `to_json` returned. Raises KeyError, TypeError, ValueError."""
     in_sync = {str(node): str(incarnation) for node, incarnation in value["in_sync"].items()}
     numbers = int(value["generation"]), int(value["version"]), int(value["epoch"])
     return Appointment(*numbers, str(value["master"]), in_sync, Cause(value["cause"]), str(value["asked_by"]))

@@ -1,8 +1,8 @@
-"""Handing leadership over on request (Raft dissertation §3.10): who could take over, and the handover under way.
+"""Handing leadership over on request (Raft dissertation §3.10): which voter could take over, and the handover under way.
 
 The leader stops accepting entries once the target is near, lets everything become committed and durable there, and only then tells the
-target to campaign, or the controller to make it master. If that takes too long the leader goes on as before. `transfer.py` holds the record
-of one handover.
+target to campaign, or asks the controller to make it master. If that takes too long, the leader continues as before. `transfer.py` has the
+record of one handover.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ledgermq.raft.transfer import HANDOVERS, Cause, Handover, Reason
 
 
 def objection(config: RaftConfig, peer: Peer, now_ns: int) -> str | None:
-    """Why this peer could not take over."""
+    """Why this peer could not take over; None if it could."""
     if peer.boot_id is None:
         return f"{peer.node} has not answered this leader yet; it may be down"
     if peer.provisional:
@@ -31,10 +31,10 @@ def objection(config: RaftConfig, peer: Peer, now_ns: int) -> str | None:
 class Handovers:
     """The handovers of this replica; methods that take a `leader` are for leaders only.
 
-    current         the one under way
-    failure         why the last one failed, for people; empty while one is under way
-    leaving         this replica is about to stop: it takes no leadership over any more, and says so
-    lease_given_up  a target was told to campaign in this term: its requests for votes override what the voters promised, and may come late
+    current         the handover under way
+    failure         why the last one failed, as a text for the operator; empty while one is under way
+    leaving         this replica is about to stop: it takes over no leadership any more, and says so
+    lease_given_up  a target was told to campaign in this term: its vote requests override the voters' promises, and may come late
     retiring        a leader that was removed from the voters has begun to hand over
     """
 
@@ -55,7 +55,7 @@ class Handovers:
         self.lease_given_up = False
 
     def drop(self) -> None:
-        """The role changed."""
+        """Drop the handover, because the role changed."""
         self.current = None
         self.retiring = False
 
@@ -67,31 +67,31 @@ class Handovers:
 
     @property
     def closed(self) -> bool:
-        """The leader accepts no entries any more."""
+        """Whether the leader has stopped accepting entries."""
         return self.current is not None and self.current.closed
 
     def reason_to_yield(self, sender: str) -> Reason:
-        """Of a leader to whom a higher term was shown: its own handover, or another node's doing."""
+        """Why a leader that saw a higher term steps down: its own handover, or another node's campaign."""
         current = self.current
         if current is not None and current.notified and current.to == sender:
             return Reason(current.cause, sender)
         return Reason(Cause.HIGHER_TERM, sender)
 
     def keeps_up(self, leader: Leader, node: str, now_ns: int) -> bool:
-        """Whether this peer was heard within the shortest election timeout, and lacks nothing that is not under way to it."""
+        """Whether this peer was heard within the shortest election timeout, and everything it lacks is under way to it."""
         peer = leader.peers.get(node)
         if peer is None or objection(self._config, peer, now_ns):
             return False
         return peer.stage is Stage.FLOWING and peer.next_index > self._log.view.end_index
 
     def best_successor(self, leader: Leader, now_ns: int) -> str | None:
-        """The voter that could take over soonest, if any is there."""
+        """The voter that could take over soonest; None if there is none."""
         peers = [leader.peers[voter] for voter in self._membership.policy.electors() if voter in leader.peers]
         able = [(peer.durable, peer.received, peer.node) for peer in peers if objection(self._config, peer, now_ns) is None]
         return max(able)[2] if able else None
 
     def transfer(self, leader: Leader, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
-        """Hand over to this voter. None: it is under way, and asking again extends its deadline. Else why not."""
+        """Hand over to this voter. None: it is under way; another call extends its deadline. Otherwise the reason against it."""
         assert to != self._config.node and cause in HANDOVERS, (to, leader)
         membership = self._membership
         if to not in membership.members.voters:
@@ -106,7 +106,7 @@ class Handovers:
         return None
 
     def advance(self, leader: Leader, now_ns: int) -> None:
-        """Close when the target is near; tell it to campaign when nothing is missing, and again with every heartbeat period."""
+        """Close when the target is near; tell it to campaign when it lacks nothing, again with every heartbeat period."""
         current, timing, view = self.current, self._config.timing, self._log.view
         if current is None:
             return
@@ -128,12 +128,12 @@ class Handovers:
             self._outbox.messages.append(TimeoutNow(self._config.node, peer.node, leader.term, *last, current.cause))
 
     def _holds_everything(self, peer: Peer) -> bool:
-        """The target wins any election, and all entries of this leader are committed: no caller is left with an unknown outcome."""
+        """Whether the target wins any election and all entries of this leader are committed, so that no caller has an unknown outcome."""
         end = self._log.view.end_index
         return peer.received >= end and peer.durable >= end and self._log.commit_index >= end
 
     def expire(self, leader: Leader, now_ns: int) -> None:
-        """Give up a handover that is late."""
+        """Give up a handover whose time is over."""
         current = self.current
         if current is None or now_ns < current.until_ns:
             return
@@ -147,5 +147,5 @@ class Handovers:
             self.give_up(f"{peer.node} was told to take over and did not do so within {within_ms} ms")
 
     def give_up(self, why: str) -> None:
-        """The leader goes on. Should the target campaign after all, its term deposes this leader as any other would."""
+        """The leader continues. If the target campaigns after all, its term deposes this leader as any other would."""
         self.current, self.failure = None, why

@@ -1,8 +1,8 @@
-"""A master's review of its in-sync set: which nodes it asks the controller to remove from the set, and which to add.
+"""A master's review of its in-sync set: which nodes it asks the controller to remove, and which to add.
 
-See docs/architecture.md, HA groups. Requests may be lost; the next review asks again. A master that hears nobody asks for no change before
-the controller has answered that the set is as the master knows it. If the controller does not answer either, the master steps down
-(`policy.InSync.silence_ns`).
+See docs/architecture.md, HA groups. Requests may be lost; the next review asks again. A master that hears no other member of the set
+requests no change before the controller has confirmed the set that the master knows. If the controller does not answer either, the master
+steps down (`policy.InSync.silence_ns`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ledgermq.raft.transfer import Cause
 
 
 class IsrReview:
-    """Made with the leader, and dropped with it.
+    """Created with the leader, and dropped with it.
 
-    due_ns         when the set is looked at next
-    evicting       nodes that a change of members wants out of the set; entered when the change is proposed, removed by the review
-    lag            where the leader's log ended when
-    silent_master  the master before, if its silence made this replica master
+    due_ns         when the set is reviewed next
+    evicting       nodes that a change of members needs out of the set; entered when the change is proposed, removed by the review
+    lag            samples of the log's end over time
+    silent_master  the former master, if its silence made this replica master
     """
 
     def __init__(
@@ -53,44 +53,44 @@ class IsrReview:
         self.silent_master = silent_master
 
     def hurry(self, now_ns: int) -> None:
-        """The controller answered a master that hears nobody: look at the set at once."""
+        """The controller answered a master that hears no other member of the set: review the set at once."""
         policy = self._membership.policy
         if isinstance(policy, InSync) and policy.hears_nobody(now_ns, self._peers):
             self.due_ns = now_ns
 
     def evict(self, node: str, until_ns: int, *, lost: bool) -> None:
-        """A change of members wants this node out of the set."""
+        """A change of members needs this node out of the set."""
         self.evicting[node] = Eviction(until_ns, lost)
 
     def review(self, now_ns: int) -> None:
-        """Once in a heartbeat period: ask for the set that is right now."""
+        """Once in a heartbeat period: request the set that is right now."""
         policy = self._membership.policy
         if not isinstance(policy, InSync) or now_ns < self.due_ns:
             return
         self.due_ns = now_ns + self._config.timing.heartbeat_ns
         agreed, me, isr = policy.agreed, self._config.node, self._isr
         if agreed is None or (agreed.epoch, agreed.master) != (self._term, me):
-            # It led when the group took this rule: now it needs an epoch, like any master.
+            # This leader led when the group took this rule: now it needs an epoch, like any master.
             isr.request_master(policy.members, me, Cause.STARTED, self._term)
             return
         self.lag.sample(self._log.view.end_index, now_ns)
         self.forget_evictions(policy, now_ns)
         if policy.hears_nobody(now_ns, self._peers) and now_ns - isr.agreed_ns >= self._config.timing.election_max_ns:
-            # All may hear the master while it hears none of them: a smaller set could be agreed on without its knowing, and then no other
-            # node could be elected.
+            # The others may hear the master although it hears none of them: a smaller set could be agreed on without its knowledge, and
+            # then no other node could be elected.
             isr.request_set(agreed, dict(agreed.in_sync))
             return
         leaving = self.leaving_set(agreed, now_ns)
         joining = {node for node in policy.members.voters if node not in agreed.in_sync and self.may_join(node, now_ns)}
         wanted = (set(agreed.in_sync) - leaving) | joining
-        # The second condition: a node that the master asked for is not wanted any more; the next version makes that request void.
+        # The second condition: the master no longer wants a node that it asked for; the next version makes that request void.
         if wanted != set(agreed.in_sync) or not isr.joining <= joining:
             isr.join(joining)
             isr.request_set(agreed, {node: known_by(policy.members, node) for node in sorted(wanted)})
 
     def forget_evictions(self, policy: InSync, now_ns: int) -> None:
-        """A node stays out of the set for a change until it is no voter any more, the change is not asked for any more, or the set is short
-        of nodes without it. Being out of the set is no reason: the change is still to come."""
+        """Forget evictions that are over: the node is no voter any more, the change is not requested any more, or the set is too small
+        without the node. That the node left the set does not end an eviction, because the change is still to come."""
         short = policy.missing_isr(now_ns, self._peers) > 0
         self.evicting = {
             node: eviction
@@ -99,9 +99,9 @@ class IsrReview:
         }
 
     def leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
-        """The nodes that are to leave the set: one that is no voter any more or lost its directory; then, as long as the minimum stays, one
-        that a change wants out, and one that is gone or too far behind. Below the minimum nothing is committed anyway, and the more nodes
-        may be elected the better."""
+        """The nodes to remove from the set: first those that are no voters any more or lost their directory; then, while the set stays at
+        the minimum, those that a change needs out, and those that have failed or lag too far. Below the minimum nothing is committed
+        anyway, so a larger set, with more nodes that may be elected, is better."""
         voters = self._membership.members.voters
         others = [node for node in agreed.in_sync if node != self._config.node]
         lost = {node for node, eviction in self.evicting.items() if eviction.lost}
@@ -118,18 +118,18 @@ class IsrReview:
         return -1 if peer is None else peer.contact_ns
 
     def _is_renamed(self, agreed: Appointment, node: str) -> bool:
-        """The members know it by another directory since."""
+        """Whether the members now know the node by another directory."""
         return agreed.in_sync[node] != known_by(self._membership.members, node)
 
     def _is_late(self, node: str, now_ns: int) -> bool:
         peer, timing = self._peers.get(node), self._config.timing
         if now_ns - self._timer.last_contact_ns < timing.election_min_ns:
-            # The former master may still answer reads by a lease that this replica's own answers carry; without this node nothing is
-            # confirmed till then.
+            # The former master may still answer reads under a lease that this replica's own answers support; until that ends, nothing may
+            # be committed without the former master.
             return False
         if peer is None:
             return True
-        # The former master, silent for an election timeout already, is not waited for as long again if the new master does not hear it.
+        # The former master was already silent for an election timeout; the new master does not wait that long for it again.
         patience_ns = timing.heartbeat_ns if node == self.silent_master and peer.boot_id is None else timing.election_max_ns
         if peer.provisional or now_ns - peer.contact_ns >= patience_ns:
             return True
@@ -137,9 +137,9 @@ class IsrReview:
         return late_ns > self._config.ha.lag_ns or late_bytes > self._config.ha.lag_bytes
 
     def may_join(self, node: str, now_ns: int) -> bool:
-        """It keeps up, and has on stable storage everything that is committed, and an entry of this epoch: whatever an earlier master may
-        have confirmed lies before that. Nothing of this epoch needs to be confirmed: a node that is gone for good may stand in the way of
-        that."""
+        """Whether a node may join: it keeps up, and has on stable storage everything that is committed and an entry of this epoch;
+        everything that an earlier master may have confirmed lies before that. No entry of this epoch must be committed first, because a
+        failed node may prevent that."""
         peer, configurations = self._peers.get(node), self._membership.configurations
         if peer is None or not is_there(peer, now_ns, self._config.timing.election_max_ns):
             return False

@@ -1,8 +1,8 @@
-"""Leading: bring every peer the log within its window, keep the group quiet with heartbeats, learn what a quorum holds, and answer reads
+"""Leading: sends every peer the log within its window, keeps the group quiet with heartbeats, learns what a quorum holds, and answers reads
 that rest on leading (Raft §5.3; dissertation §6.4).
 
-`Leader` is made when this replica becomes leader of a term and is dropped with the role. `progress.py` knows each peer, `reads.py` the
-reads that wait, `policy.py` what a quorum is.
+`Leader` is created when this replica becomes leader of a term, and dropped with the role. `progress.py` tracks each peer, `reads.py` the
+waiting reads; `policy.py` says what a quorum is.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ NEVER_NS = 1 << 62
 DURABLE: Callable[[Peer], int] = attrgetter("durable")
 ANSWERED_ROUND: Callable[[Peer], int] = attrgetter("answered_round")
 CONFIRMED_NS: Callable[[Peer], int] = attrgetter("confirmed_ns")
-"""What a quorum is asked about."""
+"""The values of a peer that a quorum is computed over."""
 
 
 class Leader:
     """One term of leading.
 
-    peers             what is known of every other member, and for a while of removed ones
+    peers             every other member, and removed members for a while
     round             the number of the latest message; it grows over all peers
-    heartbeat_due_ns  when every peer is sent a message
-    news_due_ns       when peers are sent what they do not know to be committed; NEVER_NS while they all know
+    heartbeat_due_ns  when the next heartbeat to every peer is due
+    news_due_ns       when peers are told of commits they do not know; NEVER_NS while they know all
     review            the review of the in-sync set
     """
 
     def __init__(self, parts: Parts, review_type: type[IsrReview], term: int, now_ns: int, silent_master: str | None) -> None:
-        """`silent_master`: the master before, if its silence made this replica master."""
+        """`silent_master`: the former master, if its silence made this replica master."""
         self._config = config = parts.config
         self._log = log = parts.log
         self._membership = membership = parts.membership
@@ -54,7 +54,7 @@ class Leader:
         self.review = review_type(config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master)
 
     def _new_peer(self, node: str, now_ns: int) -> Peer:
-        """Nothing is known of it yet."""
+        """A peer of which nothing is known yet."""
         timing = self._config.timing
         return Peer(node, self._log.view.end_index + 1, now_ns, Window(timing), timing.observer_pace())
 
@@ -73,7 +73,7 @@ class Leader:
     # Entries
 
     def appended(self, extent: Extent, members: Members | None, now_ns: int, *, urgent: bool, early: bool) -> None:
-        """The driver appended this range of the leader's term; `members`: what its membership entry says."""
+        """The driver appended this range in the leader's term; `members`: those of its membership entry."""
         log = self._log
         log.append_own(extent, urgent=urgent)
         if members is not None:
@@ -84,7 +84,7 @@ class Leader:
         self.advance_held()
 
     def _change_members(self, extent: Extent, members: Members, now_ns: int) -> None:
-        """A leader's own change is in effect at once. A removed node hears of it for a while longer, so that it does not campaign."""
+        """A leader's own change takes effect at once. A removed node gets messages for a while longer, so that it does not campaign."""
         assert extent.first_index == extent.last_index, extent
         before = self._membership.members.incarnations
         self._membership.append(extent.first_index, members)
@@ -100,14 +100,14 @@ class Leader:
                 self.peers[node] = self._new_peer(node, now_ns)
 
     def trimmed(self, begin_index: int) -> None:
-        """A peer that lacks what is gone needs another way to get it."""
+        """The log was trimmed: a peer that lacks removed entries needs another way to get them."""
         for peer in self.peers.values():
             peer.keep_from(begin_index, self.round)
 
     # Quorums
 
     def is_of_this_term(self, index: int) -> bool:
-        """Raft §5.4.2: a leader counts copies only for entries of its own term; earlier ones are committed by what follows them."""
+        """Raft §5.4.2: a leader counts copies only of entries of its own term; later entries commit the earlier ones."""
         return self._log.view.term_at(index) == self.term
 
     def advance_commit(self) -> None:
@@ -123,7 +123,7 @@ class Leader:
             log.hold(candidate)
 
     def answered_round(self) -> int:
-        """The last round of which every member of a quorum answered this one or a later one."""
+        """The last round such that a quorum answered it or a later one."""
         return self._membership.policy.reached(NEVER_NS, self.peers, ANSWERED_ROUND)
 
     # Replication
@@ -150,7 +150,7 @@ class Leader:
             self._reads.answered(self.answered_round())
 
     def _end_silence(self, peer: Peer, reply: AppendReply, now_ns: int) -> None:
-        """A silence of the quorum ends with an answer of a peer that was silent for at least as long."""
+        """Note the end of a silence of the quorum, with an answer of a peer that was silent for at least as long."""
         policy, peers = self._membership.policy, self.peers
         quorum_ns = policy.quorum_contact_ns(now_ns, peers)
         peer.on_reply(reply, now_ns, self._config.timing.election_max_ns)
@@ -158,7 +158,7 @@ class Leader:
             self._timer.note_silence(now_ns - quorum_ns, now_ns)
 
     def replicate(self, now_ns: int) -> tuple[Push, ...]:
-        """Push what the windows allow; send a short message to peers that get no push but are owed a heartbeat, a probe or commit news.
+        """Push what the windows allow; send a short message to peers without a push that need a heartbeat, a probe or commit news.
 
         A peer needs the commit index only to apply entries, and no caller waits for that: so it may come with the next push.
         """
@@ -207,23 +207,24 @@ class Leader:
         return message
 
     def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
-        """Whether nothing up to the end of a message is waited for: neither in its range nor, as far as we know of the peer, before it."""
+        """Whether no caller waits for anything up to the end of a message: neither in its range nor, as far as this leader knows, before
+        it."""
         if extent is not None:
             return extent.first_index > self._log.urgent_index
         return min(self._log.urgent_index, prev_index) <= peer.durable
 
     def pushed(self, to: str, extent: Extent, now_ns: int) -> Append:
-        """The driver read this range for a `Push`; the message that carries it."""
+        """The driver read this range for a `Push`. Returns the message that carries it."""
         peer = self.peers[to]
         message = self._append_to(peer, extent.first_index - 1, extent, now_ns)
         peer.pushed(extent, message.round, now_ns)
         if peer.pace is not None:
-            # One range may exceed what is left, so that any entry fits.
+            # One range may exceed the remaining bytes, so that an entry of any size fits.
             peer.pace.take(extent.size, now_ns)
         return message
 
     def watch_peers(self, now_ns: int) -> None:
-        """Compare anew with a peer that answers and gets nowhere; forget a removed one that had time to hear of its removal."""
+        """Compare logs anew with a peer that answers without progress; forget a removed peer that had time to learn of its removal."""
         timing, log = self._config.timing, self._log
         for peer in tuple(self.peers.values()):
             if peer.stalled(log.view.end_index, now_ns, timing.stall_ns, timing.election_max_ns):
@@ -233,7 +234,7 @@ class Leader:
                 del self.peers[peer.node]
 
     def progress(self, now_ns: int) -> tuple[PeerProgress, ...]:
-        """What the leader knows of the others."""
+        """What the leader knows of the other members."""
         return tuple(
             PeerProgress(
                 peer.node,
@@ -250,17 +251,17 @@ class Leader:
     # Contact and reads
 
     def silence_ns(self, now_ns: int) -> int:
-        """For how long it had no contact that lets it go on, if that is too long; else 0."""
+        """How long the leader lacked the contact it needs to continue, if that is too long; otherwise 0."""
         return self._membership.policy.silence_ns(now_ns, self.peers)
 
     def wake_at_ns(self, now_ns: int) -> int:
-        """When something is due at the latest."""
+        """When the leader is due at the latest."""
         contact_ns = self._membership.policy.contact_limit_ns(now_ns, self.peers, self.review.due_ns)
         return min(self.heartbeat_due_ns, self.news_due_ns, contact_ns)
 
     def lease_index(self, now_ns: int) -> int | None:
-        """Dissertation §6.4.1: the entry that must be applied before a read is answered now, or None when nothing proves that no other
-        replica leads. To be asked again after the data was read."""
+        """Dissertation §6.4.1: the entry that must be applied before a read is answered now; None if nothing proves that no other replica
+        leads. To be asked again after the data was read."""
         commit_index = self._log.commit_index
         if not self.is_of_this_term(commit_index):
             return None

@@ -1,7 +1,7 @@
-"""Where the log of this replica stands: its end, what is durable, verified and committed, and what must become durable at once.
+"""The indexes of this replica's log: its end, what is durable, verified and committed, and what must become durable at once.
 
-`LogState` is the only writer of these indexes. It knows no role, no term of office and no peer: the role objects tell it what happened.
-`LogView` knows the terms of the entries; `LogState` is the only one that changes it.
+`LogState` is the only writer of these indexes. It knows no role, no election and no peer: the role objects tell it what happened. `LogView`
+knows the terms of the entries; only `LogState` changes it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from ledgermq.raft.messages import NO_INDEX, Extent
 
 
 class LogState:
-    """All indexes are −1 for none.
+    """For every index, −1 means none.
 
     view.end_index    last entry of the log; `append_own` moves it on a leader, `merge` and `cut_from` on a follower
     durable_index     ≤ end_index; `synced` moves it, truncation lowers it
-    verified_index    ≤ end_index; on a follower the last entry known to equal the current leader's; only rises while that one is followed
+    verified_index    ≤ end_index; on a follower the last entry known to equal the current leader's; only rises while it follows that one
     commit_index      ≤ end_index; never falls; counts durable copies only
-    urgent_index      ≤ end_index; everything up to it is to be made durable without delay, here and, on a leader, on every peer
-    early_index       ≤ end_index; on a leader the last entry whose arrival at the peers is worth a reply of its own
+    urgent_index      ≤ end_index; everything up to it must become durable without delay, here and, on a leader, on every peer
+    early_index       ≤ end_index; on a leader the last entry whose arrival the peers should report at once
     held_index        on a leader ≤ end_index: the last entry of its term that a quorum holds, durable or not
     """
 
     def __init__(self, view: LogView, commit_index: int) -> None:
-        """`view` holds durable entries only. `commit_index` is known to be committed *and* durable here."""
+        """`view` holds only durable entries. `commit_index` is known to be committed *and* durable here."""
         self.view = view
         self.durable_index = view.end_index
         self.verified_index = NO_INDEX
-        # Only what was committed is ever trimmed.
+        # Only committed entries are ever trimmed.
         self.commit_index = max(commit_index, view.begin_index - 1)
         self.urgent_index = NO_INDEX
         self.early_index = NO_INDEX
@@ -49,7 +49,7 @@ class LogState:
     def __repr__(self) -> str:
         return f"end={self.view.end_index} durable={self.durable_index} verified={self.verified_index} commit={self.commit_index}"
 
-    # Entries come and go
+    # Appending and truncating
 
     def append_own(self, extent: Extent, *, urgent: bool) -> None:
         """The driver of a leader appended this range."""
@@ -58,17 +58,17 @@ class LogState:
             self.urgent_index = extent.last_index
 
     def reply_early(self, index: int) -> None:
-        """Leader only: the arrival of `index` at the peers is waited for."""
+        """Leader only: a caller waits for the arrival of `index` at the peers."""
         self.early_index = index
 
     def merge(self, first_index: int, last_index: int, term: int) -> None:
-        """The driver is to append this range of the leader that is followed."""
+        """The driver is about to append this range of the leader that is followed."""
         self.view.append(first_index, last_index, term)
         self._append = (first_index, last_index)
 
     @property
     def writes_pending(self) -> bool:
-        """A range was merged and its write is not reported yet."""
+        """Whether a range was merged and its write is not reported yet."""
         return self._append is not None or self._appending is not None
 
     def take_writes(self) -> tuple[int | None, tuple[int, int] | None]:
@@ -79,13 +79,13 @@ class LogState:
         return truncate_from, append
 
     def append_written(self) -> None:
-        """The range of the last `take_writes` is in the log; only from here on it counts as received."""
+        """The range of the last `take_writes` is in the log; only from now on it counts as received."""
         assert self._appending is not None
         self.verified_index = max(self.verified_index, self._appending[1])
         self._appending = None
 
     def append_refused(self) -> int:
-        """That range could not be written: the log still ends before it. Returns the first index that is gone."""
+        """The range of the last `take_writes` could not be written: the log still ends before it. Returns the first missing index."""
         assert self._appending is not None
         first_index = self._appending[0]
         self.view.truncate_from(first_index)
@@ -94,7 +94,7 @@ class LogState:
         return first_index
 
     def cut_from(self, index: int) -> None:
-        """The entries from `index` on contradict the leader's log: the driver is to truncate them."""
+        """The entries from `index` on contradict the leader's log: the driver will truncate them."""
         self._truncate_from = index
         self.view.truncate_from(index)
         self.durable_index = min(self.durable_index, index - 1)
@@ -102,12 +102,13 @@ class LogState:
         self._cut_since_sync = index if self._cut_since_sync is None else min(index, self._cut_since_sync)
 
     def trim(self, begin_index: int) -> None:
-        """The log begins with `begin_index` now; everything before it was committed."""
+        """The log now begins with `begin_index`; everything before it was committed."""
         assert begin_index <= self.commit_index + 1, (begin_index, self)
         self.view.trim(begin_index)
 
     def was_trimmed(self, index: int) -> bool:
-        """An entry before the begin of the log was committed: by leader completeness every later leader has the very same."""
+        """Whether an entry lies before the begin of the log. It was committed, so by leader completeness every later leader has the
+        same."""
         return index < self.view.begin_index - 1
 
     # Durable
@@ -122,25 +123,26 @@ class LogState:
         self.durable_index = max(self.durable_index, self.covered_by_sync(term, index))
 
     def covered_by_sync(self, term: int, index: int) -> int:
-        """No ABA: a finished sync counts only if its entry is still the one it began with, and never for what was cut off meanwhile."""
+        """The index that a finished sync covers. It counts only if its entry is still the one it began with, and never for entries cut
+        meanwhile."""
         if self.view.term_at(index) != term:
             return NO_INDEX
         return index if self._cut_since_sync is None else min(index, self._cut_since_sync - 1)
 
     def leader_claim(self) -> int:
-        """The leader's own vote in the commit quorum."""
+        """The durable index that the leader itself contributes to the commit quorum."""
         return self.durable_index
 
     def follower_claim(self) -> int:
-        """What a follower may call durable in its replies: its vote in the commit quorum."""
+        """The durable index that a follower reports, which is its contribution to the commit quorum."""
         return min(self.durable_index, self.verified_index)
 
     def request_flush(self) -> None:
-        """Nothing of what the log holds now may wait any longer for its sync."""
+        """Everything that the log holds now must be synced without delay."""
         self.urgent_index = self.view.end_index
 
     def request_flush_to(self, index: int) -> None:
-        """The same up to `index`, as far as the log goes."""
+        """Everything up to `index`, as far as the log goes, must be synced without delay."""
         self.urgent_index = max(self.urgent_index, min(index, self.view.end_index))
 
     # Verified and committed
@@ -154,7 +156,7 @@ class LogState:
         self.verified_index = NO_INDEX
 
     def follow_commit(self, leader_commit: int) -> None:
-        """The leader committed up to `leader_commit`; it counts here as far as the log is known to be the leader's."""
+        """The leader committed up to `leader_commit`; this counts here as far as the log is verified to equal the leader's."""
         self.commit_index = max(self.commit_index, min(leader_commit, self.verified_index))
 
     def commit(self, index: int) -> None:
@@ -167,6 +169,6 @@ class LogState:
         self.held_index = index
 
     def begin_leading(self) -> None:
-        """The class of entries of earlier terms (urgent, early) is not known any more, so all of them are urgent."""
+        """It is unknown which entries of earlier terms were urgent or early, so all of them are urgent."""
         self.request_flush()
         self.early_index = self.held_index = NO_INDEX

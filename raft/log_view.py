@@ -1,4 +1,4 @@
-"""The log as consensus sees it: which index has which term, kept as runs. Memory is O(terms). No bytes, no positions, no files."""
+"""The terms of the log's entries, kept as runs of equal terms. Memory is O(terms). No bytes, no positions, no files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class LogView:
         return tuple(zip(self._firsts, self._terms, strict=True))
 
     def term_at(self, index: int) -> int | None:
-        """The term of an entry, of the one before a trimmed log too; None outside of that."""
+        """The term of an entry, or of the one before a trimmed log; None for any other index."""
         if index == self.begin_index - 1 >= 0:
             return self.begin_term
         if not self.begin_index <= index <= self.end_index:
@@ -74,7 +74,7 @@ class LogView:
         self.end_index = last_index
 
     def trim(self, begin_index: int) -> None:
-        """Forget everything before `begin_index`. Before and after: ends at `end_index`."""
+        """Forget everything before `begin_index`; the end stays."""
         assert self.begin_index < begin_index <= self.end_index, (begin_index, self)
         before = self.term_at(begin_index - 1)
         assert before is not None
@@ -83,7 +83,7 @@ class LogView:
         self._firsts[0], self.begin_term = begin_index, before
 
     def truncate_from(self, index: int) -> None:
-        """Forget `index` and everything behind it. Before: ends at `end_index`; after: ends at `index` − 1."""
+        """Forget `index` and everything behind it: the log then ends at `index` − 1."""
         assert (self.begin_index < index or index == 0) and index <= self.end_index, (index, self)
         keep = bisect_right(self._firsts, index - 1)
         del self._firsts[keep:], self._terms[keep:]

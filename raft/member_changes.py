@@ -1,7 +1,8 @@
-"""Changing the members of a group, one at a time (Raft dissertation ch. 4): what a leader may propose now.
+"""Changes the members of a group, one at a time (Raft dissertation ch. 4): what a leader may propose now.
 
-In effect when appended, and undone when cut off. A change is proposed only when the one before and an entry of this term are committed,
-and never if it could stop the group. `membership.py` holds the values, their arithmetic and the configuration in force.
+A change takes effect when it is appended, and is undone when its entry is cut off. It is proposed only when the previous change and an
+entry of this term are committed, and never if it could stop the group. `membership.py` has the values, their arithmetic and the
+configuration in force.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from ledgermq.raft.policy import is_there
 from ledgermq.raft.progress import Stage
 
 UNSENT_AT_MOST = 1000
-"""Entries: more than arrive between two turns, and pushed in a moment."""
+"""Entries not yet pushed to a learner that counts as caught up: more than arrive between two turns, and pushed within moments."""
 
 
 class MemberChanges:
-    """What a leader may propose; it keeps nothing itself."""
+    """Which changes a leader may propose; has no state of its own."""
 
     def __init__(self, parts: Parts, handovers: Handovers) -> None:
         self._config = parts.config
@@ -28,8 +29,8 @@ class MemberChanges:
         self._handovers = handovers
 
     def propose(self, leader: Leader, change: MemberChange, now_ns: int) -> Members | str:
-        """The members after `change`, for the driver to append alone and at once; or why they cannot be changed so, for people: `NotYet`
-        where asking again will help."""
+        """The members after `change`, for the driver to append alone and at once; or the reason against it, as a text for the operator:
+        `NotYet` if a later request may succeed."""
         log, membership = self._log, self._membership
         if self._handovers.current is not None:
             return NotYet("leadership is being handed over; ask the next leader")
@@ -47,8 +48,8 @@ class MemberChanges:
         return self._still_in_sync(leader, members, change, now_ns) or self.would_stall(leader, members, change, now_ns) or members
 
     def due(self, leader: Leader, now_ns: int) -> MemberChange | None:
-        """The rule that a change-over leads to; or a learner that voted before it lost its directory, and has caught up: it is to be a
-        voter again."""
+        """A change that is due: the next rule of a change-over; or making a learner a voter again that lost its directory and has caught
+        up."""
         members = self._membership.members
         if members.towards is not None:
             onward = MemberChange(Change.RULE, "", reason=f"all voters have entry {members.since}", rule=members.towards)
@@ -60,8 +61,8 @@ class MemberChanges:
         return None
 
     def _lag(self, leader: Leader, node: str, now_ns: int) -> str | None:
-        """Why this learner could not stand in for a voter: it must lack nothing that is not under way to it, but for the newest entries.
-        Under load some are always there that no push has taken yet."""
+        """Why this learner could not replace a voter; None if it could. Everything it lacks must be under way to it, except for the newest
+        entries, because under load some always wait for the next push."""
         peer, end_index = leader.peers[node], self._log.view.end_index
         if refusal := objection(self._config, peer, now_ns):
             return refusal
@@ -71,22 +72,22 @@ class MemberChanges:
         return f"{node} is {lag} entries behind entry {end_index}, the end of the log; promote it once it has caught up"
 
     def _objection_to_rule_change(self, leader: Leader, now_ns: int) -> str | None:
-        """Why the group could not change its rule now: between two rules it needs every voter, and nothing but that."""
+        """Why the group could not change its rule now: between two rules it needs every voter."""
         for voter in self._membership.members.voters:
             if voter != self._config.node and (lag := self._lag(leader, voter, now_ns)):
                 return f"to change the rule every voter is needed: {lag}"
         return self._membership.policy.objection_to_rule_change()
 
     def would_stall(self, leader: Leader, members: Members, change: MemberChange, now_ns: int) -> str | None:
-        """Why the new voters could not even commit the change: too few of them can be heard."""
+        """Why the new voters could not even commit the change: too few of them are reachable."""
         me, silence_ns = self._config.node, self._config.timing.election_max_ns
         there = [voter for voter in members.voters if voter == me or is_there(leader.peers.get(voter), now_ns, silence_ns)]
         leaves = change.kind in (Change.REMOVE, Change.DEMOTE)
         return self._membership.policy.would_stall(members.voters, there, leaves=leaves)
 
     def _still_in_sync(self, leader: Leader, members: Members, change: MemberChange, now_ns: int) -> str | None:
-        """A member of the in-sync set may be master next, and is waited for: it leaves the set before it leaves the voters. Where nothing
-        else speaks against the change, this begins to take it out."""
+        """A member of the in-sync set may become master, and the master waits for it: it must leave the set before it leaves the voters. If
+        nothing else prevents the change, this begins to remove it from the set."""
         policy, node = self._membership.policy, change.node
         leaves = change.kind in (Change.REMOVE, Change.DEMOTE, Change.RETURN)
         if not policy.controller_elects or not leaves or node not in policy.required():

@@ -1,9 +1,9 @@
-"""Membership: the configurations of a log, and what one change makes of one (Raft dissertation ch. 4, one server at a time).
+"""Membership: the configurations of a log, and the result of one change (Raft dissertation ch. 4, one server at a time).
 
-A configuration is in effect as soon as its entry is appended, and gone when that entry is cut off again. Any two majorities of neighbouring
-configurations share a voter, because they differ in one voter at most; so a change begins only when the one before is committed. Here live
-these values and this arithmetic, and `Membership`: what the members make of this replica. Whether a leader may change anything now is
-decided in `member_changes.py`.
+A configuration takes effect when its entry is appended, and is undone when that entry is cut off. Successive configurations differ in at
+most one voter, so any two of their majorities share a voter; therefore a change begins only when the previous one is committed. This module
+has these values and their arithmetic, and `Membership`: what the members make of this replica. `member_changes.py` decides whether a leader
+may change anything now.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ledgermq.raft.policy import Policy
 class Change(Enum):
     """What happens to one node.
 
-    ADD      a stranger becomes a learner
+    ADD      a node that is not a member becomes a learner
     PROMOTE  a learner becomes a voter
     DEMOTE   a voter becomes a learner
-    REMOVE   a member becomes a stranger
-    RULE     the group is to have another rule; by the way of the rule ALL
-    RETURN   a member lost its directory: it goes on as a learner with a new one, and if it voted, it will again once it has caught up
+    REMOVE   a member is removed
+    RULE     the group gets another rule, through the rule ALL
+    RETURN   a member lost its directory: it continues as a learner with a new one; if it was a voter, it becomes one again once caught up
     """
 
     ADD = "add"
@@ -39,14 +39,14 @@ class Change(Enum):
 
 
 class NotYet(str):
-    """Why a change cannot be made now; the same change may be granted a moment later, when it is asked for again."""
+    """Why a change cannot be made now; the same request may be granted a moment later."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberChange:
-    """A wish. `incarnation` is that of the node's directory, which the members name from then on; where they name one already, only ADD
-    and RETURN may name another. `reason` is for people and stands in the log. `rule`: of RULE, which names no node. `observer`: ADD a
-    learner for good, or PROMOTE one of those on purpose."""
+    """A requested change. `incarnation`: that of the node's directory, which the members name from then on; if they name one already, only
+    ADD and RETURN may name another. `reason`: a text for the operator, stored in the log. `rule`: only for RULE, which names no node.
+    `observer`: ADD a permanent learner, or PROMOTE one of those on purpose."""
 
     kind: Change
     node: str
@@ -57,7 +57,7 @@ class MemberChange:
 
 
 def changed(members: Members, change: MemberChange, index: int) -> Members | str:
-    """The members after `change`, which the entry `index` is to make, or why there is no such change of these members, for people."""
+    """The members after `change`, which the entry `index` makes; or why these members cannot change so, as a text for the operator."""
     if change.kind is Change.RULE:
         return _with_rule(members, change.rule, index)
     if members.rule is Rule.ALL:
@@ -104,8 +104,8 @@ def changed(members: Members, change: MemberChange, index: int) -> Members | str
 
 
 def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
-    """Neighbours in the log share a voter in any two of their quorums: a majority or an in-sync set meets the set of all voters, but a
-    majority and an in-sync set need not meet each other."""
+    """Apply a change of rules. Quorums of successive configurations must share a voter: a majority and an in-sync set each meet the set of
+    all voters, but need not meet each other, so a change goes through the rule ALL."""
     if wanted is members.rule:
         return f"the group has the rule {wanted} already"
     if wanted is Rule.ALL:
@@ -118,10 +118,10 @@ def _with_rule(members: Members, wanted: Rule, index: int) -> Members | str:
 
 
 class Configurations:
-    """The configurations of a log as runs (index, members): members from that entry on, up to the next run. Never empty.
+    """The configurations of a log as runs (index, members): the members from that entry on, up to the next run. Never empty.
 
-    The first run is committed for certain, or is what was true before the log; it is never cut off. Its index may be that of any entry that
-    knew these members: it is only compared with the commit index. Memory is O(configurations of the retained log).
+    The first run is certainly committed, or was true before the log; it is never cut off. Its index may be that of any entry that knew
+    these members: it is only compared with the commit index. Memory is O(configurations of the retained log).
     """
 
     def __init__(self, runs: Iterable[tuple[int, Members]]) -> None:
@@ -139,7 +139,7 @@ class Configurations:
 
     @property
     def before(self) -> Members:
-        """The configuration before the latest one, which is in force again if that one is cut off."""
+        """The configuration before the latest one; it is in force again if the latest is cut off."""
         return self._runs[max(len(self._runs) - 2, 0)][1]
 
     @property
@@ -147,7 +147,7 @@ class Configurations:
         return tuple(self._runs)
 
     def at(self, index: int) -> Members:
-        """In force at an entry of the log; what is known of the log's begin for earlier ones."""
+        """The members in force at an entry of the log; for earlier entries, those known at the log's begin."""
         return next((members for first, members in reversed(self._runs) if first <= index), self._runs[0][1])
 
     def append(self, index: int, members: Members) -> None:
@@ -155,14 +155,14 @@ class Configurations:
         self._runs.append((index, members))
 
     def truncate_from(self, index: int) -> bool:
-        """The entries from `index` on are gone. Returns whether that changed the members."""
+        """The entries from `index` on were cut off. Returns whether that changed the members."""
         length = len(self._runs)
         while len(self._runs) > 1 and self._runs[-1][0] >= index:
             del self._runs[-1]
         return len(self._runs) < length
 
     def trim(self, begin_index: int) -> None:
-        """Of the entries before `begin_index` only the last configuration matters."""
+        """Of the entries before `begin_index`, keep only the last configuration."""
         gone = sum(1 for index, _ in self._runs[1:] if index < begin_index)
         del self._runs[:gone]
 
@@ -179,7 +179,7 @@ class Membership:
 
     configurations  those of the log; only this class changes them
     members         the latest one; in effect as soon as its entry is appended (dissertation §4.1)
-    policy          the rule that these members have
+    policy          the policy for these members' rule
     met_by_all      every other voter knows this very directory, so that an empty one in its place would be noticed
     """
 
@@ -221,19 +221,19 @@ class Membership:
 
     @property
     def pending(self) -> bool:
-        """The latest change is not committed yet."""
+        """Whether the latest change is not committed yet."""
         return self.configurations.latest_index > self._log.commit_index
 
     # Standing: what the members make of this replica
 
     def admit(self) -> None:
-        """Every other voter has met this directory now."""
+        """Every other voter now knows this directory."""
         self.met_by_all = True
 
     @property
     def admitted(self) -> bool:
-        """A vote or a copy counts only if its loss would be noticed: the members name this very directory, or, where they name none, all
-        other voters have met it."""
+        """Whether this replica's vote and copy count. They count only if their loss would be noticed: the members name this very directory,
+        or they name none and all other voters know it."""
         return self.admitted_by(self.members)
 
     def admitted_by(self, members: Members) -> bool:
@@ -241,8 +241,8 @@ class Membership:
         return self.met_by_all if named is None or not self._config.incarnation else named == self._config.incarnation
 
     def leaves(self) -> bool:
-        """A voter that is being removed, until that is committed. It was this very directory that voted: a new one in its place never
-        counts for what was promised by the lost one, on whose account a candidate without that entry may have been elected."""
+        """Whether this voter's removal is not committed yet. The voter must have been this very directory: a new one in its place never
+        inherits the promises of the lost one, which may have elected a candidate without that entry."""
         node, members = self._config.node, self.members
         if node in members.voters or not self.pending:
             return False
@@ -252,21 +252,22 @@ class Membership:
         return self.admitted_by(before) and (node not in members.incarnations or self.admitted)
 
     def resting_role(self) -> Role:
-        """What this replica is when it neither leads nor campaigns."""
+        """The role of this replica while it neither leads nor campaigns."""
         return Role.FOLLOWER if self._config.node in self.members.voters or self.leaves() else Role.LEARNER
 
     def counts(self) -> bool:
-        """Whether this copy may count: a voter's; or of one that is being removed, until that is committed; or of a learner for certain,
-        which may have been made a voter since. An uncommitted learner may be a voter whose old promises are forgotten."""
+        """Whether this copy may count: that of a voter; of a voter whose removal is not committed; or of a learner whose change is
+        committed, which may have been made a voter since. A learner by an uncommitted change may be a voter whose old promises are
+        forgotten."""
         node, members = self._config.node, self.members
         if node in members.voters or (node in members.learners and not self.pending):
             return self.admitted
         return self.leaves()
 
     def may_vote(self, request: VoteRequest) -> bool:
-        """Yes if this copy counts; or if the candidate's members name this very directory: it was made a voter by an entry that is not
-        here yet, and the entry that made it a learner, which ended its old promises, was committed before (dissertation §4.1). Never if
-        they name another directory: to that candidate it is another server, which may vote in this term itself."""
+        """Whether this replica may vote: if its copy counts; or if the candidate's members name this very directory: an entry that is not
+        here yet made it a voter, and the entry that made it a learner, which ended its old promises, was committed before (dissertation
+        §4.1). Never if they name another directory: to that candidate it is another server, which may vote in this term itself."""
         mine = self._config.incarnation
         if mine and request.incarnation not in ("", mine):
             return False
@@ -274,5 +275,6 @@ class Membership:
         return self.counts() or (named == mine == request.incarnation != "")
 
     def may_campaign(self) -> bool:
-        """A voter; or one that is being removed, until that is committed: the entry may need just this candidate (dissertation §4.2.2)."""
+        """Whether this replica may campaign: as a voter, or as one whose removal is not committed, because that entry may need this
+        candidate (dissertation §4.2.2)."""
         return self.policy.may_campaign() and self.resting_role() is Role.FOLLOWER and self.counts()

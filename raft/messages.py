@@ -1,7 +1,7 @@
-"""What replicas of one group tell each other, as frozen values without payload.
+"""Messages between replicas of one group, as frozen values without payload.
 
-The bytes of a range travel beside an `Append`; chain CRCs are compared by the driver, which alone can read the log. Every message
-names its sender, its receiver and the sender's term. Nothing here decides.
+The bytes of a range travel beside an `Append`; the driver, which alone can read the log, compares chain CRCs. Every message names its
+sender, its receiver and the sender's term. Nothing here decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NO_TERM = -1
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Raft's whole view of a range: contiguous indexes of one term, their bytes, and whether a membership record is among them."""
+    """Raft's view of a range: contiguous indexes of one term, their size in bytes, and whether it is a membership record."""
 
     first_index: int
     last_index: int
@@ -30,10 +30,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Asks for a vote in `term`; with `pre`, only whether one would be given (Raft dissertation §9.6), which changes no state.
+    """Asks for a vote in `term`; with `pre`, only whether it would be granted (Raft dissertation §9.6), which changes no state.
 
-    `transfer`: the leader itself told the candidate to campaign (§3.10), so that having heard that leader is no reason to refuse.
-    `incarnation`: the directory by which the candidate's members name the receiver; empty where they name none.
+    `transfer`: the leader itself told the candidate to campaign (§3.10), so contact with that leader is no reason to refuse. `incarnation`:
+    the directory by which the candidate's members name the receiver; empty if they name none.
     """
 
     sender: str
@@ -48,7 +48,7 @@ class VoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """`term` is the term asked for when granted, else the voter's own."""
+    """`term` is the requested term if the vote is granted, otherwise the voter's own."""
 
     sender: str
     to: str
@@ -59,12 +59,12 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The leader's only message: heartbeat, commit news, probe and push in one.
+    """The leader's only message to followers: heartbeat, commit news, probe and push in one.
 
-    `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches.
-    `round` grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to let its sync wait; without
-    it everything up to `last_index` is to be made durable at once. `early` asks for a reply as soon as the range is received. `end_index`:
-    where the leader's log ended, to tell an operator later what was lost with it.
+    `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches. `round`
+    grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to delay its sync; otherwise everything
+    up to `last_index` must become durable at once. `early` asks for a reply as soon as the range is received. `end_index`: where the
+    leader's log ended, so that an operator can later learn what was lost with it.
     """
 
     sender: str
@@ -86,13 +86,13 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """How far the sender agrees with the leader of `term`.
+    """How far the sender's log equals that of the leader of `term`.
 
-    `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the
-    highest round it had seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's
-    term there; then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and would not
-    take leadership over. `provisional`: the sender's copy does not count, because its loss would go unnoticed (raft/membership.py).
-    `fetch`: the sender asks for what follows `received`; without being asked a master whose slaves pull pushes nothing.
+    `received` is the last index it verified against this leader, `durable` the last of those on its stable storage. `round` is the highest
+    round it has seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's term there;
+    then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and takes over no
+    leadership. `provisional`: the sender's copy does not count, because its loss would go unnoticed (raft/membership.py). `fetch`: the
+    sender asks for the entries after `received`; a master whose slaves pull pushes nothing without this.
     """
 
     sender: str
@@ -112,7 +112,7 @@ class AppendReply:
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
     """The leader's log begins with `begin_index`, and the receiver shares no entry with it: the log alone cannot help (docs/format.md §9).
-    Said with every heartbeat while it is so."""
+    Sent with every heartbeat while this holds."""
 
     sender: str
     to: str
@@ -122,8 +122,8 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with this very entry, is to campaign at once.
-    A copy that comes late finds another end or another term, and means nothing."""
+    """The leader of `term` hands over (Raft dissertation §3.10): the receiver, whose log ends with exactly this entry, must campaign at
+    once. A late copy finds another end or another term, and has no effect."""
 
     sender: str
     to: str
@@ -138,7 +138,8 @@ Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehi
 
 @dataclass(frozen=True, slots=True)
 class LeaderContact:
-    """What a replica heard last of the leader it follows: when, on its own clock, and how far that one's log went and was committed."""
+    """The latest message of the leader that a replica follows: when it came, by the replica's clock, and the leader's end and commit
+    index."""
 
     leader: str
     term: int

@@ -1,4 +1,4 @@
-"""What every role of one core works with. The core makes each part once; a role object takes from here what it needs."""
+"""The parts that every role of one core uses. The core creates each part once; a role object takes from here what it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ledgermq.raft.reads import Reads
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Each part is the only writer of its fields."""
+    """The shared parts; each is the only writer of its fields."""
 
     config: RaftConfig
     log: LogState

@@ -1,7 +1,7 @@
-"""The three rules of a group as policies: who may be elected, whose copies are waited for, how long a leader may go without contact.
+"""The three rules of a group as policies: who may be elected, which copies must hold an entry, how long a leader may go without contact.
 
-A policy speaks for one configuration (`members`) and is replaced with it. It answers questions and changes nothing. Where the rules differ,
-the other modules ask the policy; no other module asks for the rule. `peers` is what a leader knows of the others.
+A policy belongs to one configuration (`members`) and is replaced with it. It answers questions and changes nothing. If the rules differ in
+something, the other modules ask the policy; no other module asks for the rule. `peers` is what a leader knows of the others.
 
   Majority  votes of a majority elect; an entry is committed once a majority has it on stable storage (Raft)
   All       the same with all voters: the rule between the two others, with either of which it shares a voter in any two quorums
@@ -36,13 +36,12 @@ def is_there(peer: Peer | None, now_ns: int, silence_ns: int) -> bool:
 
 
 class Policy(ABC):
-    """What the rules by votes have in common."""
+    """What the rules that elect by votes have in common."""
 
     controller_elects: ClassVar[bool] = False
-    """Whether the controller makes the leader; then a campaign only asks whether anybody objects, and a term has one leader it was promised
-    to."""
+    """Whether the controller appoints the leader. A campaign then only asks for objections, and a term is promised to one leader."""
     vote_follows_leader: ClassVar[bool] = True
-    """Whether a replica that has not voted in a term makes the leader it follows durable like a vote."""
+    """Whether a replica that has not voted in a term stores the leader it follows durably, like a vote."""
 
     def __init__(self, members: Members, config: RaftConfig, log: LogState, isr: Isr, timer: ElectionTimer) -> None:
         self.members = members
@@ -55,23 +54,23 @@ class Policy(ABC):
 
     @property
     def agreed(self) -> Appointment | None:
-        """What the controller agreed on for this configuration."""
+        """What the controller agreed on for this configuration; None under the rules that elect by votes."""
         return None
 
     def electors(self) -> Collection[str]:
-        """The nodes that may be elected, which are also those that a candidate asks."""
+        """The nodes that may be elected; a candidate asks the same nodes."""
         return self.members.voters
 
     def may_campaign(self) -> bool:
-        """Whether this replica could be elected, as far as is known here."""
+        """Whether this replica could be elected, as far as it knows."""
         return True
 
     @abstractmethod
     def ballot(self, votes: Mapping[str, bool]) -> Ballot:
-        """Where an election stands."""
+        """The state of an election."""
 
     def objection_to(self, node: str) -> str | None:
-        """Why this voter could not become the leader."""
+        """Why this voter could not become the leader; None if it could."""
         return None
 
     # Quorums
@@ -85,7 +84,8 @@ class Policy(ABC):
         """The greatest value that a quorum has reached, one value per required node."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
-        """What a quorum has reached. A leader that is no voter any more does not count itself, and a provisional copy never counts."""
+        """The value that a quorum has reached. A leader that is no longer a voter does not count itself, and a provisional copy never
+        counts."""
         me, values = self._config.node, []
         for node in self.required():
             if node == me:
@@ -96,7 +96,7 @@ class Policy(ABC):
         return self.quorum(values)
 
     def may_commit(self, index: int, peers: Peers) -> bool:
-        """Whether an entry that the quorum has is on as many copies as the group demands."""
+        """Whether enough copies, by the group's settings, hold an entry that the quorum has."""
         return True
 
     @property
@@ -105,7 +105,7 @@ class Policy(ABC):
         return True
 
     def early_claim(self, peers: Peers) -> int:
-        """The last entry that this leader and enough peers hold to outlive any one of them; a process's memory is enough for that."""
+        """The last entry that this leader and enough peers hold for it to survive the failure of any one of them; memory is enough."""
         return self.reached(self._log.view.end_index, peers, _received)
 
     @property
@@ -116,16 +116,16 @@ class Policy(ABC):
     # Contact
 
     def quorum_contact_ns(self, now_ns: int, peers: Peers) -> int:
-        """When a quorum had last been heard of, this replica included."""
+        """The latest time such that a quorum, including this replica, was heard then or later."""
         return self.reached(now_ns, peers, _contact_ns)
 
     def silence_ns(self, now_ns: int, peers: Peers) -> int:
-        """Leader only: for how long it had no contact that lets it go on, if that is too long; else 0."""
+        """Leader only: how long it lacked the contact it needs to continue, if that is too long; otherwise 0."""
         silent_ns = now_ns - self.quorum_contact_ns(now_ns, peers)
         return silent_ns if silent_ns >= self._config.timing.election_max_ns + self._timer.slack_ns(now_ns) else 0
 
     def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
-        """Leader only: when contact has to be looked at again."""
+        """Leader only: when contact must be checked again."""
         return self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns + self._timer.slack_ns(now_ns)
 
     @property
@@ -134,18 +134,18 @@ class Policy(ABC):
         return 0
 
     def missing_isr(self, now_ns: int, peers: Peers) -> int:
-        """Leader only: how many members of the in-sync set would have to be heard again before anything can be committed."""
+        """Leader only: how many more members of the in-sync set must be heard before anything can be committed."""
         return 0
 
     # Changes of members
 
     def objection_to_rule_change(self) -> str | None:
-        """Why the group could not change its rule although every voter keeps up."""
+        """Why the group could not change its rule although every voter keeps up; None if it could."""
         return None
 
     def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
-        """Why these new voters, of whom `there` can be heard, could not even commit the change that makes them. `leaves`: the change takes
-        a voter away."""
+        """Why these new voters, of which `there` are reachable, could not even commit the change that makes them. `leaves`: the change
+        removes a voter."""
         needed = majority(len(voters))
         return None if len(there) >= needed else _stalls(f"this would lose the quorum: {needed}", voters, there)
 
@@ -210,7 +210,7 @@ class InSync(Policy):
     # Quorums
 
     def required(self) -> Collection[str]:
-        """Every node that may be elected; also those that the master asked to add to the set, because they may be in it by now."""
+        """Every node that may be elected, and those that the master asked to add to the set, because they may be in it by now."""
         joining = self._isr.joining
         return {*self.electors(), *joining} if joining else self.electors()
 
@@ -218,8 +218,8 @@ class InSync(Policy):
         return min(values)
 
     def may_commit(self, index: int, peers: Peers) -> bool:
-        """Where the in-sync set is smaller than the minimum, copies outside of it count as well: a node joins the set, or becomes a voter
-        again, only once something is committed in this epoch."""
+        """If the in-sync set is smaller than the minimum, copies outside it count too: a node can join the set, or become a voter again,
+        only once an entry of this epoch is committed."""
         in_sync, members = self.electors(), self.members
         missing = self._config.ha.minimum - len(in_sync)
         if missing <= 0:
@@ -232,7 +232,7 @@ class InSync(Policy):
         return not self._config.ha.ack_async
 
     def early_claim(self, peers: Peers) -> int:
-        """A master that acknowledges alone has nothing but its own stable storage."""
+        """A master that acknowledges alone relies only on its own stable storage."""
         return self._log.leader_claim() if self._config.ha.ack_async else super().early_claim(peers)
 
     @property
@@ -242,32 +242,32 @@ class InSync(Policy):
     # Contact
 
     def hears_nobody(self, now_ns: int, peers: Peers) -> bool:
-        """Whether the master has others in its in-sync set, and heard none of them for the longest election timeout."""
+        """Whether the in-sync set has members besides the master, and it heard none of them for the longest election timeout."""
         others = self._others()
         return bool(others) and now_ns - self._latest_contact_ns(others, peers) >= self._config.timing.election_max_ns
 
     def silence_ns(self, now_ns: int, peers: Peers) -> int:
-        """A master with others in its set needs one of them, or the controller, which takes longer to find a leader of its own: a node that
-        the master does not hear may hear the master, and stays quiet for it."""
+        """A master with others in its set needs contact with one of them, or with the controller, which may take longer because it may have
+        to elect a leader of its own: a node that the master does not hear may hear the master, and then does not campaign."""
         if not self.hears_nobody(now_ns, peers):
             return 0
         silent_ns = now_ns - max(self._isr.agreed_ns, self._latest_contact_ns(self._others(), peers))
         return silent_ns if silent_ns >= self._config.timing.alone_ns else 0
 
     def _others(self) -> list[str]:
-        """The in-sync set but for this replica: the master needs them, and no other master can be elected without them."""
+        """The in-sync set without this replica: the master needs these nodes, and no other master can be elected without them."""
         return [node for node in self.electors() if node != self._config.node]
 
     def _latest_contact_ns(self, nodes: Sequence[str], peers: Peers) -> int:
         return max(-1 if (peer := peers.get(node)) is None else peer.contact_ns for node in nodes)
 
     def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
-        """The review of the in-sync set comes often enough."""
+        """The review of the in-sync set runs often enough."""
         return review_due_ns
 
     @property
     def pause_after_silence_ns(self) -> int:
-        """Others may hear each other, and the controller: they go first."""
+        """Other replicas may hear each other and the controller: they campaign first."""
         return self._config.timing.election_max_ns
 
     def missing_isr(self, now_ns: int, peers: Peers) -> int:
@@ -284,7 +284,8 @@ class InSync(Policy):
         return None
 
     def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
-        """The minimum must be there, where the change takes a voter away. A node that lost its directory is gone already."""
+        """If the change removes a voter, the minimum must be reachable. A node that lost its directory does not count as removed by the
+        change."""
         needed = self._config.ha.minimum
         return None if not leaves or len(there) >= needed else _stalls(f"{needed} in sync", voters, there)
 

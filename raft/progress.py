@@ -1,4 +1,4 @@
-"""What a leader knows of one peer, and how much it may have under way to it. Arithmetic over indexes and bytes; nothing is sent here."""
+"""What a leader knows of one peer, and how much may be under way to it. Arithmetic over indexes and bytes; nothing is sent here."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ class Underway:
 class Peer:
     """Progress of one peer within one term of its leader.
 
-    received        last index the peer verified against this leader; only rises, until the peer is found to have forgotten
-    durable         last of those on its stable storage; ≤ received, same rule; the peer's vote in the commit quorum
+    received        last index the peer verified against this leader; only rises, unless the peer is found to have lost it
+    durable         last of those on its stable storage; ≤ received, same rule; the peer's contribution to the commit quorum
     next_index      first index not yet pushed; > received; when flowing, the index after the last one under way or received
     underway_bytes  Σ size of `underway`; the window bounds what may be added
-    window          how many bytes that is: what the link was seen to carry
+    window          the most bytes under way, from what the link was seen to carry
     pace            bytes per nanosecond that may be pushed to it while it is an observer; None: no limit
-    rewound_round   messages up to this round were sent before the last change of mind; what they report lost is known already
+    rewound_round   messages up to this round were sent before the last rewind; losses that they report are already known
     suspect         the last range was lost or refused: one range at a time until `received` rises again
     sent_commit     the commit index it was sent, as far as it can follow it
     sent_urgent     up to here a message asked it to sync at once; a hint for promptness, which every heartbeat repeats
     probe_due       an answer changed what to ask about: ask at once instead of with the next heartbeat
     provisional     it said that its copies, answers and votes do not count
-    answered_round  the last round it is known to have heard
-    confirmed_ns    the moment the last round it is known to have heard was sent, or an earlier one
+    answered_round  the last round it is known to have received
+    confirmed_ns    when the last round it is known to have received was sent, or an earlier time
     named_at        the entry by which this leader gave it another directory: a replica without that entry may be its former life
-    removed_by      the entry that removed it from the group; it is still sent that entry
-    leaving         it said that it is about to stop; it takes no leadership over
-    asks            it asked for what follows `received`, and was sent nothing since; matters only where slaves pull
+    removed_by      the entry that removed it from the group; that entry is still sent to it
+    leaving         it said that it is about to stop; it takes over no leadership
+    asks            it asked for the entries after `received`, and nothing was sent since; matters only if slaves pull
     pulls           it asks for what it lacks, as far as is known; a replica that joins, or has other settings, never asks
-    needs_snapshot  it lacks entries that this leader's log does not hold any more: it is asked with every heartbeat, and pushed nothing
+    needs_snapshot  it lacks entries that this leader's log no longer has: it gets heartbeats, but no pushes
     """
 
     def __init__(self, node: str, next_index: int, now_ns: int, window: Window, pace: TokenBucket | None = None) -> None:
@@ -87,18 +87,19 @@ class Peer:
         self.forget_at_ns = 0
         self.contact_ns = now_ns
         self._asked: tuple[int, int] | None = None
-        """A round sent to it and not yet answered, and when."""
+        """A round that was sent to it and not answered yet, and when it was sent."""
         self._progress_ns = now_ns
         self.boot_id: int | None = None
         self._retired_boots: dict[int, int] = {}
-        """Boot ids that gave way to another one, and the last round that had been sent by then."""
+        """Boot ids that were replaced by another one, with the last round that had been sent by then."""
 
     def anchor(self) -> int:
-        """The entry that a message without a range asks about: the one surely in common, or while probing the one in question."""
+        """The entry that a message without a range asks about: the last one known to be common, or while probing the one in question."""
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
     def room(self, window_ranges: int) -> tuple[int, int]:
-        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that a big entry always fits."""
+        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that a large entry always
+        fits."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
         size, ranges = self.window.size - self.underway_bytes, limit - len(self.underway)
@@ -112,8 +113,8 @@ class Peer:
         self.underway.append(Underway(extent.last_index, extent.size, round_, self.underway_bytes, now_ns))
 
     def admit(self, reply: AppendReply, round_: int) -> bool:
-        """Whether the reply speaks for the peer's present life. A new boot id makes us forget what the old life promised. A retired one
-        that answers a round sent after its retirement lives: what retired it were late words of a life before it."""
+        """Whether the reply speaks for the peer's present life. A new boot id makes the leader forget what the old life confirmed. A
+        retired boot id that answers a round sent after its retirement is alive: late messages of an earlier life had retired it."""
         if reply.round <= self._retired_boots.get(reply.boot_id, -1):
             return False
         if self.boot_id is not None and reply.boot_id != self.boot_id:
@@ -126,7 +127,7 @@ class Peer:
         return True
 
     def asked(self, message: Append, now_ns: int) -> None:
-        """This message leaves for it, not before `now_ns`."""
+        """This message is about to be sent to it, not before `now_ns`."""
         self.probe_due = False
         if self._asked is None:
             self._asked = (message.round, now_ns)
@@ -136,7 +137,7 @@ class Peer:
             self.sent_urgent = max(self.sent_urgent, last_index)
 
     def on_reply(self, reply: AppendReply, now_ns: int, silence_ns: int) -> None:
-        """It answered; after a longer silence than `silence_ns` its progress is measured from here."""
+        """It answered. After a silence longer than `silence_ns` its progress is measured from now on."""
         if now_ns - self.contact_ns >= silence_ns:
             self._progress_ns = now_ns
         self.contact_ns = now_ns
@@ -146,7 +147,7 @@ class Peer:
             self.confirmed_ns, self._asked = self._asked[1], None
 
     def rename(self, index: int, round_: int) -> None:
-        """From this entry on it is known by another directory; what the former one confirmed is lost with it."""
+        """From this entry on it is known by another directory; what the former one confirmed no longer counts."""
         self.named_at, self.provisional = index, True
         self._forget(round_)
 
@@ -155,11 +156,11 @@ class Peer:
         self.removed_by = self.removed_by or index
 
     def readmit(self) -> None:
-        """It is a member."""
+        """It is a member again."""
         self.removed_by = None
 
     def may_be_forgotten(self, commit_index: int, now_ns: int, after_ns: int) -> bool:
-        """Whether its removal is committed, and it had `after_ns` to hear of that, counted from the first time this is asked."""
+        """Whether its removal is committed, and it had `after_ns` to learn of that, counted from the first call."""
         if self.removed_by is None or self.removed_by > commit_index:
             return False
         self.forget_at_ns = self.forget_at_ns or now_ns + after_ns
@@ -172,12 +173,12 @@ class Peer:
         return now_ns - self._progress_ns >= stall_ns and now_ns - self.contact_ns < silence_ns
 
     def restart(self, round_: int, now_ns: int) -> None:
-        """Compare with it as if it had never answered."""
+        """Compare logs with it as if it had never answered."""
         self._progress_ns = now_ns
         self._forget(round_)
 
     def accepted(self, reply: AppendReply, end_index: int, round_: int) -> None:
-        """The peer agrees up to `reply.received`. A range pushed in an earlier round than the one answered and not covered was lost."""
+        """The peer agrees up to `reply.received`. A range that was pushed before the answered round and is not covered was lost."""
         if min(reply.received, end_index) > self.received:
             self.received = min(reply.received, end_index)
             self.suspect = False
@@ -199,7 +200,8 @@ class Peer:
             self._rewind(self.received + 1, round_)
 
     def rejected(self, reply: AppendReply, log: LogView, round_: int) -> None:
-        """The peer lacks the entry we built on. While probing, step back by whole terms; when flowing, a range was lost: push it again."""
+        """The peer lacks the entry before the range. While probing, step back by whole terms; when flowing, a range was lost: push it
+        again."""
         if reply.round <= self.rewound_round:
             return
         if self.stage is Stage.PROBING:
@@ -216,7 +218,7 @@ class Peer:
             self._rewind(self.received + 1, round_)
 
     def keep_from(self, begin_index: int, round_: int) -> None:
-        """The leader's log begins with `begin_index`: nothing before it can be asked about or pushed."""
+        """The leader's log now begins with `begin_index`: nothing before it can be asked about or pushed."""
         if self.stage is Stage.FLOWING and self.received < begin_index - 1:
             self.stage = Stage.PROBING
             self._rewind(max(self.next_index, begin_index), round_)
@@ -226,13 +228,13 @@ class Peer:
             self.probe_due = True
 
     def _leave_behind(self, round_: int) -> None:
-        """Not even the entry before the log's begin is there: the log alone cannot help this peer."""
+        """It lacks even the entry before the log's begin: the log alone cannot help this peer."""
         self._rewind(self.next_index, round_)
         self.needs_snapshot = True
         self.probe_due = False
 
     def _forget(self, round_: int) -> None:
-        """Start over: nothing the peer ever confirmed counts any more."""
+        """Start over: nothing that the peer confirmed counts any more."""
         self.received = self.durable = -1
         self.stage = Stage.PROBING
         self.probe_due = True

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class Ballot(Enum):
-    """Where an election stands."""
+    """The state of an election."""
 
     PENDING = "pending"
     WON = "won"
@@ -15,7 +15,7 @@ class Ballot(Enum):
 
 
 def majority(voters: int) -> int:
-    """The least number of voters of which any two such sets share a member."""
+    """The smallest number of voters such that any two sets of this size share a member."""
     if voters < 1:
         raise ValueError("a group needs at least one voter")
     return voters // 2 + 1

@@ -1,9 +1,9 @@
-"""Handing leadership over (Raft dissertation §3.10), and why leadership moved: the values of both, and the record of one handover.
+"""Values for handing leadership over (Raft dissertation §3.10) and for the reasons why leadership moved; the record of one handover.
 
-A handover has two parts. *Open*: the leader goes on accepting entries while the target catches up; this part ends at `until_ns` at the
+A handover has two parts. *Open*: the leader keeps accepting entries while the target catches up; this part ends at `until_ns` at the
 latest. *Closed*: everything the target lacks is under way to it, no entry is accepted any more, and the target is told to campaign as soon
-as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader goes on as before.
-`handover.py` decides when each begins.
+as it holds all of the log on stable storage. The closed part lasts one election timeout at most; then the leader continues as before.
+`handover.py` decides when each part begins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """Why a leader came or went. The numbers travel between nodes and are stored: they never change their meaning."""
+    """Why a leader came or went. The numbers travel between nodes and are stored: their meaning never changes."""
 
     STARTED = 1
     ELECTION_TIMEOUT = 2
@@ -33,8 +33,8 @@ HANDOVERS = frozenset({Cause.OPERATOR, Cause.PLANNED_STOP, Cause.PREFERRED, Caus
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """`peer`: the node that was not heard, that showed the higher term, that handed over, or that is followed. `silent_ms`: for how long
-    that node, or a majority, was not heard."""
+    """`peer`: the node that was not heard, that showed the higher term, that handed over, or that is followed. `silent_ms`: how long that
+    node, or a majority, was not heard."""
 
     cause: Cause
     peer: str = ""
@@ -53,7 +53,7 @@ class LeaderChange:
 
 @dataclass(slots=True)
 class Handover:
-    """The one handover under way."""
+    """The handover under way."""
 
     to: str
     cause: Cause
@@ -65,12 +65,12 @@ class Handover:
     """When to tell it again."""
 
     def extend(self, until_ns: int) -> None:
-        """Leadership was asked for again: the open part may last longer. The closed one never does."""
+        """The handover was requested again: the open part may last longer. The closed part never does."""
         if not self.closed:
             self.until_ns = max(self.until_ns, until_ns)
 
     def notify(self, again_ns: int) -> None:
-        """The target is told to take over."""
+        """The target was told to take over."""
         self.notified, self.again_ns = True, again_ns
 
     def close(self, until_ns: int) -> None:

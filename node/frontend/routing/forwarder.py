@@ -268,7 +268,7 @@ class Forwarder:
             raise CallRefused(Refused("in-sync-short", detail=view.short))
 
     def follows(self, group: str) -> bool:
-        """Whether the replica on this node knows the leader from its own log."""
+        """Whether the replica on this node learns of its leader by itself."""
         view = self._engine.views.get(group)
         return view is not None and self._belongs(view)
 
