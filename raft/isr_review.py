@@ -99,8 +99,8 @@ class IsrReview:
         }
 
     def leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
-        """The nodes to remove from the set: first those that are no voters any more or lost their directory; then, while the set stays at
-        the minimum, those that a change needs out, and those that have failed or lag too far. Below the minimum nothing is committed
+        """The nodes to remove from the set: first those that are no voters any more or lost their directory; then, as long as the
+        minimum remains, those that a change needs out, and those that have failed or lag too far. Below the minimum nothing is committed
         anyway, so a larger set, with more nodes that may be elected, is better."""
         voters = self._membership.members.voters
         others = [node for node in agreed.in_sync if node != self._config.node]

@@ -156,7 +156,7 @@ class Peer:
         self.removed_by = self.removed_by or index
 
     def readmit(self) -> None:
-        """It is a member again."""
+        """It is a member: an earlier removal no longer counts."""
         self.removed_by = None
 
     def may_be_forgotten(self, commit_index: int, now_ns: int, after_ns: int) -> bool:
