@@ -151,7 +151,7 @@ def test_receipts_of_what_is_stored_are_true() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"count": 7}, "not those of its queues"),
+        ({"count": 7}, "do not match the counts"),
         ({"term": 2}, "term 1"),
         ({"chain_crc": 5}, "chain CRC"),
         ({"first_index": 16}, "chain CRC"),

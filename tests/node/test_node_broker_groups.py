@@ -263,7 +263,7 @@ def test_a_move_whose_source_has_gone_is_finished_not_given_up() -> None:
     world.refuses[Kind.REMOVE] = "not now"
     world.ask()
     del world.roles["n1"]
-    assert "the replica of n1 is gone already" in world.refused(abort=True)
+    assert "the replica of n1 is removed already" in world.refused(abort=True)
     assert world.ask().done
 
 
