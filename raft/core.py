@@ -266,8 +266,7 @@ class Core:
     # Time
 
     def tick(self, now_ns: int) -> None:
-        """Time has passed. After a pause of the process, first `step` the messages that have arrived: one may be the missing sign of
-        life."""
+        """Time has passed. After a pause of the process, first `step` the messages that arrived: one may be the missing sign of life."""
         self._now_ns = now_ns
         election, timer, policy = self.election, self.timer, self.membership.policy
         election.take_office(now_ns)
@@ -411,7 +410,7 @@ class Core:
             self.election.rest()
 
     def append_refused(self) -> None:
-        """The range of the last `Writes.append` could not be written (disk full): the log still ends before it, and the leader pushes it
+        """The range of the last `Writes.append` could not be written (disk full): the log ends before it, and the leader pushes it
         again."""
         self.membership.truncate_from(self.log_state.append_refused())
         self.election.rest()
@@ -453,8 +452,7 @@ class Core:
         return self.changes.due(leading, now_ns)
 
     def transfer(self, to: str, cause: Cause, now_ns: int, patience_ns: int) -> str | None:
-        """Leader only: hand over to this voter. None: it is under way; another call extends its deadline. Otherwise the reason against
-        it."""
+        """Leader only: hand over to this voter. None: it is under way; another call extends its deadline. Otherwise: why not."""
         return self.handovers.transfer(self._leading(), to, cause, now_ns, patience_ns)
 
     def leave(self) -> None:
@@ -524,7 +522,7 @@ class Core:
         return self._leading().pushed(to, extent, self._now_ns)
 
     def _retire(self, leading: Leader, now_ns: int) -> None:
-        """A leader that is no longer a voter leads until its removal is committed (dissertation §4.2.2); then it hands over, or steps
+        """A leader that is no longer a voter leads until its removal is committed (dissertation §4.2.2); then it hands over or steps
         down."""
         membership, handovers = self.membership, self.handovers
         if self.config.node in membership.members.voters or membership.pending or handovers.current is not None:

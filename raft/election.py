@@ -242,8 +242,7 @@ class Election:
             self.become_follower(agreed.epoch, None, now_ns, self._handovers.reason_to_yield(agreed.master))
 
     def become_follower(self, term: int, leader: str | None, now_ns: int, reason: Reason | None = None) -> None:
-        """Follow a leader, or none, in a term; also for a change of leader or term. What was verified against the old leader is
-        forgotten."""
+        """Follow a leader, or none; also for a change of leader or term. What was verified against the old leader is forgotten."""
         changed = (term, leader) != (self.term, self.leader)
         if changed:
             self._log.forget_verified()

@@ -76,8 +76,7 @@ class Follower:
         return None if self._last_contact is None else LeaderContact(self.leader, self.term, *self._last_contact)
 
     def on_append(self, message: Append, now_ns: int, chains_agree: bool, members: Members | None, *, known: bool) -> None:
-        """Process a message of the leader. `known`: this leader was heard before in this term, even if this replica had another role
-        meanwhile."""
+        """Process a message of the leader. `known`: this leader was heard before in this term, even if the role changed meanwhile."""
         log, view, timer, sender = self._log, self._log.view, self._timer, self.leader
         if known:
             timer.note_silence(now_ns - timer.last_contact_ns, now_ns)

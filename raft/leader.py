@@ -207,8 +207,7 @@ class Leader:
         return message
 
     def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
-        """Whether no caller waits for anything up to the end of a message: neither in its range nor, as far as this leader knows, before
-        it."""
+        """Whether no caller waits for anything up to the end of a message: neither in its range nor, as far as is known, before it."""
         if extent is not None:
             return extent.first_index > self._log.urgent_index
         return min(self._log.urgent_index, prev_index) <= peer.durable

@@ -107,8 +107,7 @@ class LogState:
         self.view.trim(begin_index)
 
     def was_trimmed(self, index: int) -> bool:
-        """Whether an entry lies before the begin of the log. It was committed, so by leader completeness every later leader has the
-        same."""
+        """Whether an entry lies before the begin of the log: it was committed, so by leader completeness every later leader has it too."""
         return index < self.view.begin_index - 1
 
     # Durable
@@ -123,8 +122,7 @@ class LogState:
         self.durable_index = max(self.durable_index, self.covered_by_sync(term, index))
 
     def covered_by_sync(self, term: int, index: int) -> int:
-        """The index that a finished sync covers. It counts only if its entry is still the one it began with, and never for entries cut
-        meanwhile."""
+        """The index that a finished sync covers, if its entry is still the one it began with; entries cut meanwhile do not count."""
         if self.view.term_at(index) != term:
             return NO_INDEX
         return index if self._cut_since_sync is None else min(index, self._cut_since_sync - 1)

@@ -48,8 +48,7 @@ class MemberChanges:
         return self._still_in_sync(leader, members, change, now_ns) or self.would_stall(leader, members, change, now_ns) or members
 
     def due(self, leader: Leader, now_ns: int) -> MemberChange | None:
-        """A change that is due: the next rule of a change-over; or making a learner a voter again that lost its directory and has caught
-        up."""
+        """A change that is due: the next rule of a change-over, or a vote for a learner that lost its directory and has caught up."""
         members = self._membership.members
         if members.towards is not None:
             onward = MemberChange(Change.RULE, "", reason=f"all voters have entry {members.since}", rule=members.towards)

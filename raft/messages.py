@@ -138,8 +138,7 @@ Message = VoteRequest | VoteReply | Append | AppendReply | TimeoutNow | LeftBehi
 
 @dataclass(frozen=True, slots=True)
 class LeaderContact:
-    """The latest message of the leader that a replica follows: when it came, by the replica's clock, and the leader's end and commit
-    index."""
+    """The latest message of the followed leader: when it came, by this replica's clock, and the leader's end and commit index."""
 
     leader: str
     term: int

@@ -84,8 +84,7 @@ class Policy(ABC):
         """The greatest value that a quorum has reached, one value per required node."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
-        """The value that a quorum has reached. A leader that is no longer a voter does not count itself, and a provisional copy never
-        counts."""
+        """The value that a quorum has reached. A leader that is no voter does not count itself, and a provisional copy never counts."""
         me, values = self._config.node, []
         for node in self.required():
             if node == me:
@@ -284,8 +283,7 @@ class InSync(Policy):
         return None
 
     def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
-        """If the change removes a voter, the minimum must be reachable. A node that lost its directory does not count as removed by the
-        change."""
+        """If the change removes a voter, the minimum must be reachable. The return of a node that lost its directory is no removal."""
         needed = self._config.ha.minimum
         return None if not leaves or len(there) >= needed else _stalls(f"{needed} in sync", voters, there)
 

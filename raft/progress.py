@@ -98,8 +98,7 @@ class Peer:
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
 
     def room(self, window_ranges: int) -> tuple[int, int]:
-        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that a large entry always
-        fits."""
+        """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that any entry fits."""
         flowing = 1 if self.suspect else window_ranges
         limit = flowing if self.stage is Stage.FLOWING else int(self.rewound_round == 0)
         size, ranges = self.window.size - self.underway_bytes, limit - len(self.underway)
@@ -200,8 +199,7 @@ class Peer:
             self._rewind(self.received + 1, round_)
 
     def rejected(self, reply: AppendReply, log: LogView, round_: int) -> None:
-        """The peer lacks the entry before the range. While probing, step back by whole terms; when flowing, a range was lost: push it
-        again."""
+        """The peer lacks the entry before the range. While probing, step back by whole terms; when flowing, push the lost range again."""
         if reply.round <= self.rewound_round:
             return
         if self.stage is Stage.PROBING:

@@ -430,8 +430,7 @@ class Node:
             log.warning("the addresses of the nodes could not be written, the disk is full")
 
     def _view_changed(self, group: str, view: GroupView) -> None:
-        """Pass a new view to the parts. Most views only report more messages; calls and the reconciler wait for leaders, topics and
-        groups."""
+        """Pass a new view to the parts. Most views only report messages; calls and the reconciler wait for leaders, topics and groups."""
         former, self._views[group] = self._views.get(group), view
         if former is None:
             self.ha_control.opened(group)

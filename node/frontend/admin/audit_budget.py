@@ -25,8 +25,7 @@ class Budget:
         self._now_s = now_s
 
     def wait_s(self, size: int, late_s: float) -> float:
-        """Seconds to wait before reading the next piece, of `size` bytes. `late_s`: how late the loop took the result of the previous
-        read."""
+        """Seconds to wait before reading the next piece, of `size` bytes. `late_s`: how late the loop took the previous result."""
         now_s = self._now_s()
         rest_s = min(REST_FACTOR * late_s, REST_MAX_S) if late_s > LATE_S else 0.0
         wait_s = self._bucket.wait(now_s) + rest_s

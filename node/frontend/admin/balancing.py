@@ -155,8 +155,7 @@ def _balance_replicas(draft: _Draft) -> None:
 
 
 def _next_move(draft: _Draft, load: Mapping[str, int]) -> tuple[str, str, str] | None:
-    """The next (group, source, target), from a node with the most replicas to one with the fewest; prefers a group not led from the
-    source."""
+    """The next (group, source, target), from a node with the most replicas to one with the fewest; prefers groups not led from there."""
     pairs = [(source, target) for source in load for target in load if load[source] - load[target] > 1]
     movable = [(group, *pair) for pair in pairs for group in draft.voters if _may_move(draft, group, *pair)]
 

@@ -36,8 +36,7 @@ T = TypeVar("T")
 
 
 class Explainer:
-    """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns None once the index holds everything
-    applied."""
+    """Answers for the replicas of one node. `indexed(group)` waits for the key index; it returns None once the index is complete."""
 
     def __init__(self, engine: Engine, indexed: Callable[[str], Awaitable[Any]], now_ns: Callable[[], int]) -> None:
         self._engine = engine
@@ -97,8 +96,7 @@ def _copies(lookup: Any, topic: str, message_id: str) -> tuple[Subject, list[Rec
 
 
 def _wire_bytes(group: str, question: peer_pb2.GroupWhy, visible: Record) -> int:
-    """The length in bytes of the message as a consumer receives it, to within a few bytes: a handle's length does not depend on the
-    secret."""
+    """The message's length in bytes as a consumer receives it, within a few bytes: a handle's length does not depend on the secret."""
     message = delivering.undecided(question.topic, visible)
     system = message.system_properties
     system.queue_id, system.queue_offset, system.delivery_attempt = visible.queue, visible.queue_offset, 1

@@ -129,8 +129,7 @@ class Members:
             await self._controller.set_voter(node, present=True)
 
     async def _let_listen(self, node: str) -> None:
-        """Prepare an observer: it never votes, but learns what the controller quorum decides. Raises PRECONDITION_FAILED if it votes
-        there."""
+        """Prepare an observer, which never votes but learns the controller quorum's decisions. Raises PRECONDITION_FAILED if it votes."""
         if node in self._controller.health.voters:
             what = f"node {node} votes in the controller quorum, and an observer votes nowhere"
             raise fail(Code.PRECONDITION_FAILED, f"{what}; remove it first, and let it begin with an empty directory")
@@ -272,7 +271,7 @@ class Members:
     # -- the list
 
     async def listed(self) -> pb.ListMembersResponse:
-        """Every node with its addresses and its progress in each broker group, from the groups' leaders; groups that do not answer are left
+        """Every node with its addresses, and its progress as each broker group's leader knows it; groups that do not answer are left
         out."""
         await self._controller.barrier()
         state, health = self._controller.state, self._controller.health

@@ -40,8 +40,7 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a cluster loses with a master that lacks entries of other replicas. `entries`, `ms`: None if no answering replica knows of
-    any."""
+    """What a cluster loses with a master that lacks entries of other replicas. `entries`, `ms`: None if none are known."""
 
     words: str
     entries: int | None = None
@@ -61,8 +60,7 @@ class Replication:
     # -- a forced election
 
     async def elect(self, request: pb.ElectMasterRequest) -> pb.ElectMasterResponse:
-        """Make a node the master of an HA group, or with `preview` only report the loss. Raises LedgerError, with the reason and a
-        remedy."""
+        """Make a node the master of an HA group; with `preview` only report the loss. Raises LedgerError with the reason and a remedy."""
         await self._controller.barrier(QUORUM_WITHIN_S)
         group, node = request.broker_group, request.node
         told = reports_of(group, await self._overview.gather())

@@ -424,8 +424,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return await self._queries.execute(method, group, request)
 
     async def _peek_here(self, request: admin_pb2.PeekRequest) -> admin_pb2.PeekResponse:
-        """The leader's part of a Peek. Raises CallRefused for a refusal that another node may not repeat; other failures are in the
-        status."""
+        """The leader's part of a Peek. Raises CallRefused for a refusal that another node may not repeat; the status has other failures."""
         try:
             answer = await self._peeks.peek_here(await self._topic(request.topic), request)
             answer.status.code = Code.OK

@@ -343,8 +343,7 @@ class _Stream:
                 await self._silent.wait()
 
     async def _sent(self, tail: QueueTail | LogTail, view: GroupView, room: int, hold: Hold | None) -> bool:
-        """Send what comes next; False if there is nothing. A function of its own, so that a waiting reader's frame keeps no answers
-        alive."""
+        """Send what comes next; False if there is nothing. A function of its own, so that a waiting reader keeps no answers alive."""
         answers = await self._next(tail, view, room)
         for answer in answers:
             await self._send(answer, hold)

@@ -57,8 +57,7 @@ def renumbered(former: Topic, topic: Topic) -> bool:
 
 @dataclass(slots=True)
 class _Group:
-    """One consumer group of one topic, coordinated here. `since`: requests of this generation or an earlier one use former queue
-    numbers."""
+    """One consumer group of one topic, coordinated here. `since`: up to this generation, requests use former queue numbers."""
 
     term: int
     ownership: Ownership
@@ -110,8 +109,7 @@ class Joiner:
         self._latest = 0
         """The latest generation of any forgotten consumer group, because no generation may occur twice."""
         self._serving: dict[str, tuple[int, int]] = {}
-        """Broker group → the term in which it is led here, and since when: for a liveness period, members of a former coordinator may still
-        read."""
+        """Broker group → the term in which it is led here, and since when: for a liveness period, other coordinators' members may read."""
         engine.on_view(self._view)
 
     def _view(self, broker_group: str, view: GroupView) -> None:
@@ -259,8 +257,7 @@ class Joiner:
         return group
 
     def _renumber(self, key: tuple[str, str], former: _Group, topic: Topic) -> _Group:
-        """End every stream and start anew: for a liveness period no queue is assigned, because members may still read by the former
-        numbers."""
+        """End every stream and start anew. For a liveness period no queue is assigned: members may still read by the former numbers."""
         if self._groups.get(key) is not former:
             return former
         if former.timer is not None:

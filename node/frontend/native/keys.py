@@ -57,7 +57,7 @@ class ReceiptKeys:
         return self._open(key_id)
 
     async def ready(self) -> None:
-        """Ensure that there is a key; create the first one if necessary. Raises LedgerError if there is none and the quorum does not
+        """Ensure that there is a key; create the first one if necessary. Raises LedgerError if that needs the quorum and it does not
         answer."""
         if self.newest() is None:
             await self._quorum.barrier()

@@ -13,8 +13,7 @@ WAIT_S = 1.0
 
 
 class Leaders:
-    """Belongs to the loop's thread. `believed`: the leader of a group as far as this node knows; `endpoint`: a node's address for
-    clients."""
+    """Belongs to the loop's thread. `believed`: a group's leader as far as this node knows; `endpoint`: a node's address for clients."""
 
     def __init__(
         self, node: str, engine: Engine, believed: Callable[[str], str | None], endpoint: Callable[[str], str | None]

@@ -43,8 +43,7 @@ NAME_MAX = 255
 OPEN_WITHIN_S = 30.0
 """A stream that sends no first request for this long is ended."""
 LOG_FILE_PARTS = 4
-"""A frame takes at most this fraction (1/4) of a log file, because the rest of a file that the next frame does not fit into stays
-unused."""
+"""A frame takes at most this fraction (1/4) of a log file: what remains of a file when the next frame does not fit stays unused."""
 
 
 @dataclass(frozen=True, slots=True)

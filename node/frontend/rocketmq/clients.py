@@ -76,8 +76,7 @@ class Clients:
         return None if client is None else client.settings
 
     def terminate(self, client_id: str) -> bool:
-        """The client leaves. Returns whether it was known. The leaders are told in any case, because its leases may be older than this
-        process."""
+        """The client leaves. Returns whether it was known. The leaders are told anyway: its leases may be older than this process."""
         self._forwarder.client_gone(client_id)
         client = self._clients.pop(client_id, None)
         return client is not None and client.settings is not None
@@ -94,8 +93,7 @@ class Clients:
             yield client_id, client.settings, now - client.seen
 
     def _forget_silent(self) -> None:
-        """Forget silent clients. Runs when a client comes, at most once in a while, so that the registry holds only clients of the last
-        minutes."""
+        """Forget silent clients. Runs when a client comes, at most once in a while: the registry holds only clients of the last minutes."""
         now = self._now()
         if now < self._next_look:
             return

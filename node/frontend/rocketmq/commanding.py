@@ -40,8 +40,7 @@ class Commander:
         return False
 
     async def find_producer(self, topic: str, *, here_last: bool = False) -> str | None:
-        """A node with the stream of a producer of this stored topic; prefers this node, or with `here_last` the other nodes. None if there
-        is none."""
+        """A node with the stream of a producer of this stored topic, or None: preferably this one, or with `here_last` another one."""
         here = self._streams.publishes(topic)
         if here and not here_last:
             return self._node

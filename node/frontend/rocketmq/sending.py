@@ -74,8 +74,7 @@ class Sender:
         return await self._store_parts(parts, request, stored, caller, deadline)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """Execute, on this node as leader, a call that another node received. Returns the response and the durability class for that
-        node."""
+        """Execute, on this node as leader, a call of another node. Returns the response and the durability class for that node."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         queues = self._queues_here(broker_group, request, stored, topic)

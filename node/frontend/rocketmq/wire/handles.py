@@ -29,8 +29,7 @@ class Handles:
         return broker_group, Handle(group, topic, int(queue), int(offset), int(lease), int(attempt))
 
     def read_for(self, text: str, group: str, topic: str) -> tuple[str, Handle]:
-        """(broker group, lease) of a handle. Raises INVALID_RECEIPT_HANDLE unless it is for a message of this topic in this consumer
-        group."""
+        """(broker group, lease) of a handle. Raises INVALID_RECEIPT_HANDLE if it is not for this topic and this consumer group."""
         broker_group, handle = self.read(text)
         if base_group(handle.group) != group or parent_of(handle.topic) != topic:
             raise fail(Code.INVALID_RECEIPT_HANDLE, "the receipt handle belongs to another consumer group or topic")
