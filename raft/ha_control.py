@@ -84,13 +84,13 @@ def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     before is refused, because the epoch has changed."""
     if ask.begun and (known is None or ask.generation > known.generation):
         return (
-            "the controller quorum does not remember who is in sync, although the group had a master: it lost its metadata. An operator "
-            "who knows which replica has everything says so: ledgermq elect --unclean"
+            "the controller quorum does not remember who is in sync, although the group had a master: it lost its metadata. If you know "
+            "which replica has everything, name it: ledgermq elect --unclean"
         )
     if known is None or ask.generation > known.generation:
         in_sync, epoch, version = ask.voters, NO_EPOCH if known is None else known.epoch, 0 if known is None else known.version
     elif ask.generation < known.generation:
-        return f"{ask.node} speaks of entry {ask.generation}; the group changed its rule with entry {known.generation} since"
+        return f"{ask.node} asks for the rule of entry {ask.generation}, but the group changed its rule with entry {known.generation}"
     elif ask.epoch != known.epoch:
         return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}"
     else:
@@ -115,9 +115,9 @@ def force(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
     """The appointment of `ask.node` by an operator although others may be in sync: entries that only they hold are lost. The in-sync set is
     then this node alone. Or the reason against it, as a text for the operator."""
     if known is not None and ask.generation < known.generation:
-        return f"{ask.node} lacks entry {known.generation}, with which the group took the rule it has now; choose another node"
+        return f"{ask.node} lacks entry {known.generation}, which set the present rule of the group; choose another node"
     if known is not None and ask.epoch != known.epoch:
-        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}; look again, then ask again"
+        return f"epoch {known.epoch} with the master {known.master} has begun since epoch {ask.epoch}; check the status, then try again"
     epoch, version = (NO_EPOCH, 0) if known is None else (known.epoch, known.version)
     alone = {ask.node: ask.incarnation}
     return Appointment(ask.generation, version + 1, max(epoch, ask.term) + 1, ask.node, alone, Cause.FORCED, ask.asked_by)

@@ -83,7 +83,7 @@ def _surveys(disk: RealDisk, directory: str, only: str | None) -> dict[str, tupl
             # The node votes in this group, so it is not meant.
             continue
     if not found:
-        raise Refused(f"{directory} is not the directory of an observer", "begin anew from a replica that votes with: ledgermq recover")
+        raise Refused(f"{directory} is not the directory of an observer", "to begin anew from a voting replica, use: ledgermq recover")
     return found
 
 

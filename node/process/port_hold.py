@@ -48,7 +48,7 @@ class PortHold:
                 if not self._sockets:
                     raise absent or OSError(errno.EADDRNOTAVAIL, "no address")
             except OSError as error:
-                what = f"client_port {host}:{port} cannot be opened, it is taken or not an address of this machine"
+                what = f"client_port {host}:{port} cannot be opened: it is taken, or not an address of this machine"
                 raise FatalError(ExitCode.PORT_TAKEN, what, "stop what uses it, or set the node's client_port to another port") from error
             undo.pop_all()
 

@@ -427,7 +427,7 @@ class Node:
             if not is_no_space(error):
                 what = f"the addresses of the nodes could not be written ({error})"
                 end_process(FatalError(ExitCode.SYNC_FAILED, what, "check the disk, then start the node again"))
-            log.warning("the addresses of the nodes could not be written, the disk is full")
+            log.warning("the addresses of the nodes could not be written: the disk is full")
 
     def _view_changed(self, group: str, view: GroupView) -> None:
         """Pass a new view to the parts. Most views only report messages; calls and the reconciler wait for leaders, topics and groups."""
@@ -478,7 +478,7 @@ class Node:
         except (OSError, RuntimeError) as error:
             where = f"{self.config.listen_host}:{port}"
             remedy = f"stop what uses it, or set nodes.{self.config.node}.{key} to another port"
-            what = f"{key} {where} cannot be opened, it is taken or not an address of this machine"
+            what = f"{key} {where} cannot be opened: it is taken, or not an address of this machine"
             raise FatalError(ExitCode.PORT_TAKEN, what, remedy) from error
 
     async def _listen_clients(self, address: str) -> None:

@@ -78,7 +78,7 @@ class _Workers:
             stopping.cancel()
             first = next((waits[task] for task in ended if task in waits), None)
             if first is not None and not stop.is_set():
-                log.error("a worker ended, the node ends with it", worker=first, status=self._processes[first].returncode)
+                log.error("a worker ended; the node ends with it", worker=first, status=self._processes[first].returncode)
         finally:
             self._end()
             codes = dict(zip(waits.values(), await asyncio.gather(*waits), strict=True))

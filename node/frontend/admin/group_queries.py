@@ -85,7 +85,7 @@ class GroupQueries:
             "Locate": (peer_pb2.Locate, self.locate, peer_pb2.LocateReply),
         }
         if method not in answers:
-            raise refused("internal", f"this node does not know the question {method}: are all nodes of one version?")
+            raise refused("internal", f"this node does not know the question {method}: do all nodes run the same version?")
         question, work, reply = answers[method]
         led = method in _AT_THE_LEADER
         try:

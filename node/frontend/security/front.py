@@ -51,7 +51,7 @@ class Front:
         self.directory = Path(tempfile.mkdtemp(prefix="ledgermq-"))
         if stat.S_IMODE(self.directory.stat().st_mode) & 0o077:
             what = f"the directory {self.directory} is open to other users"
-            raise FatalError(ExitCode.UNSAFE, what, "set TMPDIR to a proper file system")
+            raise FatalError(ExitCode.UNSAFE, what, "set TMPDIR to a file system with permissions")
         self.plain = str(self.directory / "plain") if plain else None
         self.tls = str(self.directory / "tls") if tls else None
         self._connections = connections
