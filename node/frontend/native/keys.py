@@ -64,7 +64,7 @@ class ReceiptKeys:
         if self.newest() is None:
             await self.rotate()
             if self.newest() is None:
-                raise fail(Code.HA_NOT_AVAILABLE, "the first key for receipts is being agreed on; try again")
+                raise fail(Code.HA_NOT_AVAILABLE, "the first receipt key is not agreed on yet; try again")
 
     async def rotate(self) -> tuple[str, int]:
         """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest key id and the number of keys. Raises

@@ -81,7 +81,7 @@ class Proof:
         try:
             found = verify_range(entries.data, entries.first_index, entries.term, entries.pos, entries.prev_chain)
         except BadEntry as error:
-            return unverifiable(f"this replica's copy is damaged, run the audit: {error}")
+            return unverifiable(f"this replica's copy is damaged ({error}); run the audit")
         count = min(self._left, len(found))
         found = replace(found, starts=found.starts[:count], sizes=found.sizes[:count])
         wrong = self._producer(found, count) or self._places(found)

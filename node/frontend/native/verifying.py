@@ -82,7 +82,7 @@ class Verifier:
             return unverifiable(f"it is of another cluster, {receipt.cluster_id!r}")
         key = self._keys.find(receipt.key_id)
         if key is None:
-            return unverifiable(f"its key {receipt.key_id!r} is not known, or not any more")
+            return unverifiable(f"its key {receipt.key_id!r} is unknown or was removed")
         if not proven(key, receipt):
             return false("the MAC is not that of these fields: it was altered, or not made by this cluster")
         if wrong := contradiction(receipt):
