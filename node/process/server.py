@@ -557,7 +557,7 @@ class Node:
             if former is not None:
                 await asyncio.gather(former, return_exceptions=True)
             for group in list(self._hosted):
-                # If a full disk prevents the note, it is tried again when a peer connects.
+                # If a full disk prevents writing the note, it is tried again when a peer connects.
                 with contextlib.suppress(Refused):
                     if await asyncio.to_thread(self._formation_check.finds, group):
                         self.engine.admit(group)

@@ -186,7 +186,7 @@ def _check_times(system: pb.SystemProperties, now_ms: int, max_delay_ms: int) ->
 def _check_groups(system: pb.SystemProperties) -> None:
     group = system.message_group
     if group and (not group.strip() or len(group.encode()) >= MESSAGE_GROUP_BYTES or has_control_character(group)):
-        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group must be shorter than {MESSAGE_GROUP_BYTES} bytes of text, and not blank")
+        raise fail(Code.ILLEGAL_MESSAGE_GROUP, f"a message group must be plain text, not blank, below {MESSAGE_GROUP_BYTES} bytes")
     if system.lite_topic:
         check_lite(system.lite_topic)
 
