@@ -53,7 +53,7 @@ def places_of_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
 
 
 def settled_end(cluster: LocalCluster, node: str) -> int | None:
-    """The last entry of a leader that has committed everything, the seals of its full log files included: it writes them some time later."""
+    """The last entry of a leader that has committed everything, the seals of its full log files included: they come some time later."""
     sealed = [event for event in log_events(cluster, node) if event.get("event") == "log file sealed"]
     if len(sealed) != len(places_of_files(cluster, node, "g1")) - 1:
         return None

@@ -1,5 +1,4 @@
-"""Forwards client calls: any node answers any call, with one hop to the node that leads the broker group (docs/architecture.md, Serving
-clients).
+"""Forwards client calls: any node answers, one hop from the leader of the broker group (docs/architecture.md, Serving clients).
 
 All rules serve at-most-once execution. A call is retried only while it cannot have been executed: its executor answered `not-leader`, the
 leader's node did, or the call never left this node. Once a call has left this node and its stream ended, the answer is `unknown-outcome`;
