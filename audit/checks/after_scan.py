@@ -192,15 +192,21 @@ def check_hard_term(replica: Replica, term: int | None) -> None:
         replica.flaw("hardstate.term", f"{replica.log_folder}/hardstate", proof, 0, SLOT_FILE_BYTES)
 
 
+def check_checkpoint_end(replica: Replica) -> None:
+    """The log checkpoint of a node that was stopped in good order names no entry behind the end of its log and its synced mark."""
+    marked = -1 if replica.mark is None else replica.mark.index
+    end = max(replica.last_index, marked)
+    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > end]
+    if ahead and replica.clean and replica.point is None and replica.mark is not None:
+        proof = f"it names entry {ahead[-1]}, log and synced mark end with {end}"
+        path = f"{replica.log_folder}/checkpoint"
+        replica.flaw("checkpoint.ahead", path, proof, 0, size_of(f"{replica.log}/checkpoint"))
+
+
 def _check_small_files(replica: Replica, last: LogReport | None) -> None:
-    folder = replica.log_folder
     sound_terms = (report.last_sound_term for report in reversed(replica.filled) if report.last_sound_term is not None)
     check_hard_term(replica, next(sound_terms, None))
-    marked = -1 if replica.mark is None else replica.mark.index
-    ahead = [number for number in (replica.end_hint, replica.commit) if number is not None and number > max(replica.last_index, marked)]
-    if ahead and replica.clean and replica.point is None and replica.mark is not None:
-        proof = f"it names entry {ahead[-1]}, log and synced mark end with {max(replica.last_index, marked)}"
-        replica.flaw("checkpoint.ahead", f"{folder}/checkpoint", proof, 0, size_of(f"{replica.log}/checkpoint"))
+    check_checkpoint_end(replica)
     latest = last.last_store_ms if last else 0
     late = [stamp for stamp in replica.store_stamps if stamp < 0 or stamp > latest]
     if late and replica.clean and replica.point is None:

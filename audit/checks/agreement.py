@@ -16,7 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ledgermq.audit.checks.after_scan import check_hard_term, check_names
+from ledgermq.audit.checks.after_scan import check_checkpoint_end, check_hard_term, check_names
 from ledgermq.audit.checks.compare import check_identities, find_voters, note_lag
 from ledgermq.audit.checks.confirmed import gives_up, note_given_up
 from ledgermq.audit.checks.evidence import check_mark_reaches_end
@@ -91,7 +91,9 @@ def _check_row(one: Replica) -> None:
 
 def _check_end(one: Replica) -> None:
     """A log that ends before its own synced mark lost entries. If there is an entry behind the last one that the index files lead to, only
-    index units are missing, which is excused or reported elsewhere. The hard state and the mark must not be behind the end of the log."""
+    index units are missing, which is excused or reported elsewhere. The hard state and the mark must not be behind the end of the log, and
+    the checkpoint must not be ahead of it."""
+    check_checkpoint_end(one)
     mark, last = one.mark, one.filled[-1] if one.filled else None
     if last is None or last.last_index is None:
         return

@@ -191,6 +191,7 @@ MENDED = (
     "one agreement flip n2/ha/dledger-n2/begin 49 01 crc",
     "one agreement old n1/ha/dledger-n1/hardstate 0 0 -",
     "one agreement old n1/ha/dledger-n1/syncedmark 0 2 -",
+    "one agreement flip n2/raft/dledger-n2/checkpoint 10 01 -",
 )
 """Cases that the auditor let pass once, and no sample is sure to draw."""
 
