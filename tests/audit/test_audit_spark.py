@@ -165,6 +165,7 @@ def test_filters_reach_the_source(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
     """Every SQL example under Views in docs/audit.md, over a directory that holds what it asks for, finds it."""
     log = view_material.write(tmp_path)
@@ -188,6 +189,7 @@ def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.verify
 def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same findings in the same words and the same counts, with one bucket and with many; a file that is none is told as one."""
     from ledgermq.audit.spark.engine import SparkEngine

@@ -306,6 +306,7 @@ def test_statement_073_shutdown_of_an_idle_push_consumer(client: Official, topic
     assert client.do("shutdown", name="push") < LONG_POLL_S + late(3)
 
 
+@pytest.mark.verify
 def test_statement_074_late_subscriber_with_a_small_cache(client: Official, cluster: LocalCluster, topic: str, producer: str) -> None:
     """A consumer that comes late and holds few messages at a time gets all of them in the end."""
     client.do("send_many", name="p", messages=[message(topic, str(i)) for i in range(150)])

@@ -85,6 +85,7 @@ def test_a_busy_cluster_passes_and_a_missing_node_is_said(tmp_path: Path) -> Non
     assert rest.status == 0, rest.out + rest.err
 
 
+@pytest.mark.verify
 def test_spark_reads_running_nodes(tmp_path: Path) -> None:
     """Tasks sign in by themselves, over TLS: what the command was told is known where Spark plans and where it works."""
     with running(tmp_path, log_file_bytes=FILE_BYTES, tls=True) as cluster:

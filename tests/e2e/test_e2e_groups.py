@@ -93,6 +93,7 @@ def in_sync(run: CommandLine) -> list[str]:
     return list(found["ha"]["in_sync"])
 
 
+@pytest.mark.verify
 def test_replicas_of_an_idle_ha_group_move_and_go(tmp_path: Path) -> None:
     """From a slave to a node that was down when it was added, from the master, and away for good: nobody sends, so nothing but the command
     itself moves the group on. Whoever is out of the group is out of the in-sync set, and the others are in it."""

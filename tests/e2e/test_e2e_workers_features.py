@@ -90,6 +90,7 @@ class Stream:
             self.bodies.append(body)
 
 
+@pytest.mark.verify
 def test_both_wires_and_a_rolling_restart_to_one_of_them(cluster: LocalCluster) -> None:
     """Streams and commands reach the leader behind every port, encrypted or not. One node after the other comes back with TLS only while
     a producer writes: every message is stored once, and whoever speaks plaintext then is told within the time-out."""

@@ -201,6 +201,7 @@ def _refusal(cli: CommandLine, node: str) -> str | None:
     return refused.error if "not in the in-sync set" in refused.error else None
 
 
+@pytest.mark.verify
 def test_a_group_changes_its_replication_there_and_back_under_load(tmp_path: Path) -> None:
     """raft → ha → raft → ha, while messages are sent and read; not while a voter is missing; the log wins over the configuration. The
     audit over the running nodes passes under every rule, and over their directories at the end."""
