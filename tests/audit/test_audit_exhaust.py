@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
+from tests.audit.exhaust.judging import ALLOWED
+from tests.audit.exhaust.keeping import Kept
 from tests.audit.exhaust.memory import Memory
 from tests.audit.exhaust.running import READ, audit_of, serving
 
@@ -396,3 +399,39 @@ def test_a_repair_ends_well_or_changes_nothing(ground: Field) -> None:
         if tried == REPAIRS:
             break
     assert not wrong, wrong
+
+
+def test_only_another_deflated_form_of_a_column_is_excused(ground: Field) -> None:
+    """The same bytes in another form are no damage. Other bytes are, and so is base64 that no writer produces."""
+    path = "n3/raft/state/snapshot"
+    same = Case("one", "flip", path, ground.atlas.image[path].index(b"4pQFgDlbAgb") + 3, value="01", levels=("crc",))
+    column = ground.atlas.image[path].index(b'"eAFjYIAARgI0AAB4AAU="') + 1
+    unused_bits = replace(same, at=column + len("eAFjYIAARgI0AAB4AAU") - 1, value="03")
+    other = replace(same, at=column + len("eAFjYIAARgI0AAB4AA") - 1)
+    for case, excused in ((same, True), (unused_bits, False), (other, False)):
+        changes = ground.atlas.changes(case)
+        assert changes is not None
+        result = ground.ground.plain(changes, case.mode)
+        assert (result.verdict == PASS) == excused and not ground.complaint(case, result), case
+        assert any(row.covers(ground.atlas, case) for row in ALLOWED) == excused
+
+
+def test_finished_pieces_count_while_rules_are_only_added(ground: Field, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece with a complaint is done again; all are, after a rule was changed or removed."""
+    rules = tmp_path / "judging.py"
+    monkeypatch.setattr("tests.audit.exhaust.keeping.judging.__file__", str(rules))
+
+    def kept(text: str) -> Kept:
+        rules.write_text(text)
+        return Kept(tmp_path / "pieces", [ground.atlas])
+
+    first = "from re import match\nALLOWED: Rows = (Row(1), Row(2))\ndef fits():\n    return 1\n"
+    more = first.replace("match", "match, sub").replace("Row(1),", "Row(1), Row(3),") + "def fits_too():\n    pass\n"
+    before = kept(first)
+    before.write("good piece/0", {"complaints": []})
+    before.write("bad piece/0", {"complaints": ["why"]})
+    after = kept(more)
+    assert after.read("good piece/0") == {"complaints": []} and after.read("bad piece/0") is None and after.read("new piece/0") is None
+    assert kept(more.replace("return 1", "return 2")).read("good piece/0") is None
+    kept(more).write("good piece/0", {"complaints": []})
+    assert kept(first).read("good piece/0") is None, "a row that it may rest on is gone"

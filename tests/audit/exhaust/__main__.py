@@ -15,9 +15,7 @@ another replica, where no row of the table in `judging.py` says why.
 from __future__ import annotations
 
 import argparse
-import ast
 import gc
-import hashlib
 import json
 import os
 import sys
@@ -25,17 +23,16 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import ledgermq
 from tests.audit.exhaust.cases import Atlas, Case
 from tests.audit.exhaust.cluster import CLUSTERS
 from tests.audit.exhaust.field import Field
 from tests.audit.exhaust.ground import MODES
-from tests.audit.fuzz import anatomy
+from tests.audit.exhaust.keeping import Kept
 
 BYTES = 128
 """Of a file in a piece."""
@@ -161,7 +158,8 @@ def main() -> int:
     ]
     share, shares = map(int, options.share.split("/"))
     total, done = Piece("all"), 0
-    kept = None if options.pieces is None else options.pieces / fingerprint(options.cluster or CLUSTERS)
+    atlases = [field_of(cluster).atlas for cluster in options.cluster or CLUSTERS]
+    kept = None if options.pieces is None else Kept(options.pieces, atlases)
     for piece in run(names[share::shares], options.processes, kept, options.seconds, options.repair):
         done += 1
         total.cases, total.seconds, total.plain = total.cases + piece.cases, total.seconds + piece.seconds, total.plain + piece.plain
@@ -180,61 +178,30 @@ def main() -> int:
     return 1 if total.complaints else 0
 
 
-def fingerprint(clusters: Iterable[str]) -> str:
-    """What decides the cases: the files that are damaged, the auditor, and this run. Comments and docstrings decide nothing.
-
-    A piece that was done counts for every commit with the same fingerprint.
-    """
-    whole = hashlib.sha256()
-    for atlas in (field_of(cluster).atlas for cluster in clusters):
-        for image in (atlas.image, *atlas.versions):
-            for path, data in sorted(image.items()):
-                whole.update(f"{path} {len(data)} ".encode() + data)
-    code = Path(ledgermq.__file__).parent
-    own = (path for folder in (code / "audit", Path(__file__).parent) for path in folder.rglob("*.py"))
-    for path in (*sorted(own), Path(anatomy.__file__), code / "proto/names.py", code / "proto/status.py"):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                node.body = [each for each in node.body if not _is_text(each)]
-        whole.update(f"{path.name} {ast.dump(tree)}".encode())
-    return whole.hexdigest()[:12]
-
-
-def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-
-
-def run(names: list[tuple[str, str, str, int]], processes: int, kept: Path | None, seconds: float | None, repairs: int) -> Iterator[Piece]:
+def run(names: list[tuple[str, str, str, int]], processes: int, kept: Kept | None, seconds: float | None, repairs: int) -> Iterator[Piece]:
     """Every piece, in any order."""
     until = None if seconds is None else time.monotonic() + seconds
     left = []
     for name in names:
-        path = None if kept is None else kept / f"{'-'.join(map(str, name)).replace('/', '_')}.json"
-        if path is not None and path.exists():
-            value = json.loads(path.read_text())
-            yield Piece(**{key: Counter(part) if isinstance(part, dict) else part for key, part in value.items()})
+        done = None if kept is None else kept.read(" ".join(map(str, name)))
+        if done is None:
+            left.append(name)
         else:
-            left.append((name, path))
-    if kept is not None:
-        kept.mkdir(parents=True, exist_ok=True)
+            yield Piece(**{key: Counter(part) if isinstance(part, dict) else part for key, part in done.items()})
     with new_home() as home, ProcessPoolExecutor(processes, initializer=move_in, initargs=(home,)) as pool:
         waiting = iter(left)
-        running = {}
+        running: list[Future[Piece]] = []
         while True:
             while len(running) < 2 * processes and (until is None or time.monotonic() < until):
                 following = next(waiting, None)
                 if following is None:
                     break
-                running[pool.submit(try_piece, following[0], repairs)] = following[1]
+                running.append(pool.submit(try_piece, following, repairs))
             if not running:
                 return
-            future = next(iter(running))
-            path, piece = running.pop(future), future.result()
-            if path is not None:
-                beside = path.with_suffix(".tmp")
-                beside.write_text(json.dumps(vars(piece)))
-                os.replace(beside, path)
+            piece = running.pop(0).result()
+            if kept is not None:
+                kept.write(piece.name, vars(piece))
             yield piece
 
 
