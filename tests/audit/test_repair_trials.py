@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.audit.damage_cases import NODES
+from tests.audit.exhaust.__main__ import new_home
 from tests.audit.exhaust.cluster import SEALED, build
 from tests.audit.exhaust.ground import Changes, Place, image_of
 from tests.audit.exhaust.repairing import HEADER_BYTES, Trial
@@ -41,8 +42,11 @@ CLUSTERS: dict[str, Callable[[Path], Cluster]] = {
 """How the cluster ended whose directories are damaged."""
 
 
-def made(name: str, directories: pytest.TempPathFactory) -> Trial:
-    cluster, base = CLUSTERS[name](directories.mktemp("made")), directories.mktemp("trial")
+def made(name: str, home: Path) -> Trial:
+    made, base = home / "made" / name, home / name
+    made.mkdir(parents=True)
+    base.mkdir()
+    cluster = CLUSTERS[name](made)
     cluster.write(base)
     return Trial(Place(base, cluster.image))
 
@@ -66,9 +70,10 @@ def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | Non
 
 
 @pytest.fixture(scope="module")
-def trials(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trial]:
-    """Each cluster is made once: an attempt restores what it changed."""
-    return functools.cache(lambda name: made(name, tmp_path_factory))
+def trials() -> Iterator[Callable[[str], Trial]]:
+    """Each cluster is made once: an attempt restores what it changed. They are in memory, because a repair syncs many small files."""
+    with new_home() as home:
+        yield functools.cache(lambda name: made(name, Path(home)))
 
 
 @pytest.fixture(params=CLUSTERS)
@@ -234,6 +239,7 @@ def test_flipped_bits_anywhere_are_put_back_or_refused_for_a_true_reason(trial: 
 
 @pytest.mark.slow
 @pytest.mark.verify
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("nodes", [1, 2, 3])
 def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Trial, nodes: int) -> None:
     for seed in range(DRAWN, MANY):
@@ -243,6 +249,7 @@ def test_many_flipped_bits_are_put_back_or_refused_for_a_true_reason(trial: Tria
 
 @pytest.mark.slow
 @pytest.mark.verify
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_byte_of_every_header_is_put_back(stopped: Trial, share: int) -> None:
     for entry in replicas(stopped, "raft")[0].entries[share::SHARES]:
