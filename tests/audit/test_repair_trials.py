@@ -19,7 +19,7 @@ from tests.audit.fuzz.clusters import Cluster, Image, cut_off
 
 SHARES = 8
 DRAWN = 2
-MANY = 400
+MANY = 150
 FIELDS = (15, 23, 37, 41, 47)
 """Bytes of a header: index, term, chain CRC, bodyCrc, bodySize."""
 PLACES = ("first", "inner", "last of a file", "first of a file", "last")
