@@ -31,7 +31,7 @@ FILE_MIB = 64
 QUEUES = (1, 4, 1000)
 
 
-class Lane:
+class DispatchRun:
     """A log and its queues, for batches over a number of queues."""
 
     def __init__(self, directory: Path, queues: int, inputs: Inputs) -> None:
@@ -98,31 +98,31 @@ def key_times(directory: Path, ranges: list[Range]) -> float:
 
 def run(directory: Path) -> dict[str, Any]:
     inputs = Inputs(MESSAGES, BODY_BYTES)
-    lanes = {queues: Lane(directory / str(queues), queues, inputs) for queues in QUEUES}
-    for lane in lanes.values():
+    cases = {queues: DispatchRun(directory / str(queues), queues, inputs) for queues in QUEUES}
+    for case in cases.values():
         for _ in range(WARM_BATCHES):
-            lane.step()
-        lane.queues.write_waiting()
-        lane.appending.clear()
-        lane.dispatching.clear()
+            case.step()
+        case.queues.write_waiting()
+        case.appending.clear()
+        case.dispatching.clear()
     ranges: list[Range] = []
     for number in range(BATCHES):
-        for queues, lane in lanes.items():
-            made = lane.step()
+        for queues, case in cases.items():
+            made = case.step()
             if queues == 1 and number < 50:
                 ranges += made
             if number % 50 == 49:
-                lane.log.flush_mark()
-    for lane in lanes.values():
-        lane.finish()
+                case.log.flush_mark()
+    for case in cases.values():
+        case.finish()
     results: dict[str, Any] = {"messages_a_batch": MESSAGES, "body_bytes": BODY_BYTES, "batches": BATCHES}
-    for queues, lane in lanes.items():
-        mean_us = sum(lane.dispatching) / len(lane.dispatching) / MESSAGES / 1000
+    for queues, case in cases.items():
+        mean_us = sum(case.dispatching) / len(case.dispatching) / MESSAGES / 1000
         results[f"dispatch_{queues}_queues_us"] = round(mean_us, 3)
         results[f"dispatch_{queues}_queues_million_s"] = round(1 / mean_us, 2)
-        results[f"append_and_dispatch_{queues}_queues_us"] = round(lane.both_us, 3)
-    results["thousand_queues_loss"] = round(1 - lanes[1].both_us / lanes[1000].both_us, 3)
+        results[f"append_and_dispatch_{queues}_queues_us"] = round(case.both_us, 3)
+    results["thousand_queues_loss"] = round(1 - cases[1].both_us / cases[1000].both_us, 3)
     results["keys_us"] = key_times(directory, ranges)
-    for lane in lanes.values():
-        lane.close()
+    for case in cases.values():
+        case.close()
     return results

@@ -33,7 +33,7 @@ TOPIC = "bench-starved"
 SPINNERS = 80
 SECONDS = 180
 SETTLE_S = 10
-LANES = 8
+SENDERS = 8
 """The number of sends kept open at each node; each one is followed by the next, so the nodes always need more than their share of the
 processors."""
 TIMEOUT_S = 10
@@ -93,7 +93,7 @@ def changes(cluster: LocalCluster) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
-    """Send through every node; each lane sends its messages one after another."""
+    """Send through every node; each sender sends its messages one after another."""
     outcomes: Counter[str] = Counter()
     acknowledged: list[float] = []
     took: list[float] = []
@@ -103,7 +103,7 @@ async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
             for node in cluster.nodes
         ]
 
-        async def lane(channel: grpc.aio.Channel, first: int) -> None:
+        async def sender(channel: grpc.aio.Channel, first: int) -> None:
             call: Any = channel.unary_unary(SERVICE + "SendMessage")
             for serial in itertools.count(first << 32):
                 data = pb.SendMessageRequest(messages=[message(TOPIC, serial, b"x" * 100)]).SerializeToString()
@@ -123,7 +123,7 @@ async def sent(cluster: LocalCluster, seconds: int) -> dict[str, Any]:
 
         began = time.monotonic()
         until = began + seconds
-        await asyncio.gather(*(lane(channel, k) for k, channel in enumerate(channels * LANES)))
+        await asyncio.gather(*(sender(channel, k) for k, channel in enumerate(channels * SENDERS)))
     took.sort()
     gaps = [later - sooner for sooner, later in zip([began, *acknowledged], acknowledged, strict=False)]
     return {

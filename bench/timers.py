@@ -58,7 +58,7 @@ class OnFiles(FakeReplicator):
         return found
 
 
-class Lane:
+class FileGroup:
     """One broker group on real files."""
 
     def __init__(self, directory: Path) -> None:
@@ -90,40 +90,40 @@ class Lane:
 
 
 def run(directory: Path) -> dict[str, Any]:
-    lane = Lane(directory)
+    group = FileGroup(directory)
     now_ms = time.time_ns() // 1_000_000
-    lane.send([now_ms + 10 * HOUR_MS])
+    group.send([now_ms + 10 * HOUR_MS])
     before, began = resident_mib(), time.perf_counter()
     half = 0.0
     for first in range(0, PENDING, CALL):
         # Five hours ahead: none of these fire while the others are measured.
         spread = [now_ms + 5 * HOUR_MS + (first + i) * HOUR_MS // PENDING for i in range(CALL // 2)]
-        lane.send(spread + [now_ms + 8 * HOUR_MS + i for i in range(CALL // 2)])
+        group.send(spread + [now_ms + 8 * HOUR_MS + i for i in range(CALL // 2)])
         if first == PENDING // 2:
             half = resident_mib() - before
     stored_s = time.perf_counter() - began
     growth = resident_mib() - before
     return {
-        "pending": lane.machine.timers.pending,
+        "pending": group.machine.timers.pending,
         "stored_per_s": round(PENDING / stored_s),
         "rss_growth_mib": round(growth, 1),
         "rss_growth_mib_half": round(half, 1),
-        **fired(lane),
+        **fired(group),
     }
 
 
-def fired(lane: Lane) -> dict[str, Any]:
+def fired(group: FileGroup) -> dict[str, Any]:
     """Let a fixed number of messages become due per second, for several seconds."""
     count = DUE_A_SECOND * SECONDS
     start_ms = time.time_ns() // 1_000_000 + 15_000
     for first in range(0, count, CALL):
-        lane.send([start_ms + (first + i) * 1000 // DUE_A_SECOND for i in range(CALL)])
+        group.send([start_ms + (first + i) * 1000 // DUE_A_SECOND for i in range(CALL)])
     late, cpu = [], time.process_time()
-    timers = lane.machine.timers
+    timers = group.machine.timers
     done, goal = timers.counts["fired"], timers.counts["fired"] + count
     before_ms = start_ms
     while timers.counts["fired"] < goal:
-        wake_at_ns = lane.turn()
+        wake_at_ns = group.turn()
         if timers.counts["fired"] > done:
             done = timers.counts["fired"]
             late.append(time.time_ns() // 1_000_000 - before_ms)

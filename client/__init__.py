@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _HOMES = {
+    _MODULES = {
         "Acknowledged": "ledgermq.client.native.outcomes",
         "Addresses": "ledgermq.client.results",
         "Admin": "ledgermq.client.admin",
@@ -84,6 +84,6 @@ if not TYPE_CHECKING:
     }
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(_MODULES[name]), name)

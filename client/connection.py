@@ -47,7 +47,7 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 # Transport states after which another endpoint is tried; every other state is a mistake of the caller or of this client.
-ELSEWHERE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
+FAILOVER_CODES = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 A = TypeVar("A")
 C = TypeVar("C")
@@ -156,7 +156,7 @@ class Endpoints(Generic[C]):
     def _tls(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self._ca, *self._own)
 
-    def elsewhere(self, failed: Address) -> None:
+    def fail_over(self, failed: Address) -> None:
         """Switch to the next endpoint, unless another caller has already left `failed`: many calls that fail together switch only once."""
         with self._lock:
             if self.address.place == failed.place:
@@ -184,7 +184,7 @@ class Endpoints(Generic[C]):
                 answer = yield Call(path, request, response, min(left, max(1.0, self.timeout_s / 2)))
             except grpc.RpcError as error:
                 code = transport_code(error)
-                if code not in ELSEWHERE:
+                if code not in FAILOVER_CODES:
                     raise refusal(50001, f"the call failed with {code.name}") from error
                 last = f"{address} answers {code.name}"
             else:
@@ -196,7 +196,7 @@ class Endpoints(Generic[C]):
                 said = problem.what
                 if problem.remedy != UNKNOWN_REMEDY:
                     remedy = problem.remedy
-            self.elsewhere(address)
+            self.fail_over(address)
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # An answer from a node explains more than the transport error of the last try.

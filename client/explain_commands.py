@@ -66,8 +66,8 @@ def show_trace(admin: AdminCalls, topic: admin_pb2.Name, message_id: str, as_jso
             if as_json:
                 render.print_json(**fields)
             else:
-                told = [fields[name] for name in ("event", "group", "attempt", "client", "detail", "broker_group")]
-                print("  ".join(str(value) for value in (_time(event.store_ms), *told) if value not in (None, "")))
+                shown = [fields[name] for name in ("event", "group", "attempt", "client", "detail", "broker_group")]
+                print("  ".join(str(value) for value in (_time(event.store_ms), *shown) if value not in (None, "")))
 
 
 def event_fields(event: admin_pb2.TraceEvent) -> dict[str, object]:

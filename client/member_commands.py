@@ -205,11 +205,11 @@ def list_members(connection: Connection, as_json: bool) -> None:
 
 def _in_group(row: pb.MemberProgress) -> str:
     """The role of a node in a broker group, and how far an observer lags."""
-    told = f"{row.broker_group}={row.role}"
+    text = f"{row.broker_group}={row.role}"
     if row.role != "observer":
-        return told
+        return text
     entries = f"{row.lag_entries} entries" if row.HasField("lag_entries") else "an unknown number of entries"
-    return f"{told}({entries}{f', {row.lag_ms} ms' if row.HasField('lag_ms') else ''} behind)"
+    return f"{text}({entries}{f', {row.lag_ms} ms' if row.HasField('lag_ms') else ''} behind)"
 
 
 def _as_json(found: pb.MemberInfo) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, PAUSE_S, Connection, transport_code
+from ledgermq.client.connection import FAILOVER_CODES, OK, PAUSE_S, Connection, transport_code
 from ledgermq.client.errors import Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code
@@ -106,10 +106,10 @@ class Receiver:
                 status, answer = call(self._connection.channel(), self._connection.metadata)
             except grpc.RpcError as error:
                 code = transport_code(error)
-                if code not in ELSEWHERE:
+                if code not in FAILOVER_CODES:
                     raise refusal(Code.INTERNAL_SERVER_ERROR, f"{what} failed with {code.name}") from error
                 problem = f"{address} answers {code.name}"
-                self._connection.elsewhere(address)
+                self._connection.fail_over(address)
             else:
                 if status is None or status.code in (OK, MESSAGE_NOT_FOUND) or not refusal(status.code, status.message).retryable:
                     return status, answer

@@ -227,11 +227,11 @@ def _bytes_of(rows: Iterable[Row]) -> int:
 class FileSender:
     """Sends rows with a native producer in chunks, with several chunks in flight."""
 
-    def __init__(self, producer: Producer, tell: Callable[[int], None], rows_told: int = 10) -> None:
-        """`tell` is called with the number of acknowledged rows; at most `rows_told` failed rows are remembered."""
+    def __init__(self, producer: Producer, report: Callable[[int], None], rows_reported: int = 10) -> None:
+        """`report` is called with the number of acknowledged rows; at most `rows_reported` failed rows are remembered."""
         self._producer = producer
-        self._tell = tell
-        self._rows_told = rows_told
+        self._report = report
+        self._rows_reported = rows_reported
         self._ahead: deque[tuple[list[Row], Future[BatchAcknowledged], int]] = deque()
         """Per chunk: its rows, its outcome, and the number of messages the producer had acknowledged before it."""
         self._ahead_bytes = 0
@@ -289,12 +289,12 @@ class FileSender:
             summary.acknowledged += frame.count
             if frame.receipt is not None:
                 summary.durability = weaker_of(summary.durability, class_of(frame.receipt))
-        self._tell(summary.acknowledged)
+        self._report(summary.acknowledged)
 
     def _failed(self, bad: BadRow, error: ClusterError | None = None) -> None:
         summary = self._summary
         summary.failed += 1
-        if len(summary.bad_rows) < self._rows_told:
+        if len(summary.bad_rows) < self._rows_reported:
             summary.bad_rows.append(bad)
         refused = Refused(Code.BAD_REQUEST, f"line {bad.line}: {bad.reason}")
         if summary.first_error is None or (error is not None and not isinstance(error, Refused)):

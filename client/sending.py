@@ -22,7 +22,7 @@ from typing import Any
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import ELSEWHERE, OK, Address, Connection, transport_code
+from ledgermq.client.connection import FAILOVER_CODES, OK, Address, Connection, transport_code
 from ledgermq.client.errors import ClusterError, Unreachable, refusal
 from ledgermq.proto import messaging_pb2 as pb
 
@@ -39,9 +39,9 @@ _serial = itertools.count()
 _node = uuid.getnode()
 
 
-def weaker_of(known: str | None, told: str) -> str:
+def weaker_of(known: str | None, reported: str) -> str:
     """The durability class that every message acknowledged so far has at least."""
-    return told if known is None else min(known, told, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1)
+    return reported if known is None else min(known, reported, key=lambda name: BY_STRENGTH.index(name) if name in BY_STRENGTH else -1)
 
 
 def new_message_id() -> str:
@@ -204,9 +204,9 @@ class Sender:
             answer = flight.future.result()
         except grpc.RpcError as error:
             code = transport_code(error)
-            if code not in ELSEWHERE:
+            if code not in FAILOVER_CODES:
                 return refusal(50001, f"the call failed with {code.name}")
-            self._connection.elsewhere(flight.address)
+            self._connection.fail_over(flight.address)
             return Unreachable(f"{flight.address} answers {code.name}", "check the endpoints and ledgermq status")
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)

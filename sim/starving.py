@@ -14,7 +14,7 @@ from ledgermq.sim.network import Chance
 WAITS_EXPONENT = 6
 """The distribution of waits: half of them are below a sixtieth of the longest, six percent above two thirds of it."""
 
-Lane = Literal["read", "send"]
+Direction = Literal["read", "send"]
 
 
 class Starving:
@@ -25,7 +25,7 @@ class Starving:
         self._chance = chance
         self._after = after
         self._longest_ns: dict[str, int] = {}
-        self._waiting: dict[tuple[str, Lane], list[Any]] = {}
+        self._waiting: dict[tuple[str, Direction], list[Any]] = {}
 
     def starve(self, name: str, longest_ns: int) -> None:
         """Each time a thread of this node has work, it first waits for a processor, up to `longest_ns`; 0: no longer."""
@@ -44,18 +44,18 @@ class Starving:
         longest_ns = self._longest_ns.get(name, 0)
         return int(self._chance.random() ** WAITS_EXPONENT * longest_ns) if longest_ns else 0
 
-    def hand(self, name: str, lane: Lane, items: Sequence[Any], give: Callable[..., None], to: Any) -> None:
+    def hand(self, name: str, direction: Direction, items: Sequence[Any], give: Callable[..., None], to: Any) -> None:
         """Call `give(to, items)`: at once, or with everything else that waits for the node's loop when it gets a processor."""
-        waiting = self._waiting.get((name, lane))
+        waiting = self._waiting.get((name, direction))
         if waiting is not None:
             waiting += items
         elif items and self._longest_ns.get(name):
-            self._waiting[name, lane] = list(items)
-            self._after(self.wait_ns(name), self._serve, (name, lane), give, to)
+            self._waiting[name, direction] = list(items)
+            self._after(self.wait_ns(name), self._serve, (name, direction), give, to)
         else:
             give(to, items)
 
-    def _serve(self, key: tuple[str, Lane], give: Callable[..., None], to: Any) -> None:
+    def _serve(self, key: tuple[str, Direction], give: Callable[..., None], to: Any) -> None:
         items = self._waiting.pop(key, None)
         if items is not None:
             give(to, items)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-LAST_WORDS_S = 1.0
+DRAIN_S = 1.0
+"""How long `close` waits for running coroutines."""
 
 
 class Background:
@@ -60,15 +61,15 @@ class Background:
     def close(self) -> None:
         """Give coroutines that other threads wait for a short time to finish, then stop the loop."""
         if self.alive:
-            self.wait(self._last_words())
+            self.wait(self._drain())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
 
     @staticmethod
-    async def _last_words() -> None:
+    async def _drain() -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
-            await asyncio.wait(others, timeout=LAST_WORDS_S)
+            await asyncio.wait(others, timeout=DRAIN_S)
         # Wait one step: the results of those tasks are being handed to the threads that wait for them.
         await asyncio.sleep(0)

@@ -30,8 +30,8 @@ class Sink(Protocol):
 class Batch:
     """Messages that are sent as one frame.
 
-    `first_sequence` is set when the batch is sent, until its sequence numbers may be reused. `wanders`: the outcome is in doubt, because a
-    stream broke before the frame was answered; a node may have the frame.
+    `first_sequence` is set when the batch is sent, until its sequence numbers may be reused. `in_doubt`: a stream broke before the frame
+    was answered, so a node may have the frame.
     """
 
     columns: Columns
@@ -42,9 +42,9 @@ class Batch:
     """Deadlines: one for all messages, or rising from message to message."""
     first_sequence: int | None = None
     frame: EncodedFrame | None = None
-    wanders: bool = False
-    told: int = 0
-    """The number of messages, counted from the first, that were reported as failed although a node may have them."""
+    in_doubt: bool = False
+    reported: int = 0
+    """The number of messages, counted from the first, that were already reported as failed although a node may have them."""
     sent_s: float = 0.0
     """Time of the first send."""
     on_wire_s: float = 0.0
@@ -61,9 +61,9 @@ class Batch:
 
     def next_deadline(self) -> float | None:
         """The deadline of the first message that has not failed."""
-        if self.told == len(self):
+        if self.reported == len(self):
             return None
-        return self.deadlines if isinstance(self.deadlines, float) else self.deadlines[self.told]
+        return self.deadlines if isinstance(self.deadlines, float) else self.deadlines[self.reported]
 
     def split(self, at: int) -> tuple[Batch, Batch]:
         """Split into two batches without sequence numbers."""
@@ -73,7 +73,7 @@ class Batch:
             Batch(self.columns.part(0, at), self.sink, self.row, size, head),
             Batch(self.columns.part(at, len(self)), self.sink, self.row + at, self.size - size, rest),
         )
-        parts[0].told, parts[1].told = min(self.told, at), max(0, self.told - at)
+        parts[0].reported, parts[1].reported = min(self.reported, at), max(0, self.reported - at)
         for part in parts:
             part.sent_s = self.sent_s
         return parts

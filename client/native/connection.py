@@ -28,19 +28,19 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ledgermq.client.connection import DEFAULT_ENDPOINTS, ELSEWHERE, Address, AsyncConnection, parse_endpoints, transport_code
+from ledgermq.client.connection import DEFAULT_ENDPOINTS, FAILOVER_CODES, Address, AsyncConnection, parse_endpoints, transport_code
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials
 
-PASSING = ELSEWHERE | {grpc.StatusCode.INTERNAL}
+RETRYABLE_CODES = FAILOVER_CODES | {grpc.StatusCode.INTERNAL}
 """Status codes after which a call is retried. INTERNAL comes from the transport: a stream that breaks during a write ends with it, whatever
 status the node sent."""
 PAUSE_FIRST_S = 0.02
 PAUSE_MAX_S = 1.0
-AWAY_S = 10.0
-"""After a replica sent a reader to the leader, the reader tries a nearby replica again after this time."""
+NEARBY_RETRY_S = 10.0
+"""A reader that a nearby replica sent to the leader tries a nearby replica again after this time."""
 
 STEPS_MS = ((15000, 600_000), (3000, 180_000), (2000, 120_000), (1000, 60_000), (550, 30_000))
 """RocketMQ's fault latency table: (latency of an answer, how long the broker is then avoided). Below 550 ms it is not avoided."""
@@ -100,7 +100,7 @@ class Latencies:
 
     def took(self, broker_group: str, latency_ms: float) -> None:
         """Record the latency of an answer. A fast answer does not shorten the time that a slow one started."""
-        until = self.clock() + next((away for least, away in STEPS_MS if latency_ms >= least), 0) / 1000
+        until = self.clock() + next((avoided for least, avoided in STEPS_MS if latency_ms >= least), 0) / 1000
         self._until[broker_group] = max(until, self._until.get(broker_group, 0.0))
 
     def missed(self, broker_group: str) -> None:
@@ -163,7 +163,7 @@ class LogConnection(AsyncConnection):
         """Forget a leader that did not answer, or answered that it does not lead; the next endpoint will name the leader."""
         if self._leaders.get(broker_group) == address:
             del self._leaders[broker_group]
-        self.elsewhere(address)
+        self.fail_over(address)
 
     # -- calls
 
@@ -215,37 +215,37 @@ class LogConnection(AsyncConnection):
 class Search:
     """One caller's search for the leader of one broker group, with pauses between tries. Not for concurrent callers.
 
-    With `near` every search starts at one of the given endpoints, which may serve without leading. If that replica sends the caller away,
-    the search goes to the leader for `AWAY_S`."""
+    With `near` every search starts at one of the given endpoints, which may serve without leading. If that replica redirects the caller,
+    the search uses the leader for `NEARBY_RETRY_S`."""
 
     def __init__(self, connection: LogConnection, broker_group: str, pauses: Pauses, *, near: bool = False) -> None:
         self._connection = connection
         self._group = broker_group
         self._pauses = pauses
         self._near = near
-        self._away_until_s = 0.0
+        self._leader_until_s = 0.0
         self._due_s = 0.0
         self._address: Address | None = None
         self.last = "no endpoint was tried"
         """Why the last try failed."""
 
-    async def next_address(self, patience_s: float = PAUSE_MAX_S) -> Address:
-        """The address to try now: the known leader, or else the next endpoint. Waits for the pause that is due, at most `patience_s`."""
+    async def next_address(self, pause_max_s: float = PAUSE_MAX_S) -> Address:
+        """The address to try now: the known leader, or else the next endpoint. Waits for the pause that is due, at most `pause_max_s`."""
         if self._due_s > 0:
             due, self._due_s = self._due_s, 0.0
-            await asyncio.sleep(min(due, patience_s))
-        leader = None if self.at_home else self._connection.leader(self._group)
+            await asyncio.sleep(min(due, pause_max_s))
+        leader = None if self.uses_nearby else self._connection.leader(self._group)
         self._address = leader or self._connection.address
         return self._address
 
     @property
-    def at_home(self) -> bool:
-        """Whether the next try goes to a given endpoint, whether it leads or not."""
-        return self._near and asyncio.get_running_loop().time() >= self._away_until_s
+    def uses_nearby(self) -> bool:
+        """Whether the next try uses one of the given endpoints, whether that node leads or not."""
+        return self._near and asyncio.get_running_loop().time() >= self._leader_until_s
 
-    def leave_home(self) -> None:
+    def use_leader(self) -> None:
         """The replica at the given endpoint cannot serve now; use the leader."""
-        self._away_until_s = asyncio.get_running_loop().time() + AWAY_S
+        self._leader_until_s = asyncio.get_running_loop().time() + NEARBY_RETRY_S
 
     def worked(self) -> None:
         """The node answers as leader: reset the pause, and let other callers use this address at once."""
@@ -256,8 +256,8 @@ class Search:
     def redirected(self, redirect: pb.Redirect) -> None:
         """Follow a Redirect. If two nodes redirect to each other, or the group has no leader, tries are separated by pauses."""
         known = self._connection.redirected(redirect)
-        if known and self.at_home:
-            self.leave_home()
+        if known and self.uses_nearby:
+            self.use_leader()
             return
         if not known and self._address is not None:
             self._miss(self._address)
@@ -266,7 +266,7 @@ class Search:
         self._pauses.tries = max(1, self._pauses.tries)
 
     def failed(self, why: str, retry_after_ms: int = 0) -> None:
-        """The try failed, but a later one, or one elsewhere, may succeed."""
+        """The try failed, but a later try, or a try at another node, may succeed."""
         self.last = why
         if self._address is not None:
             self._miss(self._address)
@@ -302,6 +302,6 @@ def problem_of(problem: pb.Problem) -> Refused:
 def broken(address: Address, error: grpc.RpcError) -> str:
     """Describe a broken call that may be retried. Raises Refused if a retry cannot help."""
     code = transport_code(error)
-    if code not in PASSING:
+    if code not in RETRYABLE_CODES:
         raise refusal(50001, f"the call to {address} failed with {code.name}") from error
     return f"{address} answers {code.name}"

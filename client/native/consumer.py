@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
-from ledgermq.client.native.connection import AWAY_S, Located, LogConnection
+from ledgermq.client.native.connection import NEARBY_RETRY_S, Located, LogConnection
 from ledgermq.client.native.delivery_log import Deliveries
 from ledgermq.client.native.fetching import Flow
 from ledgermq.client.native.joining import Confirm, Membership
@@ -82,7 +82,7 @@ class AsyncConsumer:
         self._committing = asyncio.Lock()
         self._distrusted: tuple[Place, int, int] | None = None
         self._messages = self._bytes = self._batches = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     async def __aenter__(self) -> AsyncConsumer:
         try:
@@ -234,9 +234,9 @@ class AsyncConsumer:
     def _look_after_near(self) -> None:
         """A replica that serves without leading reports every second that it is alive; restart the stream of one that does not."""
         for flow in self._flows.values():
-            if flow.near and flow.at_home and flow.silent_s() >= WATCH_S:
+            if flow.near and flow.uses_nearby and flow.silent_s() >= WATCH_S:
                 flow.restart(f"{flow.address} gives no sign of life")
-            elif flow.near and not flow.at_home and flow.away_s() >= AWAY_S:
+            elif flow.near and not flow.uses_nearby and flow.on_leader_s() >= NEARBY_RETRY_S:
                 flow.restart()
 
     # -- batches
@@ -264,7 +264,7 @@ class AsyncConsumer:
             batch = self._next_ready()
             if batch is not None:
                 self._returned.clear()
-                self._tell()
+                self._report()
                 return batch
             if self.settings.until_end and self._assigned and self._positions.finished():
                 return None
@@ -313,10 +313,10 @@ class AsyncConsumer:
         self._positions.again(run)
         self._flows[run.place.broker_group].restart(what)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         now = asyncio.get_running_loop().time()
-        if self.settings.on_progress is not None and now - self._told_at >= PROGRESS_S:
-            self._told_at = now
+        if self.settings.on_progress is not None and now - self._reported_at >= PROGRESS_S:
+            self._reported_at = now
             self.settings.on_progress(self.statistics())
 
     def statistics(self) -> ConsumerStatistics:
@@ -463,9 +463,9 @@ class AsyncConsumer:
         await self._call(self.settings.on_revoked, gone)
         self._positions.drop(gone)
 
-    async def _call(self, told: QueuesChanged | None, places: Iterable[Place]) -> None:
-        if told is not None:
-            answer = told(self._numbers(places))
+    async def _call(self, callback: QueuesChanged | None, places: Iterable[Place]) -> None:
+        if callback is not None:
+            answer = callback(self._numbers(places))
             if inspect.isawaitable(answer):
                 await answer
 

@@ -126,7 +126,7 @@ class Filling:
             if batch is not None:
                 self._write(batch)
                 waiting_bytes += batch.entry_bytes
-                self._tell(consumer.statistics())
+                self._report(consumer.statistics())
             if not self._file.whole and (waiting_bytes >= FLUSH_BYTES or now >= flush_at):
                 self._file.flush()
                 await self._commit(consumer)
@@ -142,7 +142,7 @@ class Filling:
         self._ends[batch.queue] = end
         self.done += len(batch)
 
-    def _tell(self, statistics: ConsumerStatistics) -> None:
+    def _report(self, statistics: ConsumerStatistics) -> None:
         known = None if statistics.lag is None else self.done + statistics.lag
         self._expect(known if self._limit is None or known is None else min(known, self._limit))
         self._show(self.done)

@@ -86,7 +86,7 @@ class Flow:
         self.quiet_since = 0.0
         """When the server last sent a message."""
         self.address: Address | None = None
-        self.at_home = False
+        self.uses_nearby = False
         """A `near` reader's stream is at one of the given endpoints."""
         self.live = False
         """A stream is open, and its leader has answered."""
@@ -113,9 +113,9 @@ class Flow:
         """How long no wanted messages have arrived, in seconds."""
         return _now() - self.quiet_since if self._positions.wanted(self.broker_group) else 0.0
 
-    def away_s(self) -> float:
+    def on_leader_s(self) -> float:
         """How long a `near` reader's stream has been open at the leader instead, in seconds."""
-        return 0.0 if self.at_home else _now() - self._opened_at
+        return 0.0 if self.uses_nearby else _now() - self._opened_at
 
     def taken(self, size: int) -> None:
         """The application took this many bytes."""
@@ -134,7 +134,7 @@ class Flow:
                 self._good_at = _now()
                 continue
             self.address = address = await search.next_address()
-            self.at_home, self._opened_at = search.at_home, _now()
+            self.uses_nearby, self._opened_at = search.uses_nearby, _now()
             try:
                 await self._read_at(address, search)
             except grpc.RpcError as error:
@@ -144,8 +144,8 @@ class Flow:
             if self._complaint:
                 search.failed(self._complaint)
                 self._complaint = ""
-                if self.at_home:
-                    search.leave_home()
+                if self.uses_nearby:
+                    search.use_leader()
             if _now() - self._good_at > self._connection.timeout_s:
                 raise Unreachable(f"broker group {self.broker_group} cannot be read ({search.last})", "check ledgermq status")
 

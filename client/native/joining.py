@@ -106,7 +106,7 @@ class Membership:
 
     async def _let_everything_go(self) -> None:
         self.generation = 0
-        await self._changed(frozenset(), _nobody)
+        await self._changed(frozenset(), _no_change)
 
     async def _changed(self, queues: frozenset[int], confirm: Confirm) -> None:
         self.changing = True
@@ -189,5 +189,5 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _nobody() -> None:
+async def _no_change() -> None:
     """Confirm a change without a stream: there is no coordinator to confirm it to."""

@@ -99,7 +99,7 @@ class NumberedWriter:
         if known == len(chunk):
             return
         while len(self._pending) >= WINDOW_FRAMES:
-            await self._hear()
+            await self._read_answer()
         self._pending.append((first + known, chunk.behind(known) if known else chunk))
         if not await self._send(*self._pending[-1]):
             await self._resume()
@@ -112,7 +112,7 @@ class NumberedWriter:
             what = f"{counts}: they are not the same messages"
             raise Refused(Code.PRECONDITION_FAILED, what, "write the same messages as before, or use another name")
         while self._pending:
-            await self._hear()
+            await self._read_answer()
         return self._sequence
 
     async def close(self) -> None:
@@ -188,7 +188,7 @@ class NumberedWriter:
         message = pb.Frame(namespace=self._namespace, topic=self._topic, first_sequence=first, sizes=frame.sizes, entries=frame.entries)
         return await self._write(pb.ProduceRequest(frame=message))
 
-    async def _hear(self) -> None:
+    async def _read_answer(self) -> None:
         """Read one answer. After a broken stream, everything that is not stored is sent again on a new stream in the same epoch."""
         response = await self._next()
         if response is not None and response.HasField("ack"):

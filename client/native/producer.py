@@ -1,7 +1,7 @@
 """Producers for event loops: they accept messages one by one or in columns, and return futures of the acknowledgements.
 
-This module holds the back-pressure, the choice of queues, and what belongs to a whole producer: its lanes, deadlines, statistics and end.
-A future is done only with the message's outcome; no message is dropped silently.
+This module holds the back-pressure, the choice of queues, and what belongs to a whole producer: its sessions (one per broker group),
+deadlines, statistics and end. A future is done only with the message's outcome; no message is dropped silently.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ledgermq.client.native.arrow_columns import columns_of
 from ledgermq.client.native.batches import OVERHEAD_BYTES, AnyFuture, Batch, Gathering, Message, Rows, RowsOfGroup, Sink
 from ledgermq.client.native.columns import Columns, Packing
 from ledgermq.client.native.connection import LogConnection
-from ledgermq.client.native.lane import Lane, LaneSettings
 from ledgermq.client.native.outcomes import Acknowledged, BatchAcknowledged, Statistics
+from ledgermq.client.native.producer_session import ProducerSession, ProducerSettings
 from ledgermq.client.native.receipt_log import ReceiptLog
 from ledgermq.client.native.routing import Router
-from ledgermq.client.native.stream import Caller, LaneStream
+from ledgermq.client.native.stream import Caller, ProducerStream
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.compression import Compression
 from ledgermq.proto.frames import COMPRESS_OVER_BYTES
@@ -84,7 +84,7 @@ class AsyncProducer:
         self._topic, self._namespace = topic, namespace
         packing = Packing(COMPRESSIONS[compression], compress_over)
         stored = topic_name(namespace, topic)
-        self._settings = LaneSettings(stored, name, batch_bytes, window_bytes, linger_ms / 1000, packing)
+        self._settings = ProducerSettings(stored, name, batch_bytes, window_bytes, linger_ms / 1000, packing)
         self._buffer_bytes = buffer_bytes
         self._timeout_s = timeout_s
         self._memory = memory
@@ -92,12 +92,12 @@ class AsyncProducer:
         self._own_log = receipt_log if not isinstance(receipt_log, str | Path) else ReceiptLog(receipt_log)
         self._closes_log = isinstance(receipt_log, str | Path)
         self._overhead = OVERHEAD_BYTES + len(stored.encode())
-        self._streams: dict[str, LaneStream] = {}
+        self._streams: dict[str, ProducerStream] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._watchers: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._run: tuple[LaneStream, int] | None = None
+        self._run: tuple[ProducerStream, int] | None = None
         self._closed = False
         self._yields = False
         """A frame is full: the next `send` yields to the event loop first."""
@@ -131,18 +131,18 @@ class AsyncProducer:
             raise WrongKind(self._topic, located.kind)
         self._loop = asyncio.get_running_loop()
         self._router = Router(located, self.connection.latencies)
-        self._open_lanes()
+        self._open_sessions()
         self._tasks.append(self._loop.create_task(self._refresh_now_and_then()))
 
-    def _open_lanes(self) -> None:
-        """Open a lane for each broker group of the topic that has none."""
+    def _open_sessions(self) -> None:
+        """Open a session for each broker group of the topic that does not have one."""
         caller = Caller(self._namespace, self._topic, self.connection.client_id, self._memory)
         for group in self._router.groups:
             if group in self._streams:
                 continue
             places = (self.statistics, self._router.numbers, self.connection.latencies, self._released, self._received)
-            lane = Lane(group, self._settings, Gathering(), *places)
-            stream = LaneStream(self.connection, lane, caller, self.statistics, self._answered)
+            session = ProducerSession(group, self._settings, Gathering(), *places)
+            stream = ProducerStream(self.connection, session, caller, self.statistics, self._answered)
             self._streams[group] = stream
             self._tasks.append(self._loop.create_task(self._guarded(stream)))
 
@@ -152,7 +152,7 @@ class AsyncProducer:
         located = await self.connection.locate(self._topic, self._namespace)
         self._check_open()
         self._router.learn(located)
-        self._open_lanes()
+        self._open_sessions()
 
     async def _refresh_now_and_then(self) -> None:
         while True:
@@ -161,14 +161,14 @@ class AsyncProducer:
             with suppress(ClusterError):
                 await self.refresh()
 
-    async def _guarded(self, stream: LaneStream) -> None:
-        """Run a lane's stream. If it fails, the lane's messages fail with its error; they would wait forever otherwise."""
+    async def _guarded(self, stream: ProducerStream) -> None:
+        """Run a session's stream. If the stream fails, the session's messages fail with its error; otherwise they would wait forever."""
         try:
             await stream.run()
         except Exception as error:  # any error must reach the messages
             failed = SendFailed(f"the producer has ended by {type(error).__name__}: {error}", "open another one", unknown=False)
             self._fail(failed)
-            stream.lane.give_up(failed)
+            stream.session.give_up(failed)
             self._answered()
             raise
 
@@ -194,8 +194,8 @@ class AsyncProducer:
                 task.cancel()
             outcomes = await asyncio.gather(*self._tasks, return_exceptions=True)
             for stream in self._streams.values():
-                stream.lane.broken()
-                stream.lane.give_up(SendFailed("the producer was closed", "flush it before, or give it more time", unknown=False))
+                stream.session.broken()
+                stream.session.give_up(SendFailed("the producer was closed", "flush it before, or give it more time", unknown=False))
             if self._timer is not None:
                 self._timer.cancel()
             self._wake(self._waiters)
@@ -217,18 +217,18 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Send gathered messages, and wait until every message has an outcome."""
-        streams: list[LaneStream] = []
+        streams: list[ProducerStream] = []
         try:
             while self.statistics.waiting:
                 # A broker group that was added in the meantime is flushed as well.
                 for stream in list(self._streams.values())[len(streams) :]:
                     streams.append(stream)
-                    stream.lane.flushing += 1
+                    stream.session.flushing += 1
                     stream.wake()
                 await self._wait(self._watchers)
         finally:
             for stream in streams:
-                stream.lane.flushing -= 1
+                stream.session.flushing -= 1
 
     async def next_sequences(self) -> Mapping[str, int]:
         """Open the producer at every broker group. Returns the sequence number of its next message there; for a named producer this is the
@@ -236,14 +236,14 @@ class AsyncProducer:
         streams = dict(self._streams)
         for stream in streams.values():
             stream.open()
-        while any(stream.lane.identity is None for stream in streams.values()):
+        while any(stream.session.identity is None for stream in streams.values()):
             self._check_open()
-            fenced = next((stream.lane.fenced for stream in streams.values() if stream.lane.fenced), None)
+            fenced = next((stream.session.fenced for stream in streams.values() if stream.session.fenced), None)
             failed = next((stream.refused for stream in streams.values() if stream.refused), None)
             if fenced or failed:
                 raise fenced or failed  # type: ignore[misc]
             await self._wait(self._watchers)
-        return {group: stream.lane.next_sequence for group, stream in streams.items()}
+        return {group: stream.session.next_sequence for group, stream in streams.items()}
 
     # Sending
 
@@ -291,17 +291,17 @@ class AsyncProducer:
             group, place = self._router.queue(number)
             stream = self._streams[group]
         else:
-            stream, place = self._run if self._run is not None and self._run[0].lane.gathering.messages else self._next_run()
-        lane = stream.lane
-        if lane.fenced is not None:
-            raise lane.fenced
+            stream, place = self._run if self._run is not None and self._run[0].session.gathering.messages else self._next_run()
+        session = stream.session
+        if session.fenced is not None:
+            raise session.fenced
         now = self._loop.time()
         names = (keys,) if isinstance(keys, str) else keys
         born_ms = time.time_ns() // 1_000_000
-        lane.gathering.add(Message(body, tag, names, properties, place, born_ms, now + self._timeout_s, size, future), now)
-        full = lane.gathering.size >= self._settings.batch_bytes
+        session.gathering.add(Message(body, tag, names, properties, place, born_ms, now + self._timeout_s, size, future), now)
+        full = session.gathering.size >= self._settings.batch_bytes
         if full:
-            lane.seal()
+            session.seal()
         self._accepted(stream, 1, size, now)
         return full
 
@@ -385,20 +385,20 @@ class AsyncProducer:
             group, queue = self._router.next_queue() if to is None else to
             part = columns if (begin, end) == (0, len(ends)) else columns.part(begin, end)
             stream, now = self._streams[group], self._loop.time()
-            if stream.lane.fenced is not None:
-                return sink.failed(begin, len(ends) - begin, stream.lane.fenced)
+            if stream.session.fenced is not None:
+                return sink.failed(begin, len(ends) - begin, stream.session.fenced)
             part = part if queue < 0 else part.in_queue(queue)
-            stream.lane.add(Batch(part, sink, begin, size, now + self._timeout_s))
+            stream.session.add(Batch(part, sink, begin, size, now + self._timeout_s))
             self._accepted(stream, end - begin, size, now)
             begin, before = end, int(ends[end - 1])
             await asyncio.sleep(0)
 
-    def _next_run(self) -> tuple[LaneStream, int]:
+    def _next_run(self) -> tuple[ProducerStream, int]:
         group, queue = self._router.next_queue()
         self._run = (self._streams[group], queue)
         return self._run
 
-    def _accepted(self, stream: LaneStream, count: int, size: int, now: float) -> None:
+    def _accepted(self, stream: ProducerStream, count: int, size: int, now: float) -> None:
         self.statistics.accepted += count
         self.statistics.waiting_bytes += size
         stream.wake()
@@ -407,7 +407,7 @@ class AsyncProducer:
 
     def _expire(self) -> None:
         now = self._loop.time()
-        next_times = [stream.lane.expire(now) for stream in self._streams.values()]
+        next_times = [stream.session.expire(now) for stream in self._streams.values()]
         at = min((moment for moment in next_times if moment is not None), default=None)
         self._timer = None if at is None else self._loop.call_at(at, self._expire)
         self._answered()

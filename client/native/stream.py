@@ -1,7 +1,7 @@
-"""The stream of one broker group's lane: opens it at the leader, writes frames while the window allows it, passes answers to the lane, and
-reopens it when the leader changes.
+"""The stream of a producer to the leader of one broker group: opens it, writes frames while the window allows it, passes the answers to the
+`ProducerSession`, and reopens the stream when the leader changes.
 
-Tasks, calls and timeouts live here. `lane.py` decides what a frame is, and what an answer means for it.
+Tasks, calls and timeouts live here. `producer_session.py` decides what a frame is, and what an answer means for it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import grpc.aio
 from ledgermq.client.connection import Address
 from ledgermq.client.errors import ProducerFenced, Refused
 from ledgermq.client.native.connection import LogConnection, Search, broken
-from ledgermq.client.native.lane import UNKNOWN_PRODUCER, BadAnswer, Lane, is_stale
 from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client.native.producer_session import UNKNOWN_PRODUCER, BadAnswer, ProducerSession, is_stale
 from ledgermq.client.service import LOG
 from ledgermq.proto import log_pb2 as pb
 
 ANSWER_TIMEOUT_S = 10.0
-"""After this time without an answer the stream to a node ends; its frames are sent again elsewhere."""
-LAST_WORDS_S = 1.0
+"""After this time without an answer the stream to a node ends; its frames are sent again on another stream."""
+FINAL_ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,19 @@ class Caller:
     memory: bool = False
 
 
-class LaneStream:
+class ProducerStream:
     """For one event loop. `answered` is called after every answer."""
 
     def __init__(
         self,
         connection: LogConnection,
-        lane: Lane,
+        session: ProducerSession,
         caller: Caller,
         statistics: Statistics,
         answered: Callable[[], None] = lambda: None,
         answer_timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        self.lane = lane
+        self.session = session
         self._connection = connection
         self._caller = caller
         self._statistics = statistics
@@ -72,18 +72,18 @@ class LaneStream:
         self._awake.set()
 
     def close(self) -> None:
-        """End when the lane is idle."""
+        """End when the session is idle."""
         self._closing = True
         self._awake.set()
 
     async def run(self) -> None:
-        """Run until closed or fenced. When a stream ends, for any reason, the lane continues on the next one."""
-        search = self._connection.search(self.lane.broker_group)
+        """Run until closed or fenced. When a stream ends, for any reason, the session continues on the next one."""
+        search = self._connection.search(self.session.broker_group)
         while await self._wanted():
             address = await search.next_address()
-            self.lane.obstacle = self.lane.obstacle or f"{address} has not answered yet"
+            self.session.obstacle = self.session.obstacle or f"{address} has not answered yet"
             try:
-                await self._session(address, search)
+                await self._run_stream(address, search)
             except ProducerFenced:
                 return
             except Refused as error:
@@ -96,18 +96,18 @@ class LaneStream:
                 search.failed(f"{address}: {error}")
             finally:
                 self._statistics.disconnects += 1
-                self.lane.obstacle = search.last
-                self.lane.broken()
+                self.session.obstacle = search.last
+                self.session.broken()
                 self._answered()
 
     async def _wanted(self) -> bool:
         """Wait for something to do. False: there will be nothing more."""
-        while self.lane.idle and not self._open_asked:
+        while self.session.idle and not self._open_asked:
             if self._closing:
                 return False
             self._awake.clear()
             await self._awake.wait()
-        return not (self._closing and self.lane.idle)
+        return not (self._closing and self.session.idle)
 
     def _failed(self, search: Search, address: Address, error: grpc.RpcError) -> None:
         try:
@@ -117,13 +117,13 @@ class LaneStream:
 
     def _give_up(self, error: Refused) -> None:
         self._open_asked, self.refused = False, error
-        self.lane.give_up(error)
+        self.session.give_up(error)
 
-    async def _session(self, address: Address, search: Search) -> None:
+    async def _run_stream(self, address: Address, search: Search) -> None:
         """Run one stream from its opening to its end."""
         call = self._connection.stream(LOG + "Produce", address, pb.ProduceRequest, pb.ProduceResponse)
         try:
-            hello = self.lane.hello()
+            hello = self.session.hello()
             hello.client_id, hello.memory = self._caller.client_id, self._caller.memory
             async with asyncio.timeout(self._answer_timeout_s):
                 await call.write(pb.ProduceRequest(open=hello))
@@ -145,14 +145,14 @@ class LaneStream:
         if kind == "redirect":
             self._redirected(answer.redirect, search)
         elif kind == "problem" and is_stale(answer.problem):
-            raise self.lane.fence()
+            raise self.session.fence()
         elif kind == "problem" and answer.problem.code == UNKNOWN_PRODUCER:
-            self.lane.unknown_producer()
+            self.session.unknown_producer()
         elif kind == "problem":
             search.problem(answer.problem)
         elif kind == "opened":
-            self.lane.opened(answer.opened)
-            self.lane.obstacle = ""
+            self.session.opened(answer.opened)
+            self.session.obstacle = ""
             search.worked()
             self._open_asked = False
             self._answered()
@@ -168,7 +168,7 @@ class LaneStream:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not reader.done() and writer.exception() is not None:
                 # The reader may still receive the reason: a redirect, or the status.
-                await asyncio.wait({reader}, timeout=LAST_WORDS_S)
+                await asyncio.wait({reader}, timeout=FINAL_ANSWER_S)
             await (reader if reader.done() else writer)
         finally:
             reader.cancel()
@@ -177,10 +177,10 @@ class LaneStream:
 
     async def _write(self, call: Any) -> None:
         """Write frames until the stream must end."""
-        lane, names = self.lane, self._caller
+        session, names = self.session, self._caller
         while True:
             self._awake.clear()
-            while (batch := lane.next_frame(self._clock())) is not None:
+            while (batch := session.next_frame(self._clock())) is not None:
                 frame = batch.frame
                 assert frame is not None
                 request = pb.ProduceRequest(
@@ -195,16 +195,16 @@ class LaneStream:
                 # If a node does not read, the transport cannot take the frame, and this write blocks.
                 async with asyncio.timeout(self._answer_timeout_s):
                     await call.write(request)
-            if lane.reopen_due or (self._closing and lane.idle):
+            if session.reopen_due or (self._closing and session.idle):
                 return
             await self._pause()
 
     async def _pause(self) -> None:
         """Wait until something may have changed. Raises TimeoutError when an answer is overdue."""
         now = self._clock()
-        oldest = self.lane.oldest_on_wire_s
+        oldest = self.session.oldest_on_wire_s
         overdue = None if oldest is None else oldest + self._answer_timeout_s
-        wake = self.lane.wake_at(now)
+        wake = self.session.wake_at(now)
         if overdue is not None and overdue <= now:
             raise TimeoutError
         at = min((moment for moment in (wake, overdue) if moment is not None), default=None)
@@ -220,13 +220,13 @@ class LaneStream:
         while (answer := await call.read()) is not grpc.aio.EOF:
             kind = answer.WhichOneof("response")
             if kind == "ack":
-                self.lane.acknowledged(answer.ack, self._clock())
+                self.session.acknowledged(answer.ack, self._clock())
             elif kind == "rejected":
-                self.lane.rejected(answer.rejected, self._clock())
+                self.session.rejected(answer.rejected, self._clock())
             elif kind == "redirect":
                 return self._redirected(answer.redirect, search)
             elif kind == "problem" and is_stale(answer.problem):
-                raise self.lane.fence()
+                raise self.session.fence()
             elif kind == "problem":
                 return search.problem(answer.problem)
             else:

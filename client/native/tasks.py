@@ -19,7 +19,7 @@ from ledgermq.client.native.ranges import RangeReader, find_offsets
 from ledgermq.client.native.received import Batch
 from ledgermq.proto.frames import Compression
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """How long to retry without progress."""
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class TaskConnection:
 
     def __init__(self, endpoints: str, **options: Any) -> None:
         """The arguments of `LogConnection`."""
-        self._connection = LogConnection(endpoints, **{"timeout_s": PATIENCE_S, **options})
+        self._connection = LogConnection(endpoints, **{"timeout_s": TIMEOUT_S, **options})
         self._background: Background | None = None
 
     def __enter__(self) -> TaskConnection:

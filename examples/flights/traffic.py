@@ -50,7 +50,7 @@ def configuration(endpoints: str) -> ClientConfiguration:
 
 
 class Sender:
-    """Keeps at most WINDOW sends in flight. A failed send is repeated; within one lane, one send at a time keeps the order."""
+    """Keeps at most WINDOW sends in flight. A failed send is repeated, so only `OrderedSends` keeps an order."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -112,8 +112,8 @@ class Sender:
             self._idle.wait_for(lambda: self._open == 0)
 
 
-class Lanes:
-    """One lane per tail number: its flights are sent one at a time, in order, so that the send order is well defined."""
+class OrderedSends:
+    """Sends the flights of each tail number one at a time, so that their send order is well defined."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -123,9 +123,9 @@ class Lanes:
     def add(self, flight: Flight) -> None:
         assert flight.tail_number is not None
         with self._lock:
-            lane = self._waiting.setdefault(flight.tail_number, deque())
-            lane.append(flight)
-            first = len(lane) == 1
+            waiting = self._waiting.setdefault(flight.tail_number, deque())
+            waiting.append(flight)
+            first = len(waiting) == 1
         if first:
             self._send(flight)
 
@@ -135,15 +135,15 @@ class Lanes:
     def _sent(self, flight: Flight) -> None:
         assert flight.tail_number is not None
         with self._lock:
-            lane = self._waiting[flight.tail_number]
-            lane.popleft()
-            following = lane[0] if lane else None
+            waiting = self._waiting[flight.tail_number]
+            waiting.popleft()
+            following = waiting[0] if waiting else None
         if following is not None:
             # The callback runs on the client's own loop, where waiting for a free slot would stop the client.
             threading.Thread(target=self._send, args=(following,), daemon=True).start()
 
     def wait(self) -> None:
-        """Wait until every lane is empty; queued flights count as open."""
+        """Wait until no flight waits; queued flights count as open."""
         while True:
             self._sender.wait()
             with self._lock:
@@ -157,7 +157,7 @@ def produce(endpoints: str, count: int) -> None:
     producer = Producer(configuration(endpoints), (NORMAL_TOPIC, FIFO_TOPIC))
     producer.startup()
     sender = Sender(producer)
-    lanes = Lanes(sender)
+    ordered = OrderedSends(sender)
     fifo_left = FIFO_MESSAGES
     for flight in flights(count):
         if flight.number == count - count // RESERVE:
@@ -166,8 +166,8 @@ def produce(endpoints: str, count: int) -> None:
         sender.submit(flight, NORMAL_TOPIC)
         if flight.tail_number is not None and fifo_left:
             fifo_left -= 1
-            lanes.add(flight)
-    lanes.wait()
+            ordered.add(flight)
+    ordered.wait()
     emit(fact="sent-all")
     producer.shutdown()
 

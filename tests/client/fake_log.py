@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import numpy as np
 
-from ledgermq.client.native.lane import STALE_EPOCH, UNKNOWN_PRODUCER
+from ledgermq.client.native.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto import log_pb2_grpc
 from ledgermq.proto.compression import decompress
@@ -134,9 +134,7 @@ class FakeBrokerGroup:
         rejected.problem.code, rejected.problem.message, rejected.problem.retryable = code, message, retryable
         return pb.ProduceResponse(rejected=rejected)
 
-    def refuse(
-        self, producer: tuple[int, int], frame: pb.Frame, *, retryable: bool, position: int = -1
-    ) -> tuple[pb.ProduceResponse, int]:
+    def refuse(self, producer: tuple[int, int], frame: pb.Frame, *, retryable: bool, position: int = -1) -> tuple[pb.ProduceResponse, int]:
         """Reject a frame for a reason unrelated to the stored messages; other responses are sent first."""
         known = self.producers.get(producer[0])
         if known is None or known.epoch != producer[1] or known.next_sequence != frame.first_sequence:

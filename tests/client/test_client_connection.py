@@ -119,11 +119,11 @@ def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:
 
 
 def test_many_failures_of_one_endpoint_move_on_once() -> None:
-    """A window of calls that failed together must not wander past the endpoints that live."""
+    """When a window of calls to one endpoint fails together, the connection switches to the next endpoint only once."""
     with Connection("a:1;b:2;c:3") as connection:
         failed = connection.address
         for _ in range(64):
-            connection.elsewhere(failed)
+            connection.fail_over(failed)
         assert str(connection.address) == "b:2"
 
 

@@ -52,12 +52,12 @@ class Node(log_pb2_grpc.LogServicer):
         return answer
 
 
-def with_nodes(count: int, told: Callable[[list[Node], LogConnection], Awaitable[R]], **options: Any) -> R:
+def with_nodes(count: int, scenario: Callable[[list[Node], LogConnection], Awaitable[R]], **options: Any) -> R:
     nodes = [Node() for _ in range(count)]
 
     async def run() -> R:
         async with LogConnection(";".join(node.endpoint for node in nodes), chance=random.Random(1), **options) as connection:
-            return await told(nodes, connection)
+            return await scenario(nodes, connection)
 
     try:
         return asyncio.run(run())
@@ -73,33 +73,33 @@ def redirect(to: str = "") -> pb.Redirect:
 def test_a_redirect_is_followed_and_remembered() -> None:
     """The first node names the second; the next call goes there at once."""
 
-    async def told(nodes: list[Node], connection: LogConnection) -> None:
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         nodes[0].script = [pb.CommitResponse(redirect=redirect(nodes[1].endpoint))]
         nodes[1].script = [pb.CommitResponse()]
         for _ in range(3):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert (nodes[0].asked, nodes[1].asked) == (1, 3)
 
-    with_nodes(2, told)
+    with_nodes(2, scenario)
 
 
 def test_nodes_that_name_each_other_are_asked_with_pauses_until_time_is_over() -> None:
     """A stale pair of redirects is no busy loop."""
 
-    async def told(nodes: list[Node], connection: LogConnection) -> None:
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         nodes[0].script = [pb.CommitResponse(redirect=redirect(nodes[1].endpoint))]
         nodes[1].script = [pb.CommitResponse(redirect=redirect(nodes[0].endpoint))]
         with pytest.raises(Unreachable, match="led elsewhere"):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert nodes[0].asked + nodes[1].asked < 15
 
-    with_nodes(2, told, timeout_s=0.5)
+    with_nodes(2, scenario, timeout_s=0.5)
 
 
 def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
     """What was known of the leader is forgotten with the connection to it."""
 
-    async def told(nodes: list[Node], connection: LogConnection) -> None:
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         nodes[0].script = [pb.CommitResponse()]
         nodes[1].script = [pb.CommitResponse(redirect=redirect()), pb.CommitResponse()]
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
@@ -107,13 +107,13 @@ def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
         await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert str(connection.leader("g1")) == nodes[1].endpoint
 
-    with_nodes(2, told)
+    with_nodes(2, scenario)
 
 
 def test_the_node_decides_what_is_worth_another_try() -> None:
     """`retryable` of a Problem counts, not what its code usually means."""
 
-    async def told(nodes: list[Node], connection: LogConnection) -> None:
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         full = pb.Problem(code=50001, message="the disk is full; wait", retryable=True)
         gone = pb.Problem(code=50001, message="gone; look elsewhere", retryable=False)
         nodes[0].script = [pb.CommitResponse(problem=full), pb.CommitResponse(problem=gone)]
@@ -124,13 +124,13 @@ def test_the_node_decides_what_is_worth_another_try() -> None:
         with pytest.raises(Refused, match="UNIMPLEMENTED"):
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
 
-    with_nodes(1, told)
+    with_nodes(1, scenario)
 
 
 def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
     """Queues of both broker groups, numbered as administration does; a leader it names is where its broker group is asked first."""
 
-    async def told(nodes: list[Node], connection: LogConnection) -> None:
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
         answer = pb.LocateResponse(cluster_id="c", kind="normal")
         answer.broker_groups.add(name="g2", queues=[0, 1], log_id="l2")
         answer.broker_groups.add(name="g1", queues=[0, 1], log_id="l1", leader=redirect(nodes[1].endpoint))
@@ -143,7 +143,7 @@ def test_locate_learns_queues_and_leaders_and_calls_are_signed() -> None:
         assert nodes[0].asked == 1
         assert connection.leader("g2") is None
 
-    with_nodes(2, told, credentials=Credentials("ann", "secret"))
+    with_nodes(2, scenario, credentials=Credentials("ann", "secret"))
 
 
 def test_pauses_grow_to_a_bound_and_differ() -> None:

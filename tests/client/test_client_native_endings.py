@@ -18,20 +18,20 @@ from ledgermq.client.errors import ClusterError
 from ledgermq.client.native.batches import Batch, Futures, Gathering
 from ledgermq.client.native.columns import Columns
 from ledgermq.client.native.connection import Latencies, broken
-from ledgermq.client.native.lane import STALE_EPOCH, Lane, LaneSettings
 from ledgermq.client.native.outcomes import Statistics
+from ledgermq.client.native.producer_session import STALE_EPOCH, ProducerSession, ProducerSettings
 from ledgermq.client.native.receipt_log import ReceiptLog
 from ledgermq.proto import log_pb2 as pb
 from tests.client.fake_log import LOG_TAG, FakeBrokerGroup, FakeLogNode, endpoints, fake_log
 
-Told = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
+Scenario = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
 SOON_S = 5.0
 
 
-def run(told: Told, nodes: int = 1) -> None:
+def run(scenario: Scenario, nodes: int = 1) -> None:
     async def main() -> None:
         async with fake_log(nodes) as (started, found), asyncio.timeout(30):
-            await told(started, found)
+            await scenario(started, found)
 
     asyncio.run(main())
 
@@ -39,7 +39,7 @@ def run(told: Told, nodes: int = 1) -> None:
 def test_a_future_that_is_cancelled_is_no_failure() -> None:
     """Whoever stops waiting for an acknowledgement does not make `flush` wait for ever; the message is stored and counted."""
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             nodes[0].hold.clear()
             future = await sending.send(b"a")
@@ -49,13 +49,13 @@ def test_a_future_that_is_cancelled_is_no_failure() -> None:
             assert (sending.statistics.acknowledged, sending.statistics.late, sending.statistics.waiting) == (1, 0, 0)
         assert [message.body for message in groups[0].log] == [b"a"]
 
-    run(told)
+    run(scenario)
 
 
 def test_a_cancelled_send_has_sent_nothing() -> None:
     """The call that fills a frame lets the loop go on, but not between the acceptance and the future that tells of it."""
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending:
             for _ in range(3):
                 before = sending.statistics.accepted
@@ -65,43 +65,43 @@ def test_a_cancelled_send_has_sent_nothing() -> None:
                 await asyncio.wait([task])
                 assert sending.statistics.accepted - before == (not task.cancelled())
 
-    run(told)
+    run(scenario)
 
 
 @pytest.mark.parametrize("wrong", [{"tag": "\ud800"}, {"keys": ("\udfff",)}, {"properties": {"a": "\ud800"}}, {"tag": 5}, {"keys": (5,)}])
 def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
     """Text that is none, or of another type, is found when a frame is made; the messages beside it are sent."""
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending:
             try:
                 futures = [await sending.send(b"a", queue=0), await sending.send(b"b", queue=0, **wrong), await sending.send(b"c", queue=0)]
             except TypeError:
-                # Told at once.
+                # Scenario at once.
                 return
             await asyncio.wait_for(sending.flush(), SOON_S)
             with pytest.raises(BadArgument):
                 await futures[1]
             assert [(await future).offset for future in (futures[0], futures[2])] == [0, 1]
 
-    run(told)
+    run(scenario)
 
 
 def test_a_batch_with_a_wrong_body_tells_which() -> None:
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             bodies: Any = [b"a", "text", b"c"]
             with pytest.raises(SendFailed, match="first row 1"):
                 await asyncio.wait_for(await sending.send_batch(bodies, queue=0), SOON_S)
         assert groups[0].bodies(0) == [b"a", b"c"]
 
-    run(told)
+    run(scenario)
 
 
 def test_whoever_waits_in_flush_hears_of_the_end() -> None:
     """Also when the producer is closed meanwhile, by another task, without patience."""
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         sending = AsyncProducer(endpoints(nodes), "t")
         async with sending:
             nodes[0].hold.clear()
@@ -114,7 +114,7 @@ def test_whoever_waits_in_flush_hears_of_the_end() -> None:
                 await future
         nodes[0].hold.set()
 
-    run(told)
+    run(scenario)
 
 
 def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
         def write(self, receipt: Any) -> None:
             raise OSError(28, "No space left on device")
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         log = Full(tmp_path / "r.parquet")
         sending = AsyncProducer(endpoints(nodes), "t", receipt_log=log)
         await sending.start()
@@ -136,12 +136,12 @@ def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
             await asyncio.wait_for(sending.close(), SOON_S)
         assert sending.statistics.waiting_bytes == 0
 
-    run(told)
+    run(scenario)
 
 
 def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames beyond what the transport takes do not keep the producer there."""
-    monkeypatch.setattr("ledgermq.client.native.stream.LAST_WORDS_S", 0.05)
+    monkeypatch.setattr("ledgermq.client.native.stream.FINAL_ANSWER_S", 0.05)
 
     class Deaf:
         """A call whose frames nobody takes."""
@@ -154,7 +154,7 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
                 await asyncio.Event().wait()
             await self._call.write(request)
 
-    async def told(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
+    async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t") as sending:
             open_stream = sending.connection.stream
             calls = iter([Deaf])
@@ -163,13 +163,13 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
             done = await asyncio.wait_for(await sending.send(b"a"), SOON_S)
             assert done.offset == 0 and sending.statistics.streams == 2
 
-    run(told)
+    run(scenario)
 
 
-def threads(told: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
+def threads(scenario: Callable[[Producer, list[FakeLogNode]], None], **options: Any) -> list[FakeBrokerGroup]:
     async def main() -> list[FakeBrokerGroup]:
         async with fake_log(1) as (nodes, groups), asyncio.timeout(30):
-            await asyncio.to_thread(told, Producer(endpoints(nodes), "t", **options), nodes)
+            await asyncio.to_thread(scenario, Producer(endpoints(nodes), "t", **options), nodes)
             return groups
 
     return asyncio.run(main())
@@ -178,7 +178,7 @@ def threads(told: Callable[[Producer, list[FakeLogNode]], None], **options: Any)
 def test_a_producer_for_threads_that_is_not_open_says_so() -> None:
     """Before its block, behind it, and in a process that inherited it."""
 
-    def told(sending: Producer, nodes: list[FakeLogNode]) -> None:
+    def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:
         calls: list[Callable[[], Any]] = [
             lambda: sending.send(b"a"),
             lambda: sending.send_batch([b"a"]),
@@ -194,13 +194,13 @@ def test_a_producer_for_threads_that_is_not_open_says_so() -> None:
             with pytest.raises(BadArgument):
                 call()
 
-    threads(told)
+    threads(scenario)
 
 
 def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
     """What threads handed over together is taken one by one."""
 
-    def told(sending: Producer, nodes: list[FakeLogNode]) -> None:
+    def scenario(sending: Producer, nodes: list[FakeLogNode]) -> None:
         with sending:
             blocked = threading.Event()
             assert sending._background is not None
@@ -212,25 +212,25 @@ def test_one_wrong_message_does_not_take_those_behind_it_along() -> None:
                 bad.result(SOON_S)
             assert good.result(SOON_S).offset == 0
 
-    assert [message.body for message in threads(told)[0].log] == [b"b"]
+    assert [message.body for message in threads(scenario)[0].log] == [b"b"]
 
 
 def test_a_rejected_frame_that_waits_for_the_others_is_out_of_time_too() -> None:
-    """It is neither under way nor in the row again, and its futures are told all the same."""
+    """Such a frame is neither in flight nor queued; its futures fail at their deadline nevertheless."""
     statistics, sink = Statistics(), Futures([])
-    lane = Lane("g1", LaneSettings("t"), Gathering(), statistics, {}, Latencies())
-    lane.opened(pb.ProducerOpened(producer_id=1, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
+    session = ProducerSession("g1", ProducerSettings("t"), Gathering(), statistics, {}, Latencies())
+    session.opened(pb.ProducerOpened(producer_id=1, log_tag=LOG_TAG, max_frame_bytes=1 << 20))
     for _ in range(2):
-        lane.add(Batch(Columns([b"a"], 0, 1), sink, 0, 1, 5.0))
-        assert lane.next_frame(0.0) is not None
+        session.add(Batch(Columns([b"a"], 0, 1), sink, 0, 1, 5.0))
+        assert session.next_frame(0.0) is not None
     statistics.accepted = 2
     again = pb.Problem(code=STALE_EPOCH, message="again", retryable=True)
-    lane.rejected(pb.FrameRejected(first_sequence=0, count=1, position=-1, next_sequence=0, problem=again), 0.0)
-    assert lane.expire(1.0) == 5.0
-    assert lane.expire(5.0) is None and statistics.failed == 2 == statistics.unknown and not statistics.waiting
-    lane.broken()
-    lane.give_up(SendFailed("the end", "none", unknown=False))
-    assert (statistics.failed, statistics.waiting_bytes) == (2, -2) and lane.idle
+    session.rejected(pb.FrameRejected(first_sequence=0, count=1, position=-1, next_sequence=0, problem=again), 0.0)
+    assert session.expire(1.0) == 5.0
+    assert session.expire(5.0) is None and statistics.failed == 2 == statistics.unknown and not statistics.waiting
+    session.broken()
+    session.give_up(SendFailed("the end", "none", unknown=False))
+    assert (statistics.failed, statistics.waiting_bytes) == (2, -2) and session.idle
 
 
 def test_a_consumer_for_threads_outside_of_its_block_says_so() -> None:

@@ -71,9 +71,7 @@ class Project:
         self._command = [*command, "-p", self.name]
         self._environment = {**os.environ, **(variables or {})}
 
-    def run(
-        self, *arguments: str, check: bool = True, timeout: int = 400, files: Sequence[Path] = ()
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, check: bool = True, timeout: int = 400, files: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
         """A compose command; `files` are laid over compose.yaml."""
         over = [part for file in ([ROOT / "compose.yaml", *files] if files else ()) for part in ("-f", str(file))]
         command = [*self._command, *over, *arguments]

@@ -30,7 +30,7 @@ from tests.faults.histories import OPTIONS, Refused, read_queue
 PROGRAMS = Path(__file__).with_name("programs")
 OFFICIAL, NATIVE = "official", "native"
 CONSUMERS = "official-consumers"
-LANES = 8
+SENDERS = 8
 READ_EVERY_S = 0.2
 WAIT_S = 180.0
 """Only there to end a broken run."""
@@ -116,8 +116,8 @@ class Traffic:
         self.groups = list(groups)
         self._project = project
         self._directory = directory
-        self._lanes: dict[int, int] = {}
-        """Lane → the queue that its message group is in."""
+        self._queue_of: dict[int, int] = {}
+        """Sender → the queue of its message group."""
         self._native_container = f"{project.name}_native"
         self._programs: list[Program] = []
         self._readers: list[Readers] = []
@@ -139,15 +139,17 @@ class Traffic:
         native = ["docker", "run", "--rm", "-i", "--name", self._native_container, "--network", self._project.network]
         native += ["-v", f"{PROGRAMS}:/programs:ro", "--entrypoint", "python3", IMAGE, "/programs/native.py"]
         inside = ";".join(f"{node}:{port}" for node, (port, _) in NODES.items())
-        self.official = self._run("official-senders", [*official, "send", ENDPOINTS, OFFICIAL, str(LANES)])
+        self.official = self._run("official-senders", [*official, "send", ENDPOINTS, OFFICIAL, str(SENDERS)])
         self.consumer = self._run("official-consumer", [*official, "consume", ENDPOINTS, OFFICIAL, CONSUMERS])
         self.native = self._run("native", [*native, inside, NATIVE, queues])
         for number, topic in enumerate((OFFICIAL, NATIVE)):
             self._readers.append(Readers(topic, len(self.groups), number))
             self._readers[-1].start()
-        wait_for(lambda: len({lane_of(value) for value in acknowledged_by(self.official)}) == LANES, WAIT_S, "all lanes")
-        self._lanes = {lane_of(value): queue for queue in range(len(self.groups)) for value in self._whole(OFFICIAL, queue).values}
-        assert set(self._lanes.values()) == set(range(len(self.groups))), f"message groups miss a queue: {self._lanes}"
+        wait_for(
+            lambda: len({sender_of(value) for value in acknowledged_by(self.official)}) == SENDERS, WAIT_S, "a message from each sender"
+        )
+        self._queue_of = {sender_of(value): queue for queue in range(len(self.groups)) for value in self._whole(OFFICIAL, queue).values}
+        assert set(self._queue_of.values()) == set(range(len(self.groups))), f"message groups miss a queue: {self._queue_of}"
         self.progress()
 
     def _run(self, name: str, command: Sequence[str]) -> Program:
@@ -164,7 +166,7 @@ class Traffic:
             for fact in program.facts[self._looked_at[program.name] :]:
                 self._looked_at[program.name] += 1
                 if fact["fact"] == "send" and "returned" in fact:
-                    queue = fact["queue"] if program is self.native else self._lanes[lane_of(fact["value"])]
+                    queue = fact["queue"] if program is self.native else self._queue_of[sender_of(fact["value"])]
                     self._counted[f"{NATIVE if program is self.native else OFFICIAL} {self.groups[queue]}"] += 1
         return dict(self._counted)
 
@@ -203,13 +205,17 @@ class Traffic:
     def check(self) -> list[Violation]:
         """Everything the clients saw against the checkers of the audit."""
         found: list[Violation] = []
-        lane_queues: dict[int, set[int]] = {}
+        queues_of: dict[int, set[int]] = {}
         for queue in range(len(self.groups)):
             for value in self._final[OFFICIAL, queue].values:
-                lane_queues.setdefault(lane_of(value), set()).add(queue)
-        found += [Violation("reordered", f"lane {lane} is in queues {queues}") for lane, queues in lane_queues.items() if len(queues) > 1]
+                queues_of.setdefault(sender_of(value), set()).add(queue)
+        found += [
+            Violation("reordered", f"the messages of sender {sender} are in queues {queues}")
+            for sender, queues in queues_of.items()
+            if len(queues) > 1
+        ]
         for queue in range(len(self.groups)):
-            own = [fact for fact in self.official.facts if fact["fact"] == "send" and self._lanes[lane_of(fact["value"])] == queue]
+            own = [fact for fact in self.official.facts if fact["fact"] == "send" and self._queue_of[sender_of(fact["value"])] == queue]
             found += check_queue([sent(fact) for fact in own], self._reads(OFFICIAL, queue))
             own = [fact for fact in self.native.facts if fact["fact"] == "send" and fact["queue"] == queue]
             found += check_queue([sent(fact) for fact in own], self._reads(NATIVE, queue))
@@ -312,7 +318,7 @@ def key_of(value: str) -> str:
     return value.rpartition("-")[0]
 
 
-def lane_of(value: str) -> int:
+def sender_of(value: str) -> int:
     return int(key_of(value).removeprefix(OFFICIAL))
 
 

@@ -1,8 +1,8 @@
-"""The unmodified official Python client: `python official.py send ENDPOINTS TOPIC LANES` or `… consume ENDPOINTS TOPIC GROUP`.
+"""The unmodified official Python client: `python official.py send ENDPOINTS TOPIC SENDERS` or `… consume ENDPOINTS TOPIC GROUP`.
 
-`send`: as many threads as lanes, each with a message group of its own, one message at a time. `consume`: a SimpleConsumer whose threads
-acknowledge what they get. Every fact is a JSON line on stdout, with times of CLOCK_MONOTONIC; nothing is judged here, and nothing of
-LedgerMQ is imported. A line on stdin, or its end, ends the program.
+`send`: one thread per sender; each sender has its own message group and sends one message at a time. `consume`: a SimpleConsumer whose
+threads acknowledge what they get. Every fact is a JSON line on stdout, with times of CLOCK_MONOTONIC; nothing is judged here, and nothing
+of LedgerMQ is imported. A line on stdin, or its end, ends the program.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def emit(**fact: object) -> None:
         print(json.dumps(fact), file=facts, flush=True)
 
 
-def send(producer: Producer, topic: str, lane: int) -> None:
+def send(producer: Producer, topic: str, sender: int) -> None:
     for number in itertools.count():
         if ended.is_set():
             return
         message = Message()
-        message.topic, message.body, message.message_group = topic, f"official{lane}-{number}".encode(), f"lane-{lane}"
-        fact = {"fact": "send", "value": f"official{lane}-{number}", "invoked": time.monotonic()}
+        message.topic, message.body, message.message_group = topic, f"official{sender}-{number}".encode(), f"sender-{sender}"
+        fact = {"fact": "send", "value": f"official{sender}-{number}", "invoked": time.monotonic()}
         try:
             receipt = producer.send(message)
         except Exception as error:  # the client has many kinds; whichever it is, the outcome is unknown
@@ -65,7 +65,7 @@ def main(role: str, endpoints: str, topic: str, more: str) -> None:
     if role == "send":
         producer = Producer(configuration, (topic,))
         producer.startup()
-        threads = [threading.Thread(target=send, args=(producer, topic, lane), daemon=True) for lane in range(int(more))]
+        threads = [threading.Thread(target=send, args=(producer, topic, sender), daemon=True) for sender in range(int(more))]
     else:
         consumer = SimpleConsumer(configuration, more, {topic: FilterExpression()}, await_duration=AWAIT_S)
         consumer.startup()

@@ -1,7 +1,8 @@
-"""A producer's lane against a broker group that loses streams, answers, leaders and patience in any order: the law of `lane.py`.
+"""A state machine test of the guarantees of `producer_session.py`: streams break, answers are lost, leaders change and timeouts expire in
+any order.
 
-The machine delays everything: frames wait in streams, answers wait for their commit, and a stream that the client has left may still bring
-its frames to the node. At the end everything heals, and the log is compared with what the client was told.
+The machine delays everything: frames wait in streams, answers wait for their commit, and a stream that the client has left may still
+deliver its frames to the node. At the end all frames are delivered, and the log is compared with the outcomes that the client reported.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from ledgermq.client.errors import ProducerFenced
 from ledgermq.client.native.batches import Batch, Gathering
 from ledgermq.client.native.columns import Columns
 from ledgermq.client.native.connection import Latencies
-from ledgermq.client.native.lane import STALE_EPOCH, UNKNOWN_PRODUCER, Lane, LaneSettings
 from ledgermq.client.native.outcomes import FrameAcknowledged, Statistics
+from ledgermq.client.native.producer_session import STALE_EPOCH, UNKNOWN_PRODUCER, ProducerSession, ProducerSettings
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.types import I32
 from tests.client.fake_log import FakeBrokerGroup
@@ -30,28 +31,28 @@ TIMEOUT_S = 30.0
 
 
 @dataclass
-class Told:
-    """Every word on every message, by its number."""
+class Outcomes:
+    """All reported outcomes of each message, by message number."""
 
     words: dict[int, list[Any]] = field(default_factory=dict)
 
 
 class Sink:
-    def __init__(self, told: Told, numbers: list[int]) -> None:
-        self.told, self.numbers = told, numbers
+    def __init__(self, outcomes: Outcomes, numbers: list[int]) -> None:
+        self.outcomes, self.numbers = outcomes, numbers
 
     def acknowledged(self, row: int, frame: FrameAcknowledged) -> int:
         offsets = frame.offsets
         late = 0
         for place, number in enumerate(self.numbers[row : row + frame.count]):
-            words = self.told.words.setdefault(number, [])
+            words = self.outcomes.words.setdefault(number, [])
             late += bool(words)
             words.append(("stored", None if offsets is None else int(offsets[place])))
         return late
 
     def failed(self, row: int, count: int, error: Any) -> None:
         for number in self.numbers[row : row + count]:
-            self.told.words.setdefault(number, []).append(("failed", error.unknown))
+            self.outcomes.words.setdefault(number, []).append(("failed", error.unknown))
 
 
 @dataclass
@@ -64,8 +65,8 @@ class Stream:
     term: int = 0
 
 
-class LaneMachine(RuleBasedStateMachine):
-    """`memory`: a change of leader may take what was acknowledged; `named`: the producer has a name that somebody else opens, too."""
+class SessionMachine(RuleBasedStateMachine):
+    """`memory`: a leader change may lose acknowledged messages. `named`: the producer has a name, and another producer opens that name."""
 
     memory = False
     named = False
@@ -74,9 +75,9 @@ class LaneMachine(RuleBasedStateMachine):
         super().__init__()
         self.group = FakeBrokerGroup(queues=QUEUES)
         self.statistics = Statistics()
-        settings = LaneSettings("t", name="p" if self.named else "", batch_bytes=1000)
-        self.lane = Lane("g1", settings, Gathering(), self.statistics, {}, Latencies(lambda: 0.0))
-        self.told = Told()
+        settings = ProducerSettings("t", name="p" if self.named else "", batch_bytes=1000)
+        self.session = ProducerSession("g1", settings, Gathering(), self.statistics, {}, Latencies(lambda: 0.0))
+        self.outcomes = Outcomes()
         self.count = 0
         self.now = 0.0
         self.committed = 0
@@ -91,7 +92,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4), queue=st.integers(-1, QUEUES - 1))
     def send(self, count: int, queue: int) -> None:
-        if self.lane.fenced is not None:
+        if self.session.fenced is not None:
             return
         numbers = list(range(self.count, self.count + count))
         self.count += count
@@ -101,34 +102,34 @@ class LaneMachine(RuleBasedStateMachine):
         columns = Columns([b"%d" % number for number in numbers], queues, 1)
         self.statistics.accepted += count
         self.statistics.waiting_bytes += 10 * count
-        self.lane.add(Batch(columns, Sink(self.told, numbers), 0, 10 * count, self.now + TIMEOUT_S))
+        self.session.add(Batch(columns, Sink(self.outcomes, numbers), 0, 10 * count, self.now + TIMEOUT_S))
 
-    @precondition(lambda self: self.stream is None and self.lane.fenced is None)
+    @precondition(lambda self: self.stream is None and self.session.fenced is None)
     @rule()
     def open(self) -> None:
-        answer = self.group.open(self.lane.hello())
+        answer = self.group.open(self.session.hello())
         if answer.HasField("problem"):
             if answer.problem.code == STALE_EPOCH:
-                self.lane.fence()
+                self.session.fence()
             else:
                 assert answer.problem.code == UNKNOWN_PRODUCER
-                self.lane.unknown_producer()
-            self.lane.broken()
+                self.session.unknown_producer()
+            self.session.broken()
             return
         opened = answer.opened
-        self.lane.opened(opened)
+        self.session.opened(opened)
         self.stream = Stream((opened.producer_id, opened.epoch), term=self.group.term)
         self.reopen_if_due()
 
     def reopen_if_due(self) -> None:
-        if self.lane.reopen_due:
+        if self.session.reopen_due:
             self.leave()
 
     @precondition(lambda self: self.stream is not None)
     @rule()
     def write(self) -> None:
         assert self.stream is not None
-        batch = self.lane.next_frame(self.now)
+        batch = self.session.next_frame(self.now)
         if batch is not None:
             frame = batch.frame
             assert frame is not None
@@ -137,7 +138,7 @@ class LaneMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stream is not None and self.stream.outbox)
     @rule(place=st.integers(0, 5))
     def read(self, place: int) -> None:
-        """The next answer; answers that waited for a commit may overtake each other."""
+        """Read one answer; answers that waited for a commit may arrive in any order."""
         assert self.stream is not None
         ready = [item for item in self.stream.outbox if item[1] <= self.committed]
         if not ready:
@@ -146,28 +147,28 @@ class LaneMachine(RuleBasedStateMachine):
         self.stream.outbox.remove(item)
         answer = item[0]
         if answer.HasField("ack"):
-            self.lane.acknowledged(answer.ack, self.now)
+            self.session.acknowledged(answer.ack, self.now)
         else:
             try:
-                self.lane.rejected(answer.rejected, self.now)
+                self.session.rejected(answer.rejected, self.now)
             except ProducerFenced:
-                self.lane.fence()
+                self.session.fence()
                 self.leave()
         self.reopen_if_due()
 
     @precondition(lambda self: self.stream is not None)
     @rule()
     def leave(self) -> None:
-        """The stream breaks; what is in it may still arrive."""
+        """The stream breaks; its frames may still arrive."""
         if self.stream is not None:
             self.left.append(self.stream)
             self.stream = None
-            self.lane.broken()
+            self.session.broken()
 
     @rule(seconds=st.sampled_from([0.05, 1.0, 40.0]))
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.lane.expire(self.now)
+        self.session.expire(self.now)
 
     # The node
 
@@ -182,7 +183,7 @@ class LaneMachine(RuleBasedStateMachine):
             position = 0 if how == "refuse one" else -1
             stream.outbox.append(self.group.refuse(stream.producer, frame, retryable=how == "retry", position=position))
         if not stream.outbox[-1][1]:
-            # A rejection goes out behind the answers that were before it.
+            # A rejection is sent after the answers before it.
             stream.outbox[-1] = (stream.outbox[-1][0], max(need for _, need in stream.outbox))
 
     @precondition(lambda self: self.stream is not None and self.stream.inbox)
@@ -193,8 +194,8 @@ class LaneMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: any(stream.inbox for stream in self.left))
     @rule(place=st.integers(0, 9))
-    def process_wanderer(self, place: int) -> None:
-        """A frame of a stream that the client has left."""
+    def process_late_frame(self, place: int) -> None:
+        """Process a frame of a stream that the client has left."""
         found = [stream for stream in self.left if stream.inbox]
         self.take(found[place % len(found)], "store")
 
@@ -204,7 +205,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def change_leader(self, share: float) -> None:
-        """Uncommitted entries may be lost; streams and what is in them are."""
+        """Uncommitted entries may be lost; the stream and its frames are lost."""
         floor = 0 if self.memory else self.committed
         keep = floor + round((len(self.group.log) - floor) * share)
         self.group.cut(keep)
@@ -217,21 +218,21 @@ class LaneMachine(RuleBasedStateMachine):
         if often == 0 and self.group.opened:
             self.group.open(pb.OpenProducer(broker_group="g1", name="p"))
 
-    # The law
+    # Invariants
 
     @invariant()
     def no_message_is_stored_twice_or_out_of_order(self) -> None:
         for queue in range(QUEUES):
             numbers = [int(body) for body in self.group.bodies(queue)]
             assert len(numbers) == len(set(numbers)), numbers
-            # What failed as unknown may still arrive, behind what came after it.
-            certain = [number for number in numbers if self.told.words.get(number, [("", None)])[0] != ("failed", True)]
+            # A message that failed as unknown may still arrive, behind later messages.
+            certain = [number for number in numbers if self.outcomes.words.get(number, [("", None)])[0] != ("failed", True)]
             assert certain == sorted(certain), numbers
 
     @invariant()
-    def nobody_is_told_twice(self) -> None:
-        for number, words in self.told.words.items():
-            # Who was told "unknown" may learn later that it is stored; nothing else is said twice.
+    def each_message_has_one_outcome(self) -> None:
+        for number, words in self.outcomes.words.items():
+            # "stored" may follow "unknown"; otherwise a message has one outcome.
             assert len(words) == 1 or (words[0] == ("failed", True) and words[1][0] == "stored" and len(words) == 2), (number, words)
 
     def heal(self) -> None:
@@ -239,7 +240,7 @@ class LaneMachine(RuleBasedStateMachine):
             while stream.inbox:
                 self.take(stream, "store")
         for _ in range(1000):
-            if self.lane.fenced is not None or self.lane.idle:
+            if self.session.fenced is not None or self.session.idle:
                 break
             if self.stream is None:
                 self.open()
@@ -251,12 +252,12 @@ class LaneMachine(RuleBasedStateMachine):
             self.committed = len(self.group.log)
             if self.stream is not None and self.stream.outbox:
                 self.read(0)
-        assert self.lane.fenced is not None or self.lane.idle, "the lane makes no progress"
+        assert self.session.fenced is not None or self.session.idle, "the session does not become idle"
 
     def check(self) -> None:
         stored = {int(message.body): message.offset for message in self.group.log}
-        assert set(self.told.words) == set(range(self.count))
-        for number, words in self.told.words.items():
+        assert set(self.outcomes.words) == set(range(self.count))
+        for number, words in self.outcomes.words.items():
             if words[0][0] == "stored":
                 assert self.memory or (number in stored and words[0][1] in (None, stored[number])), (number, words)
             elif words[0] == ("failed", False):
@@ -264,36 +265,37 @@ class LaneMachine(RuleBasedStateMachine):
         statistics = self.statistics
         assert statistics.accepted == self.count == statistics.acknowledged + statistics.failed
         assert statistics.waiting_bytes == 0
-        assert statistics.failed == sum(words[0][0] == "failed" for words in self.told.words.values())
+        assert statistics.failed == sum(words[0][0] == "failed" for words in self.outcomes.words.values())
 
 
-class MemoryMachine(LaneMachine):
+class MemoryMachine(SessionMachine):
     memory = True
 
 
-class NamedMachine(LaneMachine):
+class NamedMachine(SessionMachine):
     named = True
 
 
-@pytest.mark.parametrize("machine", [LaneMachine, MemoryMachine, NamedMachine])
-def test_whatever_happens_each_message_is_stored_once_in_order_and_told_once(machine: type[LaneMachine]) -> None:
-    """The law of a lane, in any order of losses, rejections, commits, leader changes, expiry and other producers of the name."""
-    told = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine, settings=told)
+@pytest.mark.parametrize("machine", [SessionMachine, MemoryMachine, NamedMachine])
+def test_each_message_is_stored_once_in_order_and_has_one_outcome(machine: type[SessionMachine]) -> None:
+    """The guarantees hold for any order of losses, rejections, commits, leader changes, timeouts and other producers of the name."""
+    options = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(machine, settings=options)
 
 
-def driven(*steps: tuple[str, tuple[Any, ...]]) -> LaneMachine:
-    """A machine after these steps; the law is checked after each, and at the end."""
-    machine = LaneMachine()
+def driven(*steps: tuple[str, tuple[Any, ...]]) -> SessionMachine:
+    """A machine after these steps; the invariants are checked after each step."""
+    machine = SessionMachine()
     for name, arguments in steps:
         getattr(machine, name)(*arguments)
         machine.no_message_is_stored_twice_or_out_of_order()
-        machine.nobody_is_told_twice()
+        machine.each_message_has_one_outcome()
     return machine
 
 
-def test_numbers_are_not_given_again_while_a_copy_wanders_behind_them() -> None:
-    """The first frame is refused, the stream breaks under the second: renumbered, it would make room for its own copy."""
+def test_numbers_are_not_reused_while_a_later_frame_is_in_doubt() -> None:
+    """The first frame is refused and the stream breaks before the second is answered. If the second got new numbers, its late copy would be
+    stored too."""
     machine = driven(
         ("send", (2, 0)),
         ("send", (2, 0)),
@@ -307,7 +309,7 @@ def test_numbers_are_not_given_again_while_a_copy_wanders_behind_them() -> None:
         ("open", ()),
         ("write", ()),
         ("process", ("store",)),
-        ("process_wanderer", (0,)),
+        ("process_late_frame", (0,)),
     )
     machine.teardown()
     machine.no_message_is_stored_twice_or_out_of_order()
@@ -315,18 +317,18 @@ def test_numbers_are_not_given_again_while_a_copy_wanders_behind_them() -> None:
 
 
 def test_a_refused_copy_may_be_stored_all_the_same() -> None:
-    """A frame that was sent before is refused when it comes again: nobody can say that it is not stored."""
+    """A refused frame that was sent before fails as unknown, because its earlier copy may be stored."""
     machine = driven(
         ("send", (1, 0)), ("open", ()), ("write", ()), ("leave", ()), ("open", ()), ("write", ()), ("process", ("refuse",)), ("read", (0,))
     )
-    assert machine.told.words[0] == [("failed", True)]
-    machine.process_wanderer(0)
+    assert machine.outcomes.words[0] == [("failed", True)]
+    machine.process_late_frame(0)
     machine.teardown()
 
 
-def test_a_frame_cut_by_a_leader_change_goes_on_as_two() -> None:
-    """The part that is stored keeps its numbers and gets the receipt of what is there."""
+def test_a_frame_cut_by_a_leader_change_is_sent_as_two() -> None:
+    """The stored part keeps its numbers and gets the receipt of the stored entries."""
     machine = driven(("send", (4, 0)), ("open", ()), ("write", ()), ("process", ("store",)), ("change_leader", (0.5,)))
     machine.teardown()
     assert machine.statistics.frames_cut == 1 and machine.group.bodies(0) == [b"0", b"1", b"2", b"3"]
-    assert [words[0] for _, words in sorted(machine.told.words.items())] == [("stored", offset) for offset in range(4)]
+    assert [words[0] for _, words in sorted(machine.outcomes.words.items())] == [("stored", offset) for offset in range(4)]

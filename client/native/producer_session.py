@@ -5,7 +5,7 @@ in the order in which they were accepted; and each message gets exactly one outc
 if it may be stored).
 
 Sequence numbers enforce that law. A frame whose stream broke before it was answered may be in the log, or a copy of it may still arrive at
-a node: its outcome is in doubt, and the code says that it *wanders*. From this follows:
+a node: its outcome is *in doubt*. From this follows:
 
 * A frame in doubt is sent again with the same numbers and contents until it is answered, even when its messages are past their deadline.
   Once it is stored, further copies are duplicates.
@@ -33,22 +33,22 @@ from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.frames import FrameBuilder
 from ledgermq.proto.status import Code, LedgerError
 
-UNDER_WAY_MAX = 5
+IN_FLIGHT_MAX = 5
 """Frames without an answer: a broker group remembers the receipts of this many."""
 PAUSE_S = 0.05
 """The pause after a temporary rejection, if the node suggests none."""
 TOO_LATE_REMEDY = "check that the broker group has a leader (ledgermq status)"
 STALE_EPOCH = Code.PRECONDITION_FAILED
-"""Fatal unless the Problem is retryable; then frames arrived in another order than their numbers."""
+"""Fatal unless the Problem is retryable; a retryable one means that frames arrived in another order than their numbers."""
 UNKNOWN_PRODUCER = Code.NOT_FOUND
 
 
 class Dropped(Enum):
-    """Whether messages of a rejected frame will never be sent again, and if so, whether a copy of them is in doubt."""
+    """Whether messages of a rejected frame were given up, and whether a copy of them is in doubt."""
 
     NOTHING = auto()
-    SURELY = auto()
-    WANDERS = auto()
+    CERTAIN = auto()
+    IN_DOUBT = auto()
 
 
 @dataclass(slots=True)
@@ -61,11 +61,11 @@ class _Rejected:
 
 
 class BadAnswer(Exception):
-    """The node answered something that was not asked. The stream cannot be used any further."""
+    """The node sent an answer that does not match any request. The stream cannot be used any further."""
 
 
 @dataclass(frozen=True, slots=True)
-class LaneSettings:
+class ProducerSettings:
     """The settings of one producer. `topic` is the stored name; `batch_bytes` bounds a batch, `window_bytes` the bytes in flight of a
     stream."""
 
@@ -77,13 +77,13 @@ class LaneSettings:
     packing: Packing = field(default_factory=Packing)
 
 
-class Lane:
-    """The messages for one broker group. All times are seconds of one monotonic clock."""
+class ProducerSession:
+    """A producer's messages for one broker group, and their sequence numbers. All times are seconds of one monotonic clock."""
 
     def __init__(
         self,
         broker_group: str,
-        settings: LaneSettings,
+        settings: ProducerSettings,
         gathering: Gathering,
         statistics: Statistics,
         numbers: dict[tuple[str, int], int],
@@ -106,8 +106,8 @@ class Lane:
         self._released = released
         self._receipts = receipts
         self._waiting: deque[Batch] = deque()
-        self._under_way: list[Batch] = []
-        self._under_way_bytes = 0
+        self._in_flight: list[Batch] = []
+        self._in_flight_bytes = 0
         self._identity: tuple[int, int] | None = None
         self._log_tag = 0
         self._builder: FrameBuilder | None = None
@@ -125,7 +125,7 @@ class Lane:
         """The end of the furthest acknowledged frame; when a frame in doubt arrived late, it may be behind a rejected frame."""
         self._not_before_s = 0.0
         self._frame_bytes_max = 0
-        self._window_frames = UNDER_WAY_MAX
+        self._window_frames = IN_FLIGHT_MAX
         self._window_bytes = settings.window_bytes
 
     # What is to be sent
@@ -143,7 +143,7 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether every message here has an answer."""
-        return not (self._waiting or self._under_way or self._rejected or self.gathering.messages)
+        return not (self._waiting or self._in_flight or self._rejected or self.gathering.messages)
 
     @property
     def identity(self) -> tuple[int, int] | None:
@@ -158,7 +158,7 @@ class Lane:
     @property
     def oldest_on_wire_s(self) -> float | None:
         """The send time of the oldest unanswered frame of this stream."""
-        return self._under_way[0].on_wire_s if self._under_way else None
+        return self._in_flight[0].on_wire_s if self._in_flight else None
 
     # The stream
 
@@ -174,7 +174,7 @@ class Lane:
     def opened(self, answer: pb.ProducerOpened) -> None:
         """The node has opened the producer. Afterwards `reopen_due` may be true at once."""
         self._frame_bytes_max = answer.max_frame_bytes
-        self._window_frames = max(1, min(UNDER_WAY_MAX, answer.window_frames or UNDER_WAY_MAX))
+        self._window_frames = max(1, min(IN_FLIGHT_MAX, answer.window_frames or IN_FLIGHT_MAX))
         self._window_bytes = min(self._settings.window_bytes, answer.window_bytes or self._settings.window_bytes)
         identity = (answer.producer_id, answer.epoch)
         if self._identity is None:
@@ -188,22 +188,22 @@ class Lane:
         numbered = self._waiting[0].first_sequence if self._waiting else None
         if answer.next_sequence < (self._next_sequence if numbered is None else numbered):
             # Messages acknowledged from memory were lost with their leader; this producer cannot store what comes after them any more.
-            self._give_to_another(self._waiting)
+            self._move_to_new_producer(self._waiting)
 
     @property
     def reopen_due(self) -> bool:
         """Whether the stream must end because the next batch is for another producer."""
-        return not self._under_way and self._renew_next()
+        return not self._in_flight and self._renew_next()
 
     def _renew_next(self) -> bool:
         return self._renew and not (self._waiting and self._waiting[0].first_sequence is not None)
 
     def broken(self) -> None:
         """The stream has ended, in whatever way: no frame sent on it will be answered on it."""
-        for batch in self._under_way:
-            batch.wanders = True
-        unanswered = [_Rejected(_sequence(batch), [batch]) for batch in self._under_way]
-        self._under_way, self._under_way_bytes = [], 0
+        for batch in self._in_flight:
+            batch.in_doubt = True
+        unanswered = [_Rejected(_sequence(batch), [batch]) for batch in self._in_flight]
+        self._in_flight, self._in_flight_bytes = [], 0
         if self._rejected:
             self._settle([*self._rejected, *unanswered])
         else:
@@ -227,20 +227,20 @@ class Lane:
         """The batch to send now as a frame, or None. `wake_at` tells when to ask again if no answer comes in between."""
         if self._rejected or now < self._not_before_s or self._identity is None:
             return None
-        while len(self._under_way) < self._window_frames and not self._renew_next():
+        while len(self._in_flight) < self._window_frames and not self._renew_next():
             if not self._waiting:
                 if not self._ripe(now):
                     return None
                 self.seal()
             batch = self._waiting[0]
-            if self._under_way and self._under_way_bytes + batch.size > self._window_bytes:
+            if self._in_flight and self._in_flight_bytes + batch.size > self._window_bytes:
                 return None
             self._waiting.popleft()
             if self._encoded(batch):
                 batch.sent_s = batch.sent_s or now
                 batch.on_wire_s = now
-                self._under_way.append(batch)
-                self._under_way_bytes += batch.size
+                self._in_flight.append(batch)
+                self._in_flight_bytes += batch.size
                 return batch
         return None
 
@@ -248,7 +248,7 @@ class Lane:
         """When a batch becomes ready to send by time alone."""
         if self._not_before_s > now:
             return self._not_before_s
-        if self.gathering.messages and not self._waiting and len(self._under_way) < self._window_frames:
+        if self.gathering.messages and not self._waiting and len(self._in_flight) < self._window_frames:
             return self.gathering.since_s + self._settings.linger_s
         return None
 
@@ -306,7 +306,7 @@ class Lane:
         frame = FrameAcknowledged(self.broker_group, receipt, ack.duplicate, *place, self._numbers)
         self._acknowledged_to = max(self._acknowledged_to, batch.first_sequence + len(batch))
         batch.sink.acknowledged(batch.row, frame)
-        statistics, late = self._statistics, batch.told
+        statistics, late = self._statistics, batch.reported
         statistics.late += late
         statistics.acknowledged += len(batch) - late
         statistics.duplicates += len(batch) - late if ack.duplicate else 0
@@ -323,7 +323,7 @@ class Lane:
         batch = self._answered(sequence, answer.count)
         if is_stale(problem):
             # A copy of a frame in doubt may have been stored before the name was opened elsewhere.
-            self._fail(batch, self._fenced(batch.wanders))
+            self._fail(batch, self._fenced(batch.in_doubt))
             raise self.fence()
         found = _Rejected(sequence, [batch])
         if stored >= answer.count and not problem.retryable:
@@ -334,7 +334,7 @@ class Lane:
         if 0 < stored < answer.count:
             self._statistics.frames_cut += 1
             head, rest = batch.split(stored)
-            head.first_sequence, head.wanders, rest.first_sequence = sequence, True, answer.next_sequence
+            head.first_sequence, head.in_doubt, rest.first_sequence = sequence, True, answer.next_sequence
             found.parts = [head, rest]
         elif problem.code == UNKNOWN_PRODUCER or stored < 0:
             # Something before this frame is missing. Another answer may tell what; otherwise it cannot be known.
@@ -349,10 +349,10 @@ class Lane:
 
     def _refused(self, batch: Batch, sequence: int, position: int, error: ClusterError) -> _Rejected:
         """A frame that no node will accept, or one message of it."""
-        if batch.wanders:
+        if batch.in_doubt:
             self._fail(batch, SendFailed(f"{error.what}; an earlier try may have stored it", error.remedy, unknown=True))
-            return _Rejected(sequence, [], Dropped.WANDERS)
-        return _Rejected(sequence, self._without_bad(batch, position, error), Dropped.SURELY)
+            return _Rejected(sequence, [], Dropped.IN_DOUBT)
+        return _Rejected(sequence, self._without_bad(batch, position, error), Dropped.CERTAIN)
 
     def _without_bad(self, batch: Batch, position: int, error: ClusterError) -> list[Batch]:
         """The remaining batches of a frame that is refused for good."""
@@ -365,7 +365,7 @@ class Lane:
         return [part for part in (before, after) if part is not None]
 
     def _settle_if_all_answered(self) -> None:
-        if self._rejected and not self._under_way:
+        if self._rejected and not self._in_flight:
             self._settle(self._rejected)
 
     def _settle(self, frames: list[_Rejected]) -> None:
@@ -381,44 +381,44 @@ class Lane:
         if self._stored_to < frames[0].sequence or self._forgotten:
             # The node lacks messages that were acknowledged before, or does not know the producer.
             before, after = [], [*before, *after]
-            self._give_to_another(self._without_wanderers(after) if self._forgotten else after)
-        elif drop < len(frames) and frames[drop].dropped is Dropped.WANDERS:
-            after = self._without_wanderers(after)
-            self._give_to_another(after)
-        elif drop < len(frames) and any(batch.wanders for batch in after):
-            self._give_to_another(after)
+            self._move_to_new_producer(self._fail_in_doubt(after) if self._forgotten else after)
+        elif drop < len(frames) and frames[drop].dropped is Dropped.IN_DOUBT:
+            after = self._fail_in_doubt(after)
+            self._move_to_new_producer(after)
+        elif drop < len(frames) and any(batch.in_doubt for batch in after):
+            self._move_to_new_producer(after)
         else:
             # No frame in doubt follows these batches, so their numbers may be reused.
-            while before and not before[-1].wanders:
+            while before and not before[-1].in_doubt:
                 after.insert(0, before.pop())
             self._next_sequence = max(self._acknowledged_to, _sequence(before[-1]) + len(before[-1]) if before else self._stored_to)
             _without_numbers(after)
         self._forgotten = False
         for batch in after:
-            if batch.told == len(batch):
+            if batch.reported == len(batch):
                 self._gone(batch)
-        self._waiting.extendleft(reversed([*before, *(batch for batch in after if batch.told < len(batch))]))
+        self._waiting.extendleft(reversed([*before, *(batch for batch in after if batch.reported < len(batch))]))
 
-    def _without_wanderers(self, batches: list[Batch]) -> list[Batch]:
-        """The batches that are not in doubt; those in doubt fail as unknown."""
+    def _fail_in_doubt(self, batches: list[Batch]) -> list[Batch]:
+        """Fail the batches in doubt as unknown. Returns the others."""
         for batch in batches:
-            if batch.wanders:
+            if batch.in_doubt:
                 remedy = "see whether it is there before sending it again"
                 self._fail(batch, SendFailed("a frame before it was refused; an earlier try may have stored it", remedy, unknown=True))
-        return [batch for batch in batches if not batch.wanders]
+        return [batch for batch in batches if not batch.in_doubt]
 
-    def _give_to_another(self, batches: Iterable[Batch]) -> None:
-        """These batches, and later ones, are for another producer."""
+    def _move_to_new_producer(self, batches: Iterable[Batch]) -> None:
+        """Leave these batches, and later ones, to another producer id or epoch."""
         _without_numbers(batches)
         self._renew = True
 
     def _answered(self, first_sequence: int, count: int) -> Batch:
-        for place, batch in enumerate(self._under_way):
+        for place, batch in enumerate(self._in_flight):
             if batch.first_sequence == first_sequence and len(batch) == count:
-                del self._under_way[place]
-                self._under_way_bytes -= batch.size
+                del self._in_flight[place]
+                self._in_flight_bytes -= batch.size
                 return batch
-        raise BadAnswer(f"an answer to a frame of {count} messages from {first_sequence} on, which is not under way")
+        raise BadAnswer(f"an answer to a frame of {count} messages from {first_sequence} on, which is not in flight")
 
     # Ends
 
@@ -430,39 +430,39 @@ class Lane:
         rejected = [part for frame in self._rejected for part in frame.parts]
         for batch in rejected:
             # The batch may be sent again before this is called next.
-            self._tell_late(batch, now, True)
-        for batch in (*self._under_way, *self._waiting):
-            self._tell_late(batch, now, batch.first_sequence is not None)
-            if batch.first_sequence is None and batch.told:
-                gone, rest = batch.split(batch.told) if batch.told < len(batch) else (batch, None)
+            self._expire_batch(batch, now, True)
+        for batch in (*self._in_flight, *self._waiting):
+            self._expire_batch(batch, now, batch.first_sequence is not None)
+            if batch.first_sequence is None and batch.reported:
+                gone, rest = batch.split(batch.reported) if batch.reported < len(batch) else (batch, None)
                 self._gone(gone)
                 kept.extend([] if rest is None else [rest])
             else:
                 kept.append(batch)
-        for _ in self._under_way:
+        for _ in self._in_flight:
             kept.popleft()
         self._waiting = kept
-        deadlines = [batch.next_deadline() for batch in (*self._under_way, *rejected, *self._waiting)]
+        deadlines = [batch.next_deadline() for batch in (*self._in_flight, *rejected, *self._waiting)]
         deadlines += [message.deadline for message in self.gathering.messages[:1]]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    def _tell_late(self, batch: Batch, now: float, unknown: bool) -> None:
-        count = batch.expired(now) - batch.told
+    def _expire_batch(self, batch: Batch, now: float, unknown: bool) -> None:
+        count = batch.expired(now) - batch.reported
         if count > 0:
             why = f" ({self.obstacle})" if self.obstacle else ""
             what = f"not acknowledged in time{why}; it may be stored" if unknown else f"could not be sent in time{why}"
             what = f"broker group {self.broker_group}: {what}"
             self._count_failed(count, unknown)
-            batch.sink.failed(batch.row + batch.told, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
-            batch.told += count
+            batch.sink.failed(batch.row + batch.reported, count, SendFailed(what, TOO_LATE_REMEDY, unknown=unknown))
+            batch.reported += count
 
     def give_up(self, error: ClusterError) -> None:
         """Fail everything: messages that a node may have as unknown, the others with this error."""
         self.seal()
         parts = [part for frame in self._rejected for part in frame.parts]
-        batches = [*self._under_way, *parts, *self._waiting]
+        batches = [*self._in_flight, *parts, *self._waiting]
         sent = any(batch.first_sequence is not None for batch in batches)
-        self._under_way, self._under_way_bytes, self._rejected = [], 0, []
+        self._in_flight, self._in_flight_bytes, self._rejected = [], 0, []
         self._waiting.clear()
         for batch in batches:
             unknown = batch.first_sequence is not None
@@ -486,10 +486,10 @@ class Lane:
         return ProducerFenced(what, "let only one process use a name at a time", unknown=unknown)
 
     def _fail(self, batch: Batch, error: ClusterError) -> None:
-        count = len(batch) - batch.told
+        count = len(batch) - batch.reported
         if count:
             self._count_failed(count, error.unknown)
-            batch.sink.failed(batch.row + batch.told, count, error)
+            batch.sink.failed(batch.row + batch.reported, count, error)
         self._gone(batch)
 
     def _count_failed(self, count: int, unknown: bool) -> None:
@@ -509,7 +509,7 @@ def _sequence(batch: Batch) -> int:
 
 def _without_numbers(batches: Iterable[Batch]) -> None:
     for batch in batches:
-        batch.first_sequence, batch.frame, batch.wanders = None, None, False
+        batch.first_sequence, batch.frame, batch.in_doubt = None, None, False
 
 
 def is_stale(problem: pb.Problem) -> bool:
