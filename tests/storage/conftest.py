@@ -1,4 +1,4 @@
-"""No test here cuts the power, so waiting for the medium proves nothing and costs most of the time: syncs are called but do not wait."""
+"""Fixtures of the storage tests. No test here cuts the power, so `fsync` and `fdatasync` are replaced by no-ops to save time."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.storage.log_material import APPEND
 
 @pytest.fixture(autouse=True)
 def quick_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a sync promises is tested on the forgetful disk of the simulator."""
+    """Replace syncs by no-ops; the durability of synced data is tested on the `ForgetfulDisk` of the simulator."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
 
 @pytest.fixture(params=MODES)
 def each_mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Every way of appending to a log, one after the other."""
+    """Run the test once for each way of appending to a log."""
     APPEND.mode = request.param
     yield request.param
     APPEND.mode = "pwrite"

@@ -1,4 +1,4 @@
-"""A disk that forwards to another one, records what happens, and fails on order. Never forgets anything: that is the simulator's disk."""
+"""A disk that forwards to another disk, records all operations, and fails on request. It never loses data; `ForgetfulDisk` does that."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class FaultyFile:
 
 
 class FaultyDisk:
-    """`trace` holds (operation, path, …) of everything done; the attributes below make things fail."""
+    """`trace` holds (operation, path, …) of each operation; the methods below make operations fail."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

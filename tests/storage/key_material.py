@@ -1,4 +1,4 @@
-"""Material for tests of the key index: a log of messages with keys on any disk, and RocketMQ's index file, put key by key."""
+"""Material for tests of the key index: a log of messages with keys on any disk, and RocketMQ's index file, written key by key."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ class Message:
 
     @property
     def names(self) -> list[str]:
-        """What RocketMQ indexes of it."""
+        """The names under which RocketMQ indexes the message."""
         if self.topic.startswith("rmq_sys_ledgermq"):
             return []
         return [name for name in [self.message_id, *" ".join(self.keys).split(" ")] if name]
 
 
 class KeyLog:
-    """A log, the index of it and the lookup over both, on one disk."""
+    """A log, its key index, and lookups over both, on one disk."""
 
     def __init__(self, disk: Disk | None = None, *, slots: int = 7, units: int = 20) -> None:
         self.disk: Disk = disk or ForgetfulDisk()
         self.slots, self.units = slots, units
         self.identity = make_identity(data_file_bytes=DATA_BYTES, index_file_bytes=INDEX_BYTES)
         self.messages: list[tuple[int, Message]] = []
-        """(physical offset, message) of what was appended."""
+        """(physical offset, message) of each appended message."""
         for directory in (LOG, f"{ROOT}/state"):
             self.disk.mkdirs(directory)
         EntryLog.create(self.disk, LOG, self.identity)
@@ -73,7 +73,7 @@ class KeyLog:
         self.reader.limits = Limits(self.log.begin_index, self.log.end_index + 1, self.log.end_pos, self.log.begin_pos)
 
     def send(self, *messages: Message) -> None:
-        """One batch for each store time; nothing is indexed yet."""
+        """Append one batch for each store time, without indexing it."""
         for message in messages:
             fields = Fields(message_id=message.message_id, tag=message.tag, keys=tuple(message.keys), user=message.user)
             draft = Draft(message.topic, 0, message.body, encode(fields), message.ms)
@@ -86,7 +86,7 @@ class KeyLog:
         self.log.flush_mark()
 
     def catch_up(self, max_bytes: int = 1 << 20) -> None:
-        """Index everything the limits allow."""
+        """Index as many messages as the limits allow."""
         assert self.index.load(iter(lambda: None, 0))
         while self.index.next_index < self.reader.limits.end_index:
             piece = self.reader.read(self.index.next_index, max_bytes)
@@ -140,7 +140,7 @@ class OfficialFile:
 
 
 def official_files(log: KeyLog) -> dict[str, bytes]:
-    """What RocketMQ would have made of the messages of a log."""
+    """The index files that RocketMQ would write for the messages of a log."""
     files: list[OfficialFile] = []
     last = 0
     for position, message in log.messages:

@@ -1,7 +1,7 @@
-"""Kill points: run a scenario once to count its file operations, then once for each of them with a crash before it or half-way through it.
+"""Kill points: run a scenario once to count its file operations, then once per operation with a crash before it or half-way through it.
 
-Here live the disk that dies at a given operation, the owner of a store who writes down everything it promised, and the check that a
-recovered store keeps those promises. What a scenario does belongs to the tests.
+This module holds the disk that fails at a given operation, the owner of a store that records all its promises, and the check that a
+recovered store keeps those promises. The tests define the scenarios.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOG = f"{ROOT}/dledger-n1"
 IDENTITY: Identity = make_identity()
 SNAPSHOT = "snapshot"
 DIVISIBLE = ("pwrite", "store", "create")
-"""A kill can leave these half done; everything else happens or does not."""
+"""Operations that a kill can leave half done; all other operations are atomic."""
 
 
 class KillFile:
@@ -72,13 +72,13 @@ class KillFile:
         self._file.close()
 
     def __getattr__(self, name: str) -> Any:
-        """What the port has besides (locking, touching): it changes nothing that could be lost."""
+        """Forward the remaining methods of the port (locking, touching); they write nothing."""
         return getattr(self._file, name)
 
 
 @dataclass
 class Operation:
-    """One file operation under way; does nothing but be a context."""
+    """A context manager around one file operation; it does nothing."""
 
     def __enter__(self) -> None: ...
 
@@ -91,7 +91,7 @@ class KillDisk:
     def __init__(self, disk: ForgetfulDisk, at: int = -1, *, half: bool = False, through_map: bool = False) -> None:
         self.disk = disk
         self.through_map = through_map
-        """Everything written to log files is stored through their maps."""
+        """Write to log files through their memory maps."""
         self.operations: list[tuple[str, str]] = []
         self.bytes_read = 0
         self._at = at
@@ -156,7 +156,7 @@ class KillDisk:
         return self.disk.read_file(path)
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """Step by step, so that a kill can come between any two."""
+        """Replace the file in separate operations, so that a kill can occur between any two of them."""
         unfinished = path + ".tmp"
         if self.disk.exists(unfinished):
             self.disk.unlink(unfinished)
@@ -176,23 +176,23 @@ class KillDisk:
 
 @dataclass
 class Promises:
-    """What the owner of a store told the world, and what may therefore never be otherwise."""
+    """What the owner of a store acknowledged, and what every recovered store must therefore contain."""
 
     entries: dict[int, int] = field(default_factory=dict)
-    """index → chain CRC of everything that was ever durable and not truncated since"""
+    """index → chain CRC of each entry that was durable and not truncated since"""
     known: set[tuple[int, int]] = field(default_factory=set)
-    """(index, chain CRC) of every entry whose writing ever began"""
+    """(index, chain CRC) of every entry whose write was started"""
     hard_states: set[HardState] = field(default_factory=lambda: {HardState()})
-    """What may be found: what was saved last, and what was being saved when the process ended"""
+    """The hard states that may be found: the last saved one, and the one being saved when the process ended"""
     snapshots: set[int] = field(default_factory=lambda: {-1})
-    """Applied indexes of snapshots that may be found; −1 is none"""
+    """Applied indexes of snapshots that may be found; −1: no snapshot"""
     begins: set[int] = field(default_factory=lambda: {0})
-    """Entries with which the log may begin: what the last trim said, and what one under way says"""
+    """Entries with which the log may begin: the result of the last trim, and that of a running trim"""
     created: bool = False
 
 
 class Owner:
-    """Works with one store the way a node does, and keeps account of its promises."""
+    """Uses one store as a node does, and records its promises."""
 
     def __init__(self, disk: KillDisk, promises: Promises) -> None:
         self.disk = disk
@@ -208,16 +208,16 @@ class Owner:
         self.promises.created = True
 
     def open(self) -> None:
-        """Recover, restore derived state. From here on everything the log has counts as durable."""
+        """Recover the store and restore derived state. Afterwards all entries in the log count as durable."""
         self.store = GroupStore.open(self.disk, ROOT, IDENTITY)
         assert self.log.fenced is None, self.log.report
         self._promise()
-        # What was read once must not be forgotten: a vote may have been granted on it.
+        # A vote may have been granted on the basis of an entry that was read, so the entry must stay.
         self.promises.hard_states = {self.store.hard_state.value}
         self.restore()
 
     def restore(self) -> None:
-        """As a node does: the snapshot if it agrees, the queues cut to it, and everything behind it dispatched again."""
+        """Restore as a node does: load the snapshot if it matches, cut the queues to it, and dispatch all later entries again."""
         value = self.store.read_snapshot()
         queues = self.store.queues
         self.applied = self.log.begin_index - 1
@@ -254,7 +254,7 @@ class Owner:
         self.promises.entries = {index: self.log.chain_at(index) for index in range(self.log.begin_index, self.log.durable_index + 1)}
 
     def truncate(self, index: int) -> None:
-        """What is truncated was never committed: it is nobody's loss, from the moment on at which truncating begins."""
+        """Truncated entries were never committed, so they may be missing as soon as truncation starts."""
         for gone in [at for at in self.promises.entries if at >= index]:
             del self.promises.entries[gone]
         self.log.truncate_from(index)
@@ -271,7 +271,7 @@ class Owner:
             self.applied = entries.last_index
 
     def snapshot(self) -> None:
-        """As a node's keeper does: the queues are synced before the snapshot that counts on them."""
+        """Save as a node does: sync the queues before the snapshot that depends on them."""
         value = {
             "log_id": IDENTITY.log_id,
             "applied_index": self.applied,
@@ -287,7 +287,7 @@ class Owner:
         self.promises.snapshots = {self.applied}
 
     def trim(self, index: int) -> None:
-        """As a node does: both snapshots know of the trim before the first file goes, the log goes first, the queues follow."""
+        """Trim as a node does: save the trim in both snapshots before the first file is removed, then trim the log, then the queues."""
         pos = self.log.pos_of(index)
         self.store.queues.raise_minimums(pos)
         for _ in range(2):
@@ -304,7 +304,7 @@ class Owner:
         self.store.queues.trim(pos)
 
     def first_of_file(self, number: int) -> int:
-        """The first entry of a log file, counted from the first one there is."""
+        """The first entry of the `number`-th existing log file."""
         base = self.log.begin_pos + number * IDENTITY.data_file_bytes
         return next(index for index in range(self.log.begin_index, self.log.end_index + 1) if self.log.pos_of(index) >= base)
 
@@ -323,7 +323,7 @@ Act = Callable[[Owner], None]
 def run(
     base: ForgetfulDisk, promises: Promises, act: Act, at: int = -1, *, half: bool = False, through_map: bool = False
 ) -> tuple[KillDisk, Promises, bool]:
-    """Run `act` on copies. Returns the disk as the process left it, what was promised, and whether `act` came to its end."""
+    """Run `act` on copies. Returns the disk as the process left it, the promises, and whether `act` finished."""
     disk = KillDisk(copy.deepcopy(base), at, half=half, through_map=through_map)
     given = copy.deepcopy(promises)
     try:
@@ -334,7 +334,7 @@ def run(
 
 
 def prepared(*acts: Act) -> tuple[ForgetfulDisk, Promises]:
-    """A medium on which `acts` were carried out undisturbed."""
+    """A disk on which `acts` ran without a kill, and their promises."""
     disk, promises = ForgetfulDisk(), Promises()
     disk.mkdirs("/data/n1")
     disk.forgets_directories = disk.any_names = True
@@ -345,7 +345,7 @@ def prepared(*acts: Act) -> tuple[ForgetfulDisk, Promises]:
 
 
 def crashes(base: ForgetfulDisk, promises: Promises, act: Act, stride: int = 1) -> Iterator[tuple[str, ForgetfulDisk, Promises]]:
-    """Every kill point of `act`: a name, what is on the disk, and what was promised by then. The last one is the end of `act`."""
+    """Every kill point of `act`: its name, the disk, and the promises made before it. The last one is the end of `act`."""
     whole, given, done = run(base, promises, act)
     assert done
     for at in range(0, len(whole.operations), stride):
@@ -364,19 +364,19 @@ def after_power_cut(disk: ForgetfulDisk, seed: int) -> ForgetfulDisk:
 
 
 def verify(disk: ForgetfulDisk, promises: Promises) -> None:
-    """Recover from `disk` and compare with the promises; then use the store, stop in good order and find everything again."""
+    """Recover from `disk` and check the promises; then use the store, stop it cleanly, and check again."""
     if not disk.exists(f"{ROOT}/identity.json"):
-        assert not promises.created, "a replica that was made is gone"
+        assert not promises.created, "the created replica is missing"
         GroupStore.create(disk, ROOT, IDENTITY)
     owner = Owner(KillDisk(disk), Promises())
     owner.open()
     log = owner.log
     assert log.begin_index in promises.begins, f"the log begins with entry {log.begin_index} instead of {promises.begins}"
     for index, chain in promises.entries.items():
-        assert log.end_index >= index, f"entry {index} was acknowledged and is gone: the log ends with {log.end_index} ({log.report})"
-        assert log.chain_at(index) == chain, f"entry {index} was acknowledged and is another one now"
+        assert log.end_index >= index, f"entry {index} was acknowledged and is missing: the log ends with {log.end_index} ({log.report})"
+        assert log.chain_at(index) == chain, f"entry {index} was acknowledged and has different content now"
     for index in range(log.begin_index, log.end_index + 1):
-        assert (index, log.chain_at(index)) in promises.known, f"nobody ever appended entry {index} as it is"
+        assert (index, log.chain_at(index)) in promises.known, f"entry {index} has content that was never appended"
     assert owner.store.hard_state.value in promises.hard_states
     found = owner.store.read_snapshot()
     assert (-1 if found is None else found["applied_index"]) in promises.snapshots | {-1}
@@ -395,7 +395,7 @@ def verify(disk: ForgetfulDisk, promises: Promises) -> None:
 
 
 def check_log(disk: ForgetfulDisk, log: EntryLog) -> None:
-    """Every entry has the CRCs it claims, every unit tells its place, and there is nothing but zeros behind the end."""
+    """Check that every entry has valid CRCs, every unit has its position, and only zeros follow the end."""
     index, chain = log.begin_index, log.chain_at(log.begin_index - 1)
     while index <= log.end_index:
         entries = log.read(index, 1 << 20)
@@ -405,15 +405,15 @@ def check_log(disk: ForgetfulDisk, log: EntryLog) -> None:
     for path in disk.files():
         if path.startswith(f"{LOG}/data/") and not path.endswith(".alloc"):
             base = int(PurePosixPath(path).name)
-            assert not any(disk.read_file(path)[max(0, log.end_pos - base) :]), f"{path} is not zero behind the end"
+            assert not any(disk.read_file(path)[max(0, log.end_pos - base) :]), f"{path} has bytes other than zero after the end"
 
 
 def check_queues(owner: Owner) -> None:
-    """The consume queue has one unit for every entry, and each tells the place of its record: read from the log itself."""
+    """Check that the consume queue has one unit for every entry of the log, with the position of its record."""
     log, queues = owner.log, owner.store.queues
     count, low = log.end_index + 1, queues.min_offset("t", 0)
     assert low >= log.begin_index
     units = queues.read("t", 0, low, count - low)
     assert (queues.next_offset("t", 0), len(units)) == (count, count - low)
     for index in range(low, count):
-        assert int(units.physical_offsets[index - low]) == log.pos_of(index) + HEADER_BYTES, f"unit {index} points elsewhere"
+        assert int(units.physical_offsets[index - low]) == log.pos_of(index) + HEADER_BYTES, f"unit {index} has the wrong position"

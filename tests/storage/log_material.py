@@ -22,19 +22,19 @@ HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
 
 
 class Append:
-    """How the logs of these tests are appended to (the fixture `each_mode` of conftest.py); the pool's buffers are small and its commit
-    runner never runs, so that bytes stay in it as long as they may."""
+    """The append mode of the tests' logs (see the fixture `each_mode` in conftest.py). The pool has small buffers, and its commit runner
+    never runs, so that bytes stay in the pool as long as possible."""
 
     def __init__(self) -> None:
         self.mode = "pwrite"
         self.logs: dict[str, EntryLog] = {}
-        """directory -> the log opened there last"""
+        """directory → the log that was last opened there"""
 
     def writer(self) -> LogWriter:
         return make_writer(self.mode, buffers=3, buffer_bytes=1500, submit=lambda work: None)
 
     def drain(self, directory: str) -> None:
-        """Bring the bytes a log has taken into its files."""
+        """Write the bytes that a log still buffers to its files."""
         if directory in self.logs:
             with suppress(OSError):
                 self.logs[directory]._writer.drain()
@@ -57,7 +57,7 @@ def make_identity(*, data_file_bytes: int = FILE_BYTES, index_file_bytes: int = 
 
 
 def make_batch(count: int, body_bytes: int = 100, *, topic: str = "t", first: int = 0) -> UnsealedBatch:
-    """`count` messages whose bodies tell their number."""
+    """A batch of `count` messages; each body contains the message number."""
     bodies = [f"{first + i:08d}".encode().ljust(body_bytes, b".") for i in range(count)]
     return encode_entries([Draft(topic, 0, body, b"TAGS\x01a\x02", 1_700_000_000_000) for body in bodies])
 
@@ -83,7 +83,7 @@ def append(log: EntryLog, count: int, *, term: int = 1, body_bytes: int = 100, c
 
 
 def sync(log: EntryLog) -> None:
-    """One whole group commit, without the mark's own."""
+    """One group commit, without the sync of the mark."""
     job = log.begin_sync()
     if job is not None:
         job.run()
@@ -91,7 +91,7 @@ def sync(log: EntryLog) -> None:
 
 
 def content(directory: Path) -> dict[str, bytes]:
-    """Every file of a log directory, by relative name, with everything its log was given."""
+    """Every file of a log directory by relative name, including bytes that its log still buffered."""
     APPEND.drain(str(directory))
     return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 

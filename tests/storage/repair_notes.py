@@ -1,4 +1,4 @@
-"""What the repair log of a group directory says (docs/format.md §18), read as a person with the format at hand would."""
+"""Reads the repair log of a group directory as docs/format.md §18 specifies it, without the product's reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledgermq.storage.errors import Damaged
 
 
 def read_notes(disk: Disk, root: str) -> list[dict[str, Any]]:
-    """Every line that is whole, oldest first."""
+    """All complete lines, oldest first."""
     found = []
     for line in disk.read_file(f"{root}/state/repairs").splitlines():
         with suppress(Damaged):
