@@ -1,13 +1,14 @@
-"""Every reachable state of a small HA group whose members change, with the product's core and the controller's own functions.
+"""Exhaustive search of the states of a small HA group whose members change, with the product's core and the controller's own functions.
 
-A state is a whole cluster of cores. From each state every step that could come next is tried: an operator asks again, the controller grants
-one of the wishes that may still arrive, a node hears what was agreed, a node is cut off or comes back, time passes. Entries and their
-answers travel at once; what may be slow is a node that is cut off, the controller, and the operator. States that `key` cannot tell apart
-are visited once, so the search ends.
+A state is a whole cluster of cores. From each state the search tries every possible next step: the operator repeats a command, the
+controller grants one of the outstanding requests, a node learns the agreed appointment, a node is partitioned or reconnected, or time
+passes. Entries and their answers are delivered at once; only a partitioned node, the controller and the operator may be slow. States with
+the same `key` are visited once, so the search terminates.
 
-From every state in which an operator waits for something, `ends` lets everything work again and asks as often as a command does: the change
-must be made, or refused for good, within `ENDS_WITHIN` heartbeats. From every state in which a node is cut off, `goes_on` demands that the
-others confirm new entries without it. The checks of `HaCluster` hold in every state, and no wish leaves fewer in sync than the minimum.
+From every state in which an operator command is pending, `ends` heals the cluster and repeats the command as the CLI does: the change must
+be made, or refused permanently, within `ENDS_WITHIN` heartbeats. From every state in which a node is partitioned, `goes_on` requires that
+the other nodes confirm new entries without it. The checks of `HaCluster` hold in every state, and no request leaves fewer in-sync members
+than the minimum.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ TIMING = Timing(
     election_max_ns=2 * HEARTBEAT_NS,
     stall_ns=3 * HEARTBEAT_NS,
 )
-"""As short as a core takes them: the fewer heartbeats a timeout is long, the fewer states there are."""
+"""The shortest timeouts that a core accepts: shorter timeouts, in heartbeats, mean fewer states."""
 FOUNDERS = ("n1", "n2", "n3")
 SPARE = "n4"
 ENDS_WITHIN = 80
-"""Heartbeats: several elections, and several times as long as a node is kept out of the in-sync set for a change."""
+"""In heartbeats. Long enough for several elections, and several times longer than a change keeps a node out of the in-sync set."""
 
 
 def evicting(core: Core) -> list[str]:
@@ -50,7 +51,7 @@ def evicting(core: Core) -> list[str]:
 
 
 class NoChance:
-    """A source of chance that always says the same."""
+    """A random source that always returns the same value."""
 
     def uniform(self, a: float, b: float) -> float:
         return a
@@ -64,14 +65,14 @@ class NoChance:
 
 @dataclass(frozen=True)
 class Goal:
-    """What an operator wants: `gone` removed, and first, where there is a `to`, a replica on `to`, as `ledgermq move-replica` does."""
+    """A change that an operator requests: remove `gone`; with `to`, first add a replica on `to`, as `ledgermq move-replica` does."""
 
     gone: str
     to: str | None = None
 
 
 class Answer(Enum):
-    """What the operator hears."""
+    """The answer to an operator."""
 
     DONE = "done"
     REFUSED = "refused"
@@ -79,7 +80,7 @@ class Answer(Enum):
 
 
 class StatesMember(HaMember):
-    """A replica; one that joins begins with an empty log and knows nobody."""
+    """A replica. A joining replica begins with an empty log and knows no other members."""
 
     disk_full_share = 0.0
 
@@ -90,7 +91,7 @@ class StatesMember(HaMember):
 
 
 class States(HaCluster):
-    """Three founders of which `n1` is master, a spare node, the controller, an operator. Nothing happens by chance."""
+    """Three founders with `n1` as master, a spare node, the controller, and an operator. Nothing is random."""
 
     member_type = StatesMember
 
@@ -102,11 +103,11 @@ class States(HaCluster):
         self.loss = self.repeat = 0.0
         self.shuffle = False
         self.alone: str | None = None
-        """The node that is cut off from the others."""
+        """The node that is partitioned from the others."""
         self.cuts_left = cuts
-        """How often somebody may still be cut off."""
+        """How many more partitions are allowed."""
         self.wanted: tuple[Goal, ...] = ()
-        """What operators wait for."""
+        """Pending operator changes."""
         self.minimum = minimum
         self.said: dict[int, Members] = {}
         for name in (*FOUNDERS, SPARE):
@@ -122,10 +123,10 @@ class States(HaCluster):
             self.hear(name)
         self.settle()
 
-    # What may happen
+    # Steps
 
     def steps(self, goals: Iterable[Goal]) -> Iterator[tuple[str, ...]]:
-        """Everything that may happen next."""
+        """All possible next steps."""
         yield from (("ask", str(at)) for at in range(len(self.wanted)))
         yield from (("want", goal.gone or "", goal.to or "") for goal in goals if self.makes_sense(goal))
         yield from (("grant", str(at)) for at in range(len(self.wishes)))
@@ -141,7 +142,7 @@ class States(HaCluster):
             yield from (("cut", name) for name in self.members if self._listens(name))
 
     def _listens(self, name: str) -> bool:
-        """Of an appointment only members make anything."""
+        """Only members act on an appointment."""
         return name in self.members[name].core.members.nodes
 
     def take(self, step: tuple[str, ...]) -> None:
@@ -163,7 +164,7 @@ class States(HaCluster):
         self.settle()
 
     def makes_sense(self, goal: Goal) -> bool:
-        """`gone` is a member everywhere, and `to` nowhere; nobody wants anything else of them."""
+        """`gone` is a member in every log, `to` in none, and no pending change names them."""
         if {goal.gone, goal.to} & {node for other in self.wanted for node in (other.gone, other.to)} - {None}:
             return False
         everywhere = [set(member.core.members.nodes) for member in self.members.values() if member.core.members.voters]
@@ -176,7 +177,7 @@ class States(HaCluster):
             self.wipe(goal.to)
 
     def wipe(self, name: str) -> None:
-        """An empty directory, which begins nothing."""
+        """Restart the node with an empty directory; it does not found a group."""
         member = self.members[name]
         member.disk, member.voters = Disk(written=[], durable=-1), ()
         member.start(self.now_ns)
@@ -187,7 +188,7 @@ class States(HaCluster):
         return max(led, key=lambda each: each.core.term, default=None)
 
     def ask(self, goal: Goal) -> Answer:
-        """The next step of what an operator wants, put to whoever leads; nobody asks again once it ended."""
+        """Send the next step of a change to the leader. A change that is done or refused is no longer pending."""
         answer = self._answer(goal)
         if answer is not Answer.WAITS:
             self.wanted = tuple(other for other in self.wanted if other != goal)
@@ -211,7 +212,7 @@ class States(HaCluster):
         left = set(core.members.voters) - {goal.gone}
         enough = len({node for node in left if self.is_heard(master, node)}) >= core.config.ha.minimum
         refusal = master.change(MemberChange(Change.REMOVE, goal.gone), self.now_ns)
-        assert enough or refusal is not None, f"{goal.gone} is removed although too few of {left} are left; {self.told()}"
+        assert enough or refusal is not None, f"{goal.gone} was removed although too few members of {left} remain; {self.told()}"
         waits = refusal is None or goal.to is not None or isinstance(refusal, NotYet)
         return Answer.WAITS if waits else Answer.REFUSED
 
@@ -245,11 +246,11 @@ class States(HaCluster):
         for wish in effects.requests:
             agreed = member.core.agreed
             if isinstance(wish, AlterIsr) and agreed is not None:
-                assert len(wish.in_sync) >= min(self.minimum, len(agreed.in_sync)), f"{wish} leaves too few in sync; {self.told()}"
+                assert len(wish.in_sync) >= min(self.minimum, len(agreed.in_sync)), f"{wish} leaves too few in-sync members; {self.told()}"
             self.wishes.append(wish)
 
     def settle(self) -> None:
-        """Whatever is under way arrives and is on stable storage, where there is a link. A new master begins its epoch with an entry."""
+        """Deliver all messages on working links and sync all disks. A new master appends the first entry of its epoch."""
         for _ in range(20):
             for member in self.members.values():
                 if member.core.accepting and member.core.log.end_term != member.core.term:
@@ -265,18 +266,18 @@ class States(HaCluster):
             if not busy:
                 break
         else:
-            raise AssertionError("the cluster does not come to rest")
+            raise AssertionError("the cluster does not become quiescent")
         known = self.controller.known
         assert known is not None
         still = {repr(wish): wish for wish in self.wishes if wish.epoch == known.epoch}
-        # Others are refused for ever.
+        # The other refusals are permanent.
         self.wishes = [wish for wish in still.values() if isinstance(wish, ElectionRequest) or wish.version == known.version]
 
-    # Whether it ends
+    # Termination
 
     def ends(self, every: int) -> Iterator[None]:
-        """Everything works, and the operator asks once in so many heartbeats; yields after each time. Raises AssertionError when the change
-        does not end."""
+        """Heal the cluster and repeat the operator's commands once per `every` heartbeats; yields after each. Raises AssertionError if a
+        change does not end."""
         self.mend()
         self.settle()
         for at in range(ENDS_WITHIN):
@@ -289,10 +290,11 @@ class States(HaCluster):
                 if not self.wanted:
                     return
                 yield
-        raise AssertionError(f"{self.wanted} does not end: {self.controller.known} {self.told()}")
+        raise AssertionError(f"{self.wanted} did not end: {self.controller.known} {self.told()}")
 
     def answer_all(self, but: str | None = None) -> None:
-        """The controller grants what it can, and everybody hears of it; it and the node `but` do not reach each other."""
+        """The controller grants the requests that it can, and the nodes learn the result. The node `but` is partitioned from the
+        controller."""
         self.wishes = [wish for wish in self.wishes if (wish.node if isinstance(wish, AlterIsr) else wish.asked_by) != but]
         for name in self.members:
             if name != but:
@@ -309,8 +311,8 @@ class States(HaCluster):
         return "; ".join(f"{core!r} {core.members.voters} evicting {evicting(core)} joining {core.isr.joining}" for core in cores)
 
     def goes_on(self) -> None:
-        """The node that is cut off is gone for good, and nobody asks for anything. Where enough voters are left, the others confirm a new
-        entry. Raises AssertionError when they do not. Where it alone is in sync, an operator decides."""
+        """The partitioned node never returns, and no operator acts. If enough voters remain, they must confirm a new entry; otherwise
+        raises AssertionError. If only the partitioned node is in sync, an operator has to decide, and nothing is checked."""
         assert self.controller.known is not None
         if set(self.controller.known.in_sync) == {self.alone}:
             return
@@ -329,12 +331,12 @@ class States(HaCluster):
                 self.settle()
             if master.core.commit_index >= target and not master.core.missing_isr(self.now_ns):
                 return
-        raise AssertionError(f"without {self.alone} nothing is confirmed: {self.controller.known} {self.told()}")
+        raise AssertionError(f"without {self.alone} no entry is confirmed: {self.controller.known} {self.told()}")
 
-    # What tells states apart
+    # State identity
 
     def key(self) -> object:
-        """Who knows what and how far everything is, without absolute numbers and moments."""
+        """The knowledge and progress of all nodes, without absolute indexes, terms and times."""
         cores = [member.core for member in self.members.values()]
         known = self.controller.known
         assert known is not None
@@ -351,7 +353,7 @@ class States(HaCluster):
         return {wish.term for wish in self.wishes if isinstance(wish, ElectionRequest)}
 
     def _of(self, core: Core, place: dict[int, int], term: dict[int, int]) -> object:
-        """Of a timer only what may matter in the role of the moment."""
+        """The state of one core; of its timers only those that its current role uses."""
         standing = core.role, core.leader, term[core.term], term[core.log.end_term], place[core.log.end_index], place[core.commit_index]
         members = core.members.voters, tuple(sorted(core.members.learners)), place[core.configurations.latest_index]
         if core.config.node not in core.members.nodes:
@@ -378,11 +380,11 @@ class States(HaCluster):
         return peer.node, known, self._age(peer.contact_ns, TIMING.election_max_ns), self._beats(peer.forget_at_ns)
 
     def _age(self, at_ns: int, most_ns: int) -> int:
-        """In heartbeats; longer than `most_ns` is all the same."""
+        """The age in heartbeats, capped at `most_ns`."""
         return min(self.now_ns - at_ns, most_ns) // HEARTBEAT_NS
 
     def _beats(self, at_ns: int) -> int:
-        """Until then; what is over is over."""
+        """Heartbeats until this time; 0 if it has passed."""
         return max(-1, min((at_ns - self.now_ns) // HEARTBEAT_NS, 99))
 
 
@@ -392,18 +394,18 @@ def _copy(kept: bytes) -> States:
 
 
 class Search:
-    """Breadth first from the beginning; `found` says how each state was reached."""
+    """A breadth-first search from the initial state; `found` records how each state was reached."""
 
     def __init__(self, begin: States, goals: Iterable[Goal], every: tuple[int, ...]) -> None:
         self.goals, self.every = tuple(goals), every
         self.found: dict[object, tuple[object, tuple[str, ...]] | None] = {begin.key(): None}
         self._next = deque([(begin.key(), pickle.dumps(begin))])
         self._ending: dict[int, set[object]] = {period: set() for period in every}
-        """States from which the change was seen to end."""
+        """States from which the change is known to end."""
         self.steps = 0
 
     def run(self, most: int) -> int:
-        """How many states there are; no more than `most` are looked at."""
+        """Visit at most `most` states. Returns the number of states found."""
         while self._next and len(self.found) < most:
             key, kept = self._next.popleft()
             state = _copy(kept)
@@ -427,11 +429,11 @@ class Search:
 
     @property
     def finished(self) -> bool:
-        """Every state that was found was looked at."""
+        """Whether every state found was visited."""
         return not self._next
 
     def way(self, key: object) -> list[tuple[str, ...]]:
-        """The steps to a state."""
+        """The steps that lead to a state."""
         steps: list[tuple[str, ...]] = []
         while (came := self.found[key]) is not None:
             key, step = came

@@ -1,5 +1,6 @@
-"""A cluster of bare cores in one thread: a log of (term, chain) pairs instead of bytes, a network that loses, repeats and reorders, a disk
-that forgets what was not synced. Every step is followed by the checks of I1, I3, I4, log matching and durability of what is committed.
+"""A cluster of bare cores in one thread: a log of (term, chain) pairs instead of bytes, a network that loses, duplicates and reorders
+messages, and a disk that loses unsynced writes. After every step the cluster checks I1, I3, I4, log matching, and that committed entries
+are durable.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def chain(previous: int, term: int, value: int) -> int:
 
 @dataclass
 class Disk:
-    """What a power cut leaves behind, and the log as written so far."""
+    """The log as written, and the part that survives a power cut."""
 
     hard_state: HardState = field(default_factory=HardState)
     written: list[Entry] = field(default_factory=lambda: [(0, 1)])
@@ -47,21 +48,21 @@ class Packet:
 
 
 class Member:
-    """A core with its driver: the shortest correct way to carry out effects."""
+    """A core with the smallest correct driver for its effects."""
 
     core_type: type[Core] = Core
     keeps_votes = True
-    """Whether the disk refuses a vote that is taken back, as the product's file of votes does."""
+    """Whether the disk refuses to take back a vote, as the product's vote file does."""
     disk_full_share = 0.02
 
     def __init__(self, name: str, voters: tuple[str, ...], chance: Random, timing: Timing) -> None:
         self.name, self.voters, self.chance, self.timing = name, voters, chance, timing
         self.disk = Disk()
         self.directory = ""
-        """Its incarnation, where a membership entry may name one."""
+        """The incarnation of its directory, which membership entries may name."""
         self.admitted = True
         self.said: dict[int, Members] = {}
-        """Chain word → what the membership entry with this word says; one table for all."""
+        """Chain CRC → the members in the entry with this CRC; shared by all members."""
         self.syncing: tuple[int, int, list[Entry]] | None = None
         self.boots = 0
         self.core: Core
@@ -81,7 +82,7 @@ class Member:
         return RaftConfig(self.name, self.voters, self.boots, timing=self.timing, incarnation=self.directory)
 
     def crash(self) -> None:
-        """Keep a random part of what was not synced; here a prefix, as recovery would leave it."""
+        """Keep a random prefix of the unsynced writes, as recovery would."""
         keep = self.chance.randint(self.disk.durable, len(self.disk.written) - 1)
         del self.disk.written[keep + 1 :]
         self.disk.durable = keep
@@ -101,7 +102,7 @@ class Member:
         if writes.hard_state is not None:
             old, new = self.disk.hard_state, writes.hard_state
             forward = new.term > old.term or (new.term == old.term and old.vote in (None, new.vote))
-            assert forward or not self.keeps_votes, f"{old} became {new}"
+            assert forward or not self.keeps_votes, f"the hard state {old} was replaced by {new}"
             self.disk.hard_state = new
         if writes.truncate_from is not None:
             del self.disk.written[writes.truncate_from :]
@@ -126,7 +127,7 @@ class Member:
         self.core.appended(extent)
 
     def change(self, change: MemberChange, now_ns: int) -> str | None:
-        """A leader's membership entry; or why not."""
+        """Propose a membership change on the leader. Returns the refusal, or None."""
         members = self.core.propose_members(change, now_ns)
         if isinstance(members, str):
             return members
@@ -172,7 +173,7 @@ class Member:
             self.syncing = (term, index, list(self.disk.written))
 
     def end_sync(self) -> None:
-        """The disk keeps what was written when the sync began and is still there."""
+        """Make durable what was written when the sync began, unless it was truncated since."""
         if self.syncing is None:
             return
         term, index, then = self.syncing
@@ -185,7 +186,7 @@ class Member:
 
 
 class Cluster:
-    """Members, network and the checks. All chance comes from one seed."""
+    """Members, network and checks. All randomness comes from one seed."""
 
     member_type: type[Member] = Member
 
@@ -201,7 +202,7 @@ class Cluster:
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, Entry] = {0: (0, 1)}
         self.committed_in: dict[int, int] = {0: 0}
-        """index → the first term in which somebody called it committed"""
+        """index → the first term in which a member reported it as committed"""
         self.seen: dict[tuple[int, int], int] = {}
         self.commits: dict[str, int] = {}
         self.fences: list[str] = []
@@ -211,14 +212,14 @@ class Cluster:
         self.pace_ms = self.chance.choice((30, 150, 400))
         self.calm = self.chance.choice((0.985, 0.95, 0.9))
         self.slow_disk = self.chance.choice((0.0, 0.0, 0.95))
-        """How fast time runs compared with messages, and how rarely something breaks (with a high pace elections are frequent);
-        the share of chances to finish a sync that are let pass."""
+        """`pace_ms`: how fast time passes relative to messages; at a high pace elections are frequent. A step injects a fault with
+        probability 1 − `calm`. `slow_disk`: the probability that a running sync does not finish in a step."""
 
     def up(self) -> list[Member]:
         return [m for m in self.members.values() if m.name not in self.down]
 
     def turn(self, member: Member) -> None:
-        """take, send, check."""
+        """Take the effects of a member, send its messages, and check the invariants."""
         effects, packets = member.take(self.now_ns)
         if effects.fence is not None:
             self.fences.append(f"{member.name}: {effects.fence}")
@@ -230,7 +231,7 @@ class Cluster:
         self.watch(member, effects)
 
     def watch(self, member: Member, effects: Effects) -> None:
-        """For more checks after a turn."""
+        """A hook for further checks after a turn."""
 
     def deliver(self) -> None:
         if not self.network:
@@ -289,7 +290,7 @@ class Cluster:
             self.cut.clear()
 
     def waste_a_leader(self) -> None:
-        """A leader writes durably what nobody else gets, and falls silent for a while: how divergent tails are made."""
+        """A leader syncs entries that no other member receives, then stays silent for a while. This creates divergent log tails."""
         for leader in [m for m in self.up() if m.core.accepting]:
             leader.propose(1)
             leader.end_sync()
@@ -303,7 +304,7 @@ class Cluster:
         core.check_invariants()
         assert core.log.end_index == len(member.disk.written) - 1
         assert core.log.runs == tuple(member.disk.runs())
-        assert core.durable_index <= member.disk.durable, f"{member.name} believes more durable than is"
+        assert core.durable_index <= member.disk.durable, f"{member.name} reports more entries as durable than its disk holds"
         if core.role is Role.LEADER:
             assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two leaders in term {core.term}"
             for index, entry in self.committed.items():
@@ -311,9 +312,9 @@ class Cluster:
                     continue
                 assert index < len(member.disk.written) and member.disk.written[index] == entry, f"I3: {member.name} lacks {index}"
         for index, (term, word) in enumerate(member.disk.written):
-            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
+            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two different predecessors"
         before = self.commits.get(member.name, 0)
-        assert core.commit_index >= before, f"I4: commit of {member.name} fell"
+        assert core.commit_index >= before, f"I4: the commit index of {member.name} went back"
         self.commits[member.name] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
@@ -321,10 +322,10 @@ class Cluster:
             self.committed_in.setdefault(index, core.term)
         holders = [m for m in self.members.values() if m.disk.durable >= core.commit_index]
         holders = [m for m in holders if m.disk.written[core.commit_index] == member.disk.written[core.commit_index]]
-        assert len(holders) > len(self.members) // 2, f"I5: entry {core.commit_index} committed but durable on {len(holders)}"
+        assert len(holders) > len(self.members) // 2, f"I5: entry {core.commit_index} committed but durable on only {len(holders)}"
 
     def heal(self) -> None:
-        """Everything works again: the cluster must elect, commit a new entry everywhere and agree."""
+        """Heal all faults: the cluster must elect a leader, commit a new entry on all members, and have equal logs."""
         self.cut.clear()
         self.loss = self.repeat = 0.0
         self.shuffle = False

@@ -1,39 +1,39 @@
-"""A small command language for conversations between bare cores, and its interpreter.
+"""A small command language for scenarios of bare cores, and its interpreter.
 
-A scenario file is prose (lines that begin with #), commands, and under each block of commands `----` with the trace they must leave.
+A scenario file contains prose (lines that begin with #) and blocks of commands. Under each block, `----` introduces the expected trace.
 Commands:
 
-  cluster N | NODE …     members n1 … nN, or of these names, all with only the membership entry
-  logs NODE TERM …       NODE starts with a durable log of entries of these terms behind the membership entry, in the last one's term
+  cluster N | NODE …     create members n1 … nN, or with these names; each log has only the membership entry
+  logs NODE TERM …       NODE starts with a durable log of the membership entry and entries of these terms; its term is the last one
   term NODE TERM         NODE starts in this term, without a vote
-  elect NODE             quietly: NODE leads, and one entry of its term is committed everywhere it reaches
-  quietly COMMAND …      the command without its trace
-  timeout NODE           let so much time pass that NODE's election timer runs out, and tick NODE alone
-  wait MS                let time pass; nobody is told
-  tick [NODE …]          tell nodes (default: all) the time
-  propose NODE COUNT     append entries on a leader; with `lazy` behind it, such as are answered from memory and may wait for their sync
-  sync [NODE …]          begin and finish a sync
-  begin-sync NODE        begin one
-  end-sync NODE          finish the one under way
-  deliver [A->B …]       deliver what is on the wire (on those links), in order, and what it causes there, until nothing is left
-  drop [A->B …]          lose what is on the wire (on those links)
-  keep A->B …            put copies of what is on the wire on those links aside
-  late                   what was put aside is on the wire again
-  cut A B | A->B         from now on lose everything between A and B, or one way
-  partition A … | B …    the same between the members of different sides
-  heal                   lose nothing any more
-  disk NODE full | free  whether NODE finds room for a pushed range
-  trim NODE INDEX        its log begins with INDEX from now on
-  crash NODE, start NODE lose what was not synced; come back
-  lose NODE INDEX        the disk of a crashed node forgets INDEX and what follows, although it had been synced
-  transfer A B           leader A hands over to B, with patience for two seconds
-  join NODE              NODE exists from now on, with an empty log and a new directory
+  elect NODE             without a trace: NODE becomes leader and commits one entry of its term on all nodes it reaches
+  quietly COMMAND …      run the command without its trace
+  timeout NODE           advance the time to NODE's election timeout, and tick only NODE
+  wait MS                advance the time without ticking any node
+  tick [NODE …]          tick nodes (default: all)
+  propose NODE COUNT     append entries on a leader; with `lazy`, entries that are acknowledged from memory and whose sync may wait
+  sync [NODE …]          start and finish a sync
+  begin-sync NODE        start a sync
+  end-sync NODE          finish the running sync
+  deliver [A->B …]       deliver messages in flight (on those links) in order, and the messages they cause, until none is left
+  drop [A->B …]          lose messages in flight (on those links)
+  keep A->B …            keep copies of the messages in flight on those links
+  late                   send the kept copies again
+  cut A B | A->B         from now on lose all messages between A and B, or in one direction
+  partition A … | B …    the same between the members of the two sides
+  heal                   end all cuts and partitions
+  disk NODE full | free  whether NODE has room for a pushed range
+  trim NODE INDEX        trim its log: it begins with INDEX from now on
+  crash NODE, start NODE crash and lose unsynced writes; restart
+  lose NODE INDEX        the disk of a crashed node loses the synced entries from INDEX on
+  transfer A B           leader A transfers its leadership to B, within two seconds
+  join NODE              create NODE with an empty log and a new directory
   change A KIND B        leader A proposes a change of member B: add, promote, demote, remove or return
-  read NODE TOKEN        ask NODE for a read that a majority confirms
-  lease NODE             what NODE may read under its lease
-  members                who the members are, by each log
-  status                 one line per node, and on a leader one per peer
-  terms                  the terms of every log, entry by entry
+  read NODE TOKEN        ask NODE for a read index that a majority confirms
+  lease NODE             show what NODE may read under its lease
+  members                show the members according to each log
+  status                 show one line per node, and on a leader one line per peer
+  terms                  show the terms of every log, entry by entry
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TIMING = Timing(window_bytes=600, window_first_bytes=600, window_ranges=4, range
 
 
 class CarefulMember(Member):
-    """Loses everything unsynced in a crash; its disk is never full."""
+    """A member that loses all unsynced writes in a crash, and whose disk is never full."""
 
     disk_full_share = 0.0
     lazy = False
@@ -115,7 +115,7 @@ class Scenario:
         del self.trace[length:]
 
     def take(self, member: Member) -> None:
-        """Carry out effects; trace what changed for the world."""
+        """Carry out effects, and trace their visible changes."""
         effects, packets = member.take(self.now_ns)
         member.core.check_invariants()
         if effects.writes.hard_state is not None:
@@ -150,7 +150,7 @@ class Scenario:
             member.said = self.said
 
     def do_logs(self, name: str, *terms: str) -> None:
-        """Equal beginnings are equal histories."""
+        """Logs with equal first terms share these entries."""
         member = self.members[name]
         for term in map(int, terms):
             member.disk.written.append((term, chain(member.disk.written[-1][1], term, 0)))
@@ -168,7 +168,7 @@ class Scenario:
     def do_timeout(self, name: str) -> None:
         member = self.members[name]
         for _ in range(2):
-            # A follower that is told the time late waits once more.
+            # A follower whose tick comes late waits for one more timeout.
             self.now_ns = max(self.now_ns, member.core.wake_at_ns(self.now_ns))
             member.core.tick(self.now_ns)
             if member.core.role is not Role.FOLLOWER:
@@ -318,7 +318,7 @@ def parse(text: str) -> list[tuple[list[str], list[str], list[str]]]:
 
 
 def replay(text: str) -> str:
-    """The scenario with the trace its commands leave now."""
+    """The scenario text with the trace that its commands produce now."""
     scenario, out = Scenario(), []
     for prose, commands, _ in parse(text):
         out.append("\n".join([*prose, *commands, "----", scenario.run(commands)]) if commands else "\n".join(prose))
