@@ -1,4 +1,4 @@
-"""Running the command in this process, on directories of a test."""
+"""Runs `ledgermq import` in this process, on the directories of a test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Run = Callable[..., tuple[int, dict[str, Any], str]]
 
 @pytest.fixture
 def import_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`ledgermq import --json` into `tmp_path/cluster`: exit status, the object on stdout, stderr."""
+    """Run `ledgermq import --json` into `tmp_path/cluster`. Returns the exit status, the JSON object on stdout, and stderr."""
 
     def call(source: Path, *arguments: str, data: str = "cluster", nodes: int = 1) -> tuple[int, dict[str, Any], str]:
         target: Sequence[str] = ["--data", str(tmp_path / data), "--nodes", str(nodes), "--log-file-size", "128KiB"]
         status = run(["import", "--from", str(source), "--json", *target, *arguments])
-        told = capsys.readouterr()
-        return status, json.loads(told.out) if told.out.strip() else {}, told.err
+        output = capsys.readouterr()
+        return status, json.loads(output.out) if output.out.strip() else {}, output.err
 
     return call
