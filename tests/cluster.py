@@ -24,7 +24,7 @@ from ledgermq.proto import admin_pb2, admin_pb2_grpc
 
 T = TypeVar("T")
 
-# Shorter periods: the rules are unchanged, only the waiting times differ.
+# Shorter waiting times than in production; the rules are unchanged.
 DELIVERY: dict[str, Any] = {"min_invisible_ms": 100, "liveness_ms": 3_000, "member_liveness_ms": 3_000}
 FAST: dict[str, Any] = {"delivery": DELIVERY, "limits": {"drain_ms": 500}}
 SMALL_LOG_FILE_BYTES = 4 << 20
@@ -33,7 +33,7 @@ NEIGHBOURS = 4
 
 
 def base_port() -> int:
-    """For `up --base-port`: a free one of this worker whose neighbours and those 1,000, 2,000 and 3,000 above are this worker's, too."""
+    """A free base port for `up --base-port`. Its neighbours, and the ports 1,000, 2,000 and 3,000 above, belong to this worker too."""
     own = set(local.port_range())
     return free_base_port([port for port in own if port + NEIGHBOURS in own and port + 3000 + NEIGHBOURS in own])
 

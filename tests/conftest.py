@@ -1,4 +1,4 @@
-"""What every test run needs, whatever started it. Only what holds for the whole tree belongs here."""
+"""Configuration of every test run. Only hooks and fixtures for the whole test tree belong here."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests import forked
 WORKERS_MAX = 8
 COLLECTING_THRESHOLD = 20_000
 USUAL_THRESHOLDS = gc.get_threshold()
-"""Thousands of collected tests are no garbage: to look through them at every 700 new objects is an eighth of collecting them. While tests
-run, what they leave has to go soon: stores are cycles, and hold open files."""
+"""Collecting tests creates thousands of lasting objects, and garbage collection at every 700 new objects takes an eighth of the time; hence
+a higher threshold. While tests run, the usual thresholds apply, because stores are reference cycles that hold open files."""
 BEGIN_FIRST = (
     "containers/test_container_faults.py",
     "examples/test_flights_demo.py",
@@ -39,28 +39,28 @@ BEGIN_FIRST = (
     "contract/test_foreign_clients.py",
     "e2e/test_e2e_audit_ha.py",
 )
-"""Files that take minutes: several workers that go through the files end together only if none of these begins last. The two of containers
-cannot run at the same time: as first and fourth of three workers' files they are run by the same one."""
+"""Files that take minutes. They start first, so that parallel workers end at about the same time. The two container tests cannot run at the
+same time: as the first and fourth file of three workers, they run on the same worker."""
 
 
 CASES: Counter[tuple[pytest.Collector | None, str]] = Counter()
-"""Collected cases of each test that is marked `one_in`."""
+"""The number of collected cases of each test marked `one_in`."""
 
 
 settings.register_profile("ledgermq", deadline=None)
 settings.load_profile("ledgermq")
-"""No example is wrong for being slow: that depends on who else uses the machine."""
+"""No deadline: the speed of an example depends on the load of the machine."""
 
 
 def pytest_configure() -> None:
-    """A shell starts background jobs with SIGINT ignored, and processes inherit that: what the tests interrupt would not hear it."""
+    """Restore SIGINT: a shell ignores it for background jobs, and the processes that tests interrupt would inherit that."""
     gc.set_threshold(COLLECTING_THRESHOLD)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`one_in(n)` leaves all cases of a test but each n-th to `make verify`. Items are collected in the order of their parameters."""
+    """`one_in(n)` marks all but every n-th case of a test for `make verify`. Items are collected in the order of their parameters."""
     sampled = item.get_closest_marker("one_in")
     if sampled is not None:
         test = (item.parent, item.name.partition("[")[0])
@@ -70,7 +70,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order within a file, and of the others, is by chance."""
+    """Run the files of `BEGIN_FIRST` first; the order of all other files and within a file is random."""
     tests = Path(__file__).parent
     first = {tests / name: at for at, name in enumerate(BEGIN_FIRST)}
     items.sort(key=lambda item: first.get(item.path, len(first)))
@@ -83,9 +83,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_this_worker() -> Iterator[None]:
-    """Tests that run at the same time in several processes have ports of their own: what a node left free while it is down stays free.
+    """Each parallel test process uses its own ports, so that no other process takes the ports of a stopped node.
 
-    A worker's ports have certain last three digits, because `up --base-port` takes four times neighbours, 1,000 apart.
+    The last three digits of a port determine its worker, because `up --base-port` uses four ranges of neighbouring ports, 1,000 apart.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     own = [port for port in local.port_range() if port % 1000 * WORKERS_MAX // 1000 == worker % WORKERS_MAX]
@@ -96,7 +96,7 @@ def ports_of_this_worker() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nodes_are_forked() -> Iterator[None]:
-    """Starting a node costs a fork, not an interpreter and all imports."""
+    """Start nodes by fork, without a new interpreter and its imports."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "launch", forked.launch)
         yield

@@ -1,6 +1,6 @@
-"""The conformance suite of the disk port: every implementation subclasses `DiskConformance` and gives a disk with an empty directory.
+"""The conformance suite of the disk port: each implementation subclasses `DiskConformance` and provides a disk with an empty directory.
 
-Only behaviour that the port promises is asserted; what survives a power cut is the business of the forgetful disk's own tests.
+The suite asserts only behaviour that the port promises. The tests of `ForgetfulDisk` cover what survives a power cut.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class DiskConformance:
     """Subclasses define the fixture `place`: a disk and the absolute path of an existing, empty directory on it."""
 
     def test_created_file_is_zero_and_has_its_length(self, place: Place) -> None:
-        """A new file, sparse or allocated, reads as zeros over exactly its length."""
+        """A new file, sparse or allocated, has exactly its length and contains only zeros."""
         disk, root = place
         for name, allocate in (("sparse", False), ("allocated", True)):
             file = disk.create(f"{root}/{name}", 10_000, allocate=allocate)
@@ -26,7 +26,7 @@ class DiskConformance:
             file.close()
 
     def test_create_refuses_an_existing_name(self, place: Place) -> None:
-        """Creating never replaces a file."""
+        """`create` never replaces a file."""
         disk, root = place
         file = disk.create(f"{root}/a", 64, allocate=True)
         file.pwrite(0, b"kept")
@@ -36,7 +36,7 @@ class DiskConformance:
         file.close()
 
     def test_missing_names_are_errors_of_their_kind(self, place: Place) -> None:
-        """What does not exist is reported as FileNotFoundError, and only listing is forgiving."""
+        """A missing name raises FileNotFoundError, except in `exists` and `listdir`."""
         disk, root = place
         missing = f"{root}/missing"
         for act in (disk.open, disk.file_size, disk.unlink, disk.read_file):
@@ -50,7 +50,7 @@ class DiskConformance:
         assert disk.listdir(missing) == []
 
     def test_what_is_forgotten_reads_as_it_was_written(self, place: Place) -> None:
-        """Synced or not: nothing is lost by it."""
+        """`forget` drops pages from the cache, and loses neither synced nor unsynced bytes."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
         file.pwrite(0, b"synced")
@@ -61,7 +61,7 @@ class DiskConformance:
         file.close()
 
     def test_pread_is_short_only_at_the_end(self, place: Place) -> None:
-        """Reads past the end give what is there, or nothing."""
+        """A read past the end returns the existing bytes, or none."""
         disk, root = place
         file = disk.create(f"{root}/a", 100, allocate=True)
         assert len(file.pread(90, 50)) == 10
@@ -72,7 +72,7 @@ class DiskConformance:
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
     def test_pwrite_takes_every_buffer_and_nothing_else_moves(self, place: Place, kind: type) -> None:
-        """A write changes exactly its bytes, across page borders too, and copies its argument."""
+        """A write changes exactly its bytes, also across page boundaries, and copies its argument."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
         source = bytearray(b"x" * (PAGE_BYTES + 10))
@@ -83,7 +83,7 @@ class DiskConformance:
         file.close()
 
     def test_pwrite_outside_the_file_is_a_programming_error(self, place: Place) -> None:
-        """A file never grows: a write that leaves it is refused as a whole."""
+        """A file never grows: a write beyond its bounds is refused as a whole."""
         disk, root = place
         file = disk.create(f"{root}/a", 100, allocate=True)
         for offset, length in ((96, 5), (100, 1), (-1, 1)):
@@ -94,7 +94,7 @@ class DiskConformance:
         file.close()
 
     def test_view_sees_later_writes_and_is_read_only(self, place: Place) -> None:
-        """A view is a window on the file, not a copy, and survives the closing of the file."""
+        """A view shows the file itself, not a copy, and stays valid after the file is closed."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         view = file.view()
@@ -112,7 +112,7 @@ class DiskConformance:
 
     @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
     def test_store_is_a_write_through_the_map(self, place: Place, kind: type) -> None:
-        """A store changes exactly its bytes, across page borders too, copies its argument, and reads and views agree with it."""
+        """A store changes exactly its bytes, also across page boundaries, and copies its argument; reads and views see it."""
         disk, root = place
         file = disk.create(f"{root}/a", 3 * PAGE_BYTES, allocate=True)
         view = file.view()
@@ -128,7 +128,7 @@ class DiskConformance:
         other.close()
 
     def test_stores_and_writes_overwrite_each_other(self, place: Place) -> None:
-        """Both go to one content, in the order of the calls, from several handles."""
+        """Both change the same content, in the order of the calls, through any handle."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         other = disk.open(f"{root}/a")
@@ -142,7 +142,7 @@ class DiskConformance:
         other.close()
 
     def test_store_outside_the_file_is_a_programming_error(self, place: Place) -> None:
-        """A map has the file's length: a store that leaves it is refused as a whole."""
+        """A map has the length of the file: a store beyond its bounds is refused as a whole."""
         disk, root = place
         file = disk.create(f"{root}/a", 100, allocate=True)
         for offset, length in ((96, 5), (100, 1), (-1, 1)):
@@ -152,7 +152,7 @@ class DiskConformance:
         file.close()
 
     def test_a_map_is_counted_from_its_first_use_to_its_last(self, place: Place) -> None:
-        """Mapped bytes appear with the first view or store, go with a swap, and come again by themselves."""
+        """The first view or store maps the file, `swap_out` unmaps it, and the next use maps it again."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         assert file.swap_out()
@@ -168,7 +168,7 @@ class DiskConformance:
         assert file.mapped_bytes == 0
 
     def test_a_view_pins_its_map(self, place: Place) -> None:
-        """While any view lives the map is not swapped out; the view outlives close and unlink; with the last view the map goes."""
+        """The map stays while a view exists, even after close and unlink, and is removed with the last view."""
         disk, root = place
         file = disk.create(f"{root}/a", 2 * PAGE_BYTES, allocate=True)
         file.pwrite(5, b"kept")
@@ -183,7 +183,7 @@ class DiskConformance:
         assert file.mapped_bytes == 0
 
     def test_locked_bytes_end_with_the_map(self, place: Place) -> None:
-        """Locking maps the file; unlocking, swapping out and closing end it."""
+        """Locking maps the file; unlocking, swapping out and closing release the lock."""
         disk, root = place
         file = disk.create(f"{root}/a", PAGE_BYTES, allocate=True)
         for end in (file.unlock, file.swap_out, file.close):
@@ -193,7 +193,7 @@ class DiskConformance:
             assert file.locked_bytes == 0
 
     def test_open_again_sees_what_was_written(self, place: Place) -> None:
-        """Two handles of one file show one content, and closing one leaves the other."""
+        """Two handles of a file see the same content; closing one does not affect the other."""
         disk, root = place
         first = disk.create(f"{root}/a", 100, allocate=False)
         first.pwrite(10, b"one")
@@ -208,7 +208,7 @@ class DiskConformance:
         first.close()
 
     def test_rename_moves_and_replaces(self, place: Place) -> None:
-        """A rename takes the content along, replaces a file of that name, and open handles follow."""
+        """A rename keeps the content, replaces an existing file of that name, and open handles stay valid."""
         disk, root = place
         file = disk.create(f"{root}/a.alloc", 50, allocate=True)
         file.pwrite(0, b"new")
@@ -223,7 +223,7 @@ class DiskConformance:
         file.close()
 
     def test_unlink_removes_the_name_and_leaves_handles_usable(self, place: Place) -> None:
-        """An open file outlives its name; the name can be used again for another file."""
+        """An open file stays usable after unlink; its name can be used for another file."""
         disk, root = place
         file = disk.create(f"{root}/a", 50, allocate=True)
         file.pwrite(0, b"old")
@@ -238,7 +238,7 @@ class DiskConformance:
         other.close()
 
     def test_directories(self, place: Place) -> None:
-        """Directories are made with their parents, again without complaint, and listed in order."""
+        """`mkdirs` creates parents and accepts existing directories; `listdir` sorts."""
         disk, root = place
         disk.mkdirs(f"{root}/b/c")
         disk.mkdirs(f"{root}/b/c")
@@ -252,7 +252,7 @@ class DiskConformance:
             disk.sync_dir(path)
 
     def test_replace_file(self, place: Place) -> None:
-        """A small file is replaced whole, shorter or longer, and leaves no unfinished name."""
+        """A small file is replaced as a whole by shorter or longer content, and no temporary file remains."""
         disk, root = place
         for content in (b"one", b"twenty two", b"", b"3"):
             disk.replace_file(f"{root}/small", content)
@@ -261,7 +261,7 @@ class DiskConformance:
             assert disk.listdir(root) == ["small"]
 
     def test_replace_file_passes_over_a_left_over(self, place: Place) -> None:
-        """An unfinished file of an earlier attempt is no obstacle."""
+        """An unfinished file of an earlier attempt does not prevent the replacement."""
         disk, root = place
         disk.create(f"{root}/small.tmp", 500, allocate=True).close()
         disk.replace_file(f"{root}/small", b"new")
@@ -269,6 +269,6 @@ class DiskConformance:
         assert disk.read_file(f"{root}/small") == b"new"
 
     def test_free_bytes(self, place: Place) -> None:
-        """There is room for what the suite writes, and no more free than there is."""
+        """The free bytes are positive and at most the total bytes."""
         disk, root = place
         assert 0 < disk.free_bytes(root) <= disk.total_bytes(root)

@@ -1,9 +1,9 @@
-"""Nodes and commands of tests as forks of one process that has already imported the product.
+"""Runs nodes and commands of tests as forks of one process that has already imported the product.
 
-A node imports for more than a second of processor time before its first own line, and a command for a quarter; the suite starts hundreds
-of each. Python's fork server pays for the imports once; a fork is a process like any other: its own session, streams, environment,
-directory, umask, signals and exit status. A start whose environment speaks to the loader or the interpreter (`LD_PRELOAD`,
-`PYTHONOPTIMIZE`) is a real one, and so is all that `ledgermq up` starts.
+The imports take more than a second of CPU time for a node and a quarter of a second for a command, and the suite starts hundreds of each.
+Python's fork server imports the product once. A fork has its own session, streams, environment, directory, umask, signals and exit status.
+If the environment configures the loader or the interpreter (`LD_PRELOAD`, `PYTHONOPTIMIZE`), a new interpreter is started instead. So are
+all processes that `ledgermq up` starts.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _launch = local.launch
 
 
 def needs_exec(environment: Mapping[str, str]) -> bool:
-    """Whether only a new interpreter would do what these variables say."""
+    """Whether these variables take effect only in a new interpreter."""
     return any(name.startswith(READ_BEFORE_MAIN) for name, _ in environment.items() ^ os.environ.items())
 
 
 def launch(arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> local.Process:
-    """In place of `local.launch`."""
+    """Replaces `local.launch`."""
     return _launch(arguments, environment, log) if needs_exec(environment) else Fork(arguments, environment, log)
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes, timeout_s: float) -> tuple[int, bytes, bytes]:
-    """Run `ledgermq ARGUMENTS` to its end, as `subprocess.run` does. Returns its exit status and what it wrote to stdout and stderr."""
+    """Run `ledgermq ARGUMENTS` to its end, as `subprocess.run` does. Returns its exit status, stdout and stderr."""
     if needs_exec(environment):
         command = [sys.executable, "-m", "ledgermq", *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=timeout_s, check=False)
@@ -70,11 +70,12 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes, 
 
 
 class Fork:
-    """One forked `ledgermq ARGUMENTS`, with what `subprocess.Popen` offers. Returns once the process leads a group of its own."""
+    """A forked `ledgermq ARGUMENTS` with the interface of `subprocess.Popen`. The constructor returns once the process leads its own
+    process group."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> None:
         began, begins = CONTEXT.Pipe(duplex=False)
-        # What a failed test leaves running ends with the test process.
+        # Processes that a failed test leaves running end with the test process.
         self._process = CONTEXT.Process(target=_node, args=(list(arguments), dict(environment), _place(), log.name, begins), daemon=True)
         self._process.start()
         begins.close()
@@ -105,13 +106,13 @@ class Fork:
 
 
 def _place() -> tuple[str, int]:
-    """Directory and umask of this process, which a started one would inherit."""
+    """The directory and umask of this process, which a new process would inherit."""
     (mask,) = re.findall(r"^Umask:\s*(\d+)$", Path("/proc/self/status").read_text(), re.M)
     return os.getcwd(), int(mask, 8)
 
 
 def _feed(to: Connection, data: bytes) -> None:
-    """Write all of it; a command may end without reading it."""
+    """Write all data; a command may end before it has read it."""
     with to, open(to.fileno(), "wb", closefd=False) as stream, contextlib.suppress(BrokenPipeError):
         stream.write(data)
         stream.flush()
@@ -124,7 +125,7 @@ def _drain(of: Connection) -> bytes:
 
 def _node(arguments: list[str], environment: dict[str, str], place: tuple[str, int], log: str, begins: Connection) -> None:
     os.setsid()
-    # The fork server is the parent of all its forks, and ends with the process that started it.
+    # The fork server is the parent of all forks, and ends with the process that started it.
     environment["LEDGERMQ_PARENT"] = str(os.getppid())
     nothing = os.open(os.devnull, os.O_RDWR)
     told = os.open(log, os.O_WRONLY | os.O_APPEND)
@@ -149,7 +150,7 @@ def _command(arguments: list[str], environment: dict[str, str], place: tuple[str
 def _main(
     arguments: list[str], environment: dict[str, str], place: tuple[str, int], streams: Sequence[int], ready: Callable[[], None]
 ) -> None:
-    """Become `ledgermq ARGUMENTS`. `ready` is called once the standard streams are these."""
+    """Turn this process into `ledgermq ARGUMENTS`. `ready` is called once the standard streams are redirected."""
     directory, mask = place
     os.chdir(directory)
     os.umask(mask)
@@ -166,5 +167,5 @@ def _main(
     try:
         main()
     finally:
-        # A forked process ends without them.
+        # A process forked by multiprocessing does not run its exit functions.
         atexit._run_exitfuncs()

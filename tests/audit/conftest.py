@@ -1,4 +1,4 @@
-"""Every audit that a test here runs obeys the law of findings that are left out (`verdicts.py`)."""
+"""Checks in every audit run by these tests that omitted findings follow the rules of `verdicts.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.audit.folding import broken_folds
 
 @pytest.fixture(autouse=True)
 def folds_obey_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at every group when all its findings are told and none is dropped yet because its node wrote meanwhile."""
+    """Check each group after all its findings are reported, and before findings are dropped because a node wrote in the meantime."""
     drop = jobs.drop_what_moved
 
     def inspect(group: GroupResult, moved: Callable[[Replica], str | None]) -> None:
