@@ -1,7 +1,8 @@
-"""Three whole replicas in one thread on virtual time: `Group` over the Raft replica, the entry log and consume queues on forgetful disks.
+"""Three complete replicas in one thread on virtual time: `Group` over the Raft replica, the entry log and consume queues on forgetful
+disks.
 
-The network delays, drops and cuts packets, syncs take their time, nodes crash with or without their page cache, or come back without their
-directory; clocks may run at different rates. One seed gives one run.
+The network delays and drops packets and is partitioned, syncs take time, and nodes crash with or without their page cache, or return with
+an empty directory. Clocks may run at different rates. A seed determines the run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ SETTINGS = LeaderSettings(times=LeaseTimes(handover_ns=0, liveness_ns=2000 * MS)
 
 
 class Node:
-    """One node: its disk, its present life, and when it wants to turn again."""
+    """One node: its disk, its current process, and the time of its next turn."""
 
     def __init__(self, name: str, settings: LeaderSettings) -> None:
         self.name = name
@@ -41,7 +42,7 @@ class Node:
         self.boots = 0
         self.wake_serial = 0
         self.rate = 1.0
-        """How fast its clock runs."""
+        """The rate of its clock."""
         self.directories = 0
         self._new_directory()
         self.alive = False
@@ -56,7 +57,7 @@ class Node:
         self.directories += 1
 
     def wipe(self) -> None:
-        """Its directory is gone: it comes back with an empty one, and its old name."""
+        """Its directory is lost: it returns with an empty one and its old name."""
         assert not self.alive
         self._new_directory()
 
@@ -84,7 +85,7 @@ class Node:
         self.alive = True
 
     def clock(self, now_ns: int) -> int:
-        """What its own clock shows."""
+        """The time of its own clock."""
         return round(now_ns * self.rate)
 
     def _restore(self) -> bool:
@@ -104,7 +105,7 @@ class Node:
 
 
 class Cluster:
-    """Nodes, a network, a queue of what happens when."""
+    """Nodes, a network, and a queue of events by time."""
 
     def __init__(self, seed: int, settings: LeaderSettings = SETTINGS) -> None:
         self.rng = Random(seed)
@@ -127,7 +128,7 @@ class Cluster:
         self.wake(node, self.now_ns)
 
     def wake(self, node: Node, at_ns: int) -> None:
-        """Only the newest wish of a node counts."""
+        """Schedule the next turn of a node; an earlier schedule is replaced."""
         self.later(max(0, at_ns - self.now_ns), "wake", node.name, self.serial + 1)
         node.wake_serial = self.serial
 
@@ -145,7 +146,7 @@ class Cluster:
     ) -> None:
         output = node.group.turn(node.clock(self.now_ns), CREATED_MS + self.now_ns // MS, calls or [], packets or [], synced or [])
         for done in output.done:
-            assert done.token not in self.outcomes, f"token {done.token} is answered twice"
+            assert done.token not in self.outcomes, f"token {done.token} was answered twice"
             self.outcomes[done.token] = done.outcome
         for to, packet in output.packets:
             lost = self.rng.random() < self.drop or (node.name in self.cut) != (to in self.cut)
@@ -154,11 +155,11 @@ class Cluster:
                 self.later(self.rng.randint(1, 3) * MS, "packet", to, (node.name, PeerPacket(packet.header, payload)))
         if output.sync is not None:
             self.later(self.rng.randint(1, 8) * MS, "sync", node.name, (node.boots, output.sync))
-        # Its clock may run slowly: not before the moment it wishes for.
+        # Its clock may run slowly; the turn must not come before the requested time.
         self.wake(node, math.ceil((output.wake_at_ns + 1) / node.rate) if node.rate != 1 else output.wake_at_ns)
 
     def run(self, until_ns: int) -> None:
-        """Let everything happen up to a moment."""
+        """Run all events up to a time."""
         while self.events and self.events[0][0] <= until_ns:
             at, _, what, name, value = heappop(self.events)
             self.now_ns = max(self.now_ns, at)
@@ -178,7 +179,7 @@ class Cluster:
         self.nodes[name].crash(self.rng, power=power)
 
     def lose(self, name: str) -> None:
-        """A node comes back without its directory; the others hear of the new one in its greeting."""
+        """A node returns without its directory; its greeting tells the other nodes about the new one."""
         node = self.nodes[name]
         if node.alive:
             self.crash(name, power=False)
@@ -193,7 +194,7 @@ class Cluster:
                 self.turn(other, calls=[Returned(name, incarnation)])
 
     def heal(self) -> None:
-        """Everything runs and hears everything."""
+        """Restart all nodes and heal the network."""
         self.cut.clear()
         self.drop = 0.0
         for node in self.nodes.values():

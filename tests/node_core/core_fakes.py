@@ -43,7 +43,7 @@ EPOCH_MS = 1_700_000_000_000
 
 
 class MemoryLog:
-    """The entries one or more replicas agree on: contiguous sealed bytes, as ranges of one term each."""
+    """The log of one or more replicas: contiguous sealed bytes, as ranges of one term each."""
 
     def __init__(self) -> None:
         self.ranges: list[Range] = []
@@ -78,7 +78,7 @@ class MemoryLog:
         return int.from_bytes(self.record(physical_offset - 48 + 8, 8), "big")
 
     def cut(self, end_index: int) -> None:
-        """Drop everything above `end_index`, which may lie amid a batch."""
+        """Drop all entries above `end_index`, which may be inside a batch."""
         while self.ranges and self.ranges[-1].first_index > end_index:
             self.ranges.pop()
         if self.ranges:
@@ -87,7 +87,7 @@ class MemoryLog:
 
 
 class FakeReplicator:
-    """Leads or follows when told; commits what is synced, or what it is told to."""
+    """Leads or follows when a test says so; commits synced entries, or as far as a test says."""
 
     def __init__(self, log: MemoryLog, node: str = "n1") -> None:
         self.log = log
@@ -104,7 +104,7 @@ class FakeReplicator:
         self.proposals: list[int] = []
         self.urgencies: list[tuple[bool, bool]] = []
         self.replicated: int | None = None
-        """The replicated index, when it is not the commit index."""
+        """The replicated index, if it differs from the commit index."""
         self.hurried = 0
         self.last_contact: LeaderContact | None = None
         self.handover: Handover | None = None
@@ -113,7 +113,7 @@ class FakeReplicator:
         self.kept_up = True
         self.left = False
         self.lease = True
-        """Whether reads have a lease; without one they ask a majority, which answers when the test says so."""
+        """Whether reads use a lease; without one they ask a majority, which answers when the test says so."""
         self.questions: list[int] = []
         self.reads: list[tuple[int, int | None]] = []
         self.members = Members(("n1", "n2", "n3"))
@@ -122,7 +122,7 @@ class FakeReplicator:
         self.short = 0
         """How many members of the in-sync set are missing."""
         self.refusal = ""
-        """Why the members cannot be changed now."""
+        """Why the membership cannot be changed now."""
         self.owed: MemberChange | None = None
 
     def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
@@ -238,13 +238,13 @@ class FakeReplicator:
 
 
 class MemoryQueues:
-    """Consume queues on lists."""
+    """Consume queues in memory."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
         self.low: dict[tuple[str, int], int] = {}
         self.lasts: dict[tuple[str, int], tuple[int, int, int]] = {}
-        """The last unit of queues that were empty when they were trimmed."""
+        """The last unit of each queue that a trim left empty."""
         self.full = False
 
     def next_offset(self, topic: str, queue: int) -> int:
@@ -311,7 +311,7 @@ class MemoryQueues:
 
 
 class Bench:
-    """One group on virtual time. `done` holds every answer by token; a token answered twice fails at once."""
+    """One group on virtual time. `done` holds the answers by token; a second answer to a token fails at once."""
 
     def __init__(self, log: MemoryLog | None = None, settings: LeaderSettings | None = None, node: str = "n1") -> None:
         self.log = log or MemoryLog()
@@ -338,7 +338,7 @@ class Bench:
             self.now_ns = at_ns
         self.output = self.group.turn(self.now_ns, self.now_ms, calls)
         for done in self.output.done:
-            assert done.token not in self.done, f"token {done.token} is answered twice"
+            assert done.token not in self.done, f"token {done.token} was answered twice"
             self.done[done.token] = done.outcome
         return self.output
 
@@ -346,7 +346,7 @@ class Bench:
         return self.turn(at_ns=self.now_ns + ns)
 
     def ask(self, call: Call) -> Outcome | None:
-        """Run one turn with this call; its answer if there is one already."""
+        """Run one turn with this call. Returns its answer if there is one already."""
         self.turn(call)
         return self.done.get(call.token)  # type: ignore[union-attr]
 
@@ -361,7 +361,7 @@ class Bench:
         return Produce(next(self.tokens), [draft(body, topic, queue, tag) for body in bodies])
 
     def send_of(self, message_group: str | None, *bodies: str, topic: str = "t", queue: int = 0, tag: str | None = None) -> None:
-        """Messages of one message group."""
+        """Send messages of one message group."""
         self.ask(Produce(next(self.tokens), [draft(body, topic, queue, tag, message_group) for body in bodies]))
 
     def forward(self, lease: Lease, group: str = "g", topic: str = "t") -> bool:
@@ -393,7 +393,7 @@ class Bench:
         return outcome.ok  # type: ignore[union-attr]
 
     def ack_only(self, *leases: Lease) -> None:
-        """Without waiting for the answer."""
+        """Acknowledge without waiting for the answer."""
         self.turn(Ack(next(self.tokens), [handle(lease) for lease in leases]))
 
     def change(self, lease: Lease, invisible_ms: int, group: str = "g", topic: str = "t") -> int | None:

@@ -1,4 +1,4 @@
-"""Frames as the door hands them to a broker group, and what is in a log of native messages."""
+"""Frames as the Log service passes them to a broker group, and checks of the native messages in a log."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def frame(
 
 
 def numbered(producer_id: int, epoch: int, first: int, count: int, topic: str = "t", queues: int = 1) -> Frame:
-    """A frame whose bodies say producer and sequence number."""
+    """A frame whose bodies contain the producer and the sequence number."""
     numbers = range(first, first + count)
     return frame(producer_id, epoch, first, [f"{producer_id}:{number}" for number in numbers], topic, [n % queues for n in numbers])
 
@@ -48,7 +48,7 @@ def sequences(ranges: Sequence[Range]) -> Iterator[tuple[int, int, int, int]]:
 
 
 def check_sequences(ranges: Sequence[Range], producers: Producers | None = None) -> None:
-    """The law: of each producer 0, 1, 2 …, and no epoch after a later one; the table knows how far it is."""
+    """Check that the sequence numbers of each producer are 0, 1, 2 …, that epochs do not decrease, and that `producers` agrees."""
     ends: dict[int, int] = {}
     epochs: dict[int, int] = {}
     for index, producer, epoch, sequence in sequences(ranges):

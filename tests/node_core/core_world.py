@@ -1,6 +1,6 @@
-"""One broker group in memory and everybody who uses it: calls of every kind over failures, for whoever wants a log with everything in it.
+"""One broker group in memory and all its clients: calls of every kind with failures, which produce a log with records of every kind.
 
-Every step takes two small numbers, so that a list of steps is a run.
+Every step takes two small numbers, so a run is a list of steps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ DELAYS = (500, 3_000, 61_000, 200_000, 5_000 * 60_000)
 
 
 def merged(log: MemoryLog) -> list[Range]:
-    """The log in ranges that are as long as they can be: one term each."""
+    """The log in ranges of maximal length: one per term."""
     out: list[Range] = []
     for entries in log.ranges:
         last = out[-1] if out else None
@@ -83,7 +83,7 @@ def merged(log: MemoryLog) -> list[Range]:
 
 
 class World:
-    """One broker group, everybody who uses it, and what they hold."""
+    """One broker group, its clients, and the handles they hold."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         times = LeaseTimes(handover_ns=0, liveness_ns=LIVENESS_NS)
@@ -98,11 +98,11 @@ class World:
         self.halves: list[tuple[int, str]] = []
         self.judged: set[int] = set()
         self.producers: dict[int, int] = {}
-        """Producer → its epoch, as last told."""
+        """Producer → its last known epoch."""
         self.next: dict[int, int] = {}
-        """Producer → sequence number of its next new message, as far as its client knows."""
+        """Producer → sequence number of its next new message, according to its client."""
         self.receipts: list[tuple[int, int, FrameProduced]] = []
-        """(producer, first sequence number, answer) of what is durable."""
+        """(producer, first sequence number, answer) of each durable frame."""
         self.bench.lead(1)
         self.turn(Configure(next(self.bench.tokens), tuple(TOPICS.values()), tuple(GROUPS.values())))
 
@@ -144,14 +144,14 @@ class World:
 
     def draft(self, topic: str, a: int, b: int, deliver_ms: int = 0) -> Draft:
         self.bodies += 1
-        # Some ids come again: of topics with a window only the first is stored.
+        # Some ids are repeated: a topic with a deduplication window stores only the first message.
         message_id = f"id{b}" if a % 3 == 0 else f"new{self.bodies}"
         group, tag = (None, "A", "B")[a % 3], (None, "T")[b % 2]
         fields = Fields(message_id=message_id, tag=tag, message_group=group, deliver_ms=deliver_ms or None)
         code = java_hash(tag) if tag else 0
         return Draft(topic, b % 2, f"m{self.bodies}".encode(), encode(fields), EPOCH_MS, code, deliver_ms=deliver_ms)
 
-    # What may happen: every step takes two small numbers
+    # Steps; each takes two small numbers
 
     def send(self, a: int, b: int) -> None:
         topic = ("n", "m")[a % 2]
@@ -177,7 +177,7 @@ class World:
         self.turn(ResumeProducer(self.token, number, max(0, self.producers.get(number, 0) - (b == 11))))
 
     def frames(self, a: int, b: int) -> None:
-        """Frames that follow each other in one turn, among them some that come again, cut as before or otherwise, too early, too late."""
+        """Consecutive frames in one turn. Some are repeated with the same or other boundaries, and some come too early or too late."""
         number = list(self.producers)[-1 - a % len(self.producers)] if self.producers else 1
         first, calls = self.next.get(number, 0), []
         for at in range(1 + b % 3):
@@ -210,7 +210,7 @@ class World:
         self.turn(replace(call, attempt_id=f"try{a % 3}" if group == "f" else ""))
 
     def line_up(self, a: int, b: int) -> None:
-        """Messages of a message group that wait for the first of them, while one of another group passes them."""
+        """Messages of a message group that wait for its first message, while a message of another group is delivered."""
         self.turn(Produce(self.token, [self.draft("n", 1 + at // 3, 2 * b) for at in range(4)]))
         for _ in range(2):
             self.turn(Receive(self.token, "f", "n", CLIENTS[a % 2], TagFilter(), 1, 1_000 * (1 + a % 3), self.bench.now_ns))
@@ -249,7 +249,7 @@ class World:
         self.turn(ClientGone(CLIENTS[a % 2], self.bench.now_ns))
 
     def topic(self, a: int, b: int) -> None:
-        """A topic goes, comes, begins anew, gets another queue or another window."""
+        """Delete, create or recreate a topic, or change its queues or its deduplication window."""
         name = ("n", "m", "L")[a % 3]
         self.incarnation += 1
         if b % 4 == 0:
@@ -269,7 +269,7 @@ class World:
             self.turn(Configure(self.token, groups=(replace(GROUPS[name], fifo=(b % 3 == 0) if name in "gf" else False),)))
 
     def trim(self, a: int, b: int) -> None:
-        """As far as nothing that waits is needed."""
+        """Trim the log up to the first entry that a half message or a timer still needs."""
         machine, log = self.bench.machine, self.bench.log
         pins = [pin.pos for pin in (*half_pin(machine), *timer_pin(machine))]
         low, high = machine.begin_index + 1, machine.applied_index
@@ -289,12 +289,12 @@ class World:
             self.turn()
 
     def lag(self, a: int, b: int) -> None:
-        """Commits stop, or go on."""
+        """Stop commits, or resume them."""
         self.bench.replicator.commit_at_once = not self.bench.replicator.commit_at_once
         self.turn()
 
     def full(self, a: int, b: int) -> None:
-        """The log has no room for messages, or for nothing at all, or the consume queues have none."""
+        """Fill the log, for messages only or for all entries, or fill the consume queues."""
         replicator = self.bench.replicator
         replicator.full = b % 5 < 4
         replicator.full_for_control = a % 2 == 0
@@ -302,14 +302,14 @@ class World:
         self.turn()
 
     def mend(self, a: int, b: int) -> None:
-        """There is room again, and commits go on."""
+        """Make room again, and resume commits."""
         replicator = self.bench.replicator
         replicator.full = replicator.full_for_control = self.bench.queues.full = False
         replicator.commit_at_once = True
         self.turn()
 
     def fail_over(self, a: int, b: int) -> None:
-        """Leadership is lost and won again, with some of what was not committed."""
+        """Lose leadership and win it again, with a part of the uncommitted entries."""
         replicator, log = self.bench.replicator, self.bench.log
         replicator.follow(self.term, "n2")
         if a % 2:
@@ -323,7 +323,7 @@ class World:
         self.turn()
 
     def move(self, committed: int) -> None:
-        """Another node takes over: its state is from a snapshot and the log behind it."""
+        """Another node takes over; it restores its state from a snapshot and the log behind it."""
         former = self.bench
         self.bench = Bench(former.log, former.settings, f"n{self.term}")
         self.bench.tokens, self.bench.done, self.bench.now_ns = former.tokens, former.done, former.now_ns
@@ -333,7 +333,7 @@ class World:
             mine.rows, mine.low, mine.lasts = copy.deepcopy((theirs.rows, theirs.low, theirs.lasts))
             self.bench.machine.restore(exported(former.machine))
 
-    # In the end
+    # The end of a run
 
     def heal(self) -> None:
         self.mend(0, 0)
@@ -343,17 +343,17 @@ class World:
         assert self.bench.machine.applied_index == self.bench.log.end_index
 
     def settle(self) -> None:
-        """Everything that waits comes about, everything that is there is consumed."""
+        """Let all waiting messages become due, and consume all messages."""
         for ms in (70_000, 300_000, 4_200 * 60_000, 1_000 * 60_000, 5_000 * 60_000):
             self.bench.now_ns += ms * MS
             for _ in range(12):
                 self.turn()
         machine = self.bench.machine
-        assert machine.timers.pending == 0, "delayed messages that never fire"
+        assert machine.timers.pending == 0, "some delayed messages never fire"
         self.drain()
 
     def check_frames(self) -> None:
-        """Each message once and in order, and every receipt is true."""
+        """Check that each message is stored once and in order, and that every receipt is true."""
         check_sequences(self.bench.log.ranges, self.bench.machine.producers)
         assert self.bench.machine.producers.astray == 0
         places = {(producer, sequence): index for index, producer, _, sequence in sequences(self.bench.log.ranges)}

@@ -1,7 +1,7 @@
-"""A naive second opinion on delivery: reads the committed log record by record, and follows every answer a client got.
+"""An independent, naive model of delivery: it reads the committed log record by record, and follows every answer to a client.
 
-It knows nothing of the core's classes: dictionaries, one message at a time. A record that breaks a rule, or an answer that contradicts the
-log or the clock, is an assertion error.
+It does not use the core's classes, only dictionaries, one message at a time. A record that breaks a rule, or an answer that contradicts the
+log or the clock, raises an AssertionError.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ Message = tuple[str, str, int, int]
 
 @dataclass
 class LoggedState:
-    """What the committed log says, computed the slow way."""
+    """The delivery state according to the committed log."""
 
     bodies: dict[tuple[str, int, int], tuple[str, str]] = field(default_factory=dict)
     """(topic, queue, offset) → (body, tag)"""
     leases: dict[Message, tuple[int, int]] = field(default_factory=dict)
     """Messages in flight: (lease number, attempt)"""
     history: dict[Message, list[int]] = field(default_factory=dict)
-    """Every lease number a message ever had"""
+    """All lease numbers that a message had"""
     acked: dict[Message, set[int]] = field(default_factory=dict)
-    """Leases that an acknowledgement ended"""
+    """Leases ended by an acknowledgement"""
     lapsed: dict[Message, int] = field(default_factory=dict)
-    """The last lease of a message that ended in another way"""
+    """The last lease of each message that ended in another way"""
     done: set[Message] = field(default_factory=set)
     passed: set[Message] = field(default_factory=set)
     skipped: set[Message] = field(default_factory=set)
-    """Below the cursor a reset left, and neither done nor passed over before."""
+    """Messages below the cursor of a reset that were neither done nor skipped before."""
     resets: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
     """(group, topic, queue) → index and cursor of the last reset"""
     next_index: int = 0
@@ -61,7 +61,7 @@ class LoggedState:
             elif isinstance(found, control.ChangeRecord):
                 for group, topic, queue, offset, number, _, _ in found.changes:
                     message = (group, topic, queue, offset)
-                    assert self.leases[message][0] == number, "a change of a lease that is not the last one"
+                    assert self.leases[message][0] == number, "a record changes a lease that is not the latest"
                     self.lapsed[message] = number
                     self.leases[message] = (index, self.leases[message][1])
                     self.history[message].append(index)
@@ -87,10 +87,10 @@ class LoggedState:
         for queue, offsets, attempts in record.leased:
             for offset, attempt in zip(offsets, attempts, strict=True):
                 message = (record.group, record.topic, queue, offset)
-                assert (record.topic, queue, offset) in self.bodies, "leased before it was committed"
-                assert message not in self.done and message not in self.passed, "leased after it was done"
-                assert message not in self.skipped, "leased below a reset"
-                assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), "attempts rise by one per delivery"
+                assert (record.topic, queue, offset) in self.bodies, "a message was leased before it was committed"
+                assert message not in self.done and message not in self.passed, "a message was leased after it was done"
+                assert message not in self.skipped, "a message below a reset was leased"
+                assert attempt == (self.leases[message][1] + 1 if message in self.leases else 1), "attempts must rise by one per delivery"
                 if message in self.leases:
                     self.lapsed[message] = self.leases[message][0]
                 self.leases[message] = (index, attempt)
@@ -107,30 +107,30 @@ class LoggedState:
                 self.passed.add(message)
 
     def _end(self, message: Message, number: int) -> None:
-        assert self.leases.pop(message)[0] == number, "an acknowledgement of a lease that is not the last one"
+        assert self.leases.pop(message)[0] == number, "a record acknowledges a lease that is not the latest"
         self.acked.setdefault(message, set()).add(number)
         self.done.add(message)
 
     def acknowledged(self, message: Message, number: int) -> bool:
-        """Is the message done because of this lease?"""
+        """Whether an acknowledgement of this lease ended the message."""
         return message in self.done and number in self.acked.get(message, ()) and self.lapsed.get(message, -1) < number
 
 
 @dataclass
 class Held:
-    """A lease as a client sees it."""
+    """A lease from the view of a client."""
 
     number: int
     attempt: int
     until_ns: int | None
-    """None: renewed while the client lives."""
+    """None: renewed while the client is alive."""
     duration_ms: int | None
     client: str
     since_ns: int
 
 
 class Clients:
-    """What the clients were told, against the clock of the leader that told them."""
+    """The answers to the clients, checked against the clock of the answering leader."""
 
     def __init__(self, liveness_ns: int) -> None:
         self.liveness_ns = liveness_ns
@@ -140,13 +140,13 @@ class Clients:
         self.seen_ns: dict[str, int] = {}
 
     def ends_ns(self, held: Held) -> int:
-        """The first moment at which the lease is over."""
+        """The time at which the lease ends."""
         if held.until_ns is not None:
             return held.until_ns
         return max(held.since_ns, self.seen_ns.get(held.client, 0)) + self.liveness_ns
 
     def leased(self, message: Message, number: int, attempt: int, now_ns: int, duration_ms: int | None, client: str) -> None:
-        assert message not in self.acked, f"{message} was acknowledged and came again"
+        assert message not in self.acked, f"{message} was acknowledged and delivered again"
         before = self.held.get(message)
         if before is not None:
             assert self.ends_ns(before) <= now_ns, f"{message} has two live leases"
@@ -178,14 +178,14 @@ class Clients:
                 held.until_ns = min(self.ends_ns(held), now_ns + 1_000_000_000)
 
     def reset(self, queue: tuple[str, str, int], cursor: int) -> None:
-        """Handles of this queue stop counting, and what lies from the cursor on may come again, acknowledged or not."""
+        """Handles of this queue become invalid, and messages from the cursor on may be delivered again, acknowledged or not."""
         self.held = {message: held for message, held in self.held.items() if message[:3] != queue}
         self.acked = {message for message in self.acked if message[:3] != queue or message[3] < cursor}
 
     def new_leader(self, now_ns: int) -> None:
-        """Every lease counts from now on."""
+        """Every lease starts again now."""
         self.seen_ns.clear()
         for held in self.held.values():
             held.since_ns = now_ns
-            # Whether a client that said goodbye is remembered is the old leader's knowledge: the lease is auto-renewed again.
+            # Only the old leader knew that the client had left, so the lease is renewed automatically again.
             held.until_ns = None if held.duration_ms is None else now_ns + held.duration_ms * 1_000_000

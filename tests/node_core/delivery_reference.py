@@ -1,7 +1,7 @@
-"""The simplest model of delivery there is: every message one by one, judged by the records in the committed log and by a clock.
+"""A minimal reference model of delivery: each message is judged by the records in the committed log and by a clock.
 
-It knows nothing of the core's classes. Whatever a leader decided stands in the log; a decision that breaks a rule of the contract is an
-assertion error: what may be leased, attempts, order within message groups, what a filter passes over, when a message is a dead letter.
+It does not use the core's classes. Every decision of a leader is in the log; a decision that breaks a rule of the contract raises an
+AssertionError. The rules cover leases, attempts, order within message groups, filters, and dead letters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """One consumer group: all that the model must know of its settings."""
+    """The settings of one consumer group that the model needs."""
 
     max_attempts: int
     fifo: bool = False
@@ -29,7 +29,7 @@ class Rules:
 
 @dataclass
 class State:
-    """One message in one consumer group. `lease` 0: it waits."""
+    """One message in one consumer group. `lease` 0: it is not leased."""
 
     lease: int
     attempt: int
@@ -39,7 +39,7 @@ class State:
     since_ns: int = 0
     ended: bool = False
     gone_ns: int | None = None
-    """When it ends because its client said goodbye: the knowledge of one leader."""
+    """When the lease ends because its client left; only the current leader knows this."""
 
 
 @dataclass
@@ -51,16 +51,16 @@ class Message:
 
 @dataclass
 class Reference:
-    """The messages of topic `t`, and where each is for every consumer group. No entry: new, from the group's cursor on."""
+    """The messages of topic `t`, and their states per consumer group. A message without a state is new, from the group's cursor on."""
 
     rules: dict[str, Rules]
     liveness_ns: int
     messages: dict[Place, Message] = field(default_factory=dict)
     rows: dict[str, dict[Place, State]] = field(default_factory=dict)
     done: dict[str, dict[Place, str]] = field(default_factory=dict)
-    """How each message ended: acknowledged, passed or dead."""
+    """How each message ended: acknowledged, skipped or dead."""
     given_up: dict[str, set[Place]] = field(default_factory=dict)
-    """What a consumer may have forwarded."""
+    """Messages that a consumer may have forwarded."""
     seen_ns: dict[str, int] = field(default_factory=dict)
     next_index: int = 0
 
@@ -76,20 +76,20 @@ class Reference:
         return row.gone_ns or max(row.since_ns, self.seen_ns.get(row.client, 0)) + self.liveness_ns
 
     def gone(self, client: str, now_ns: int) -> None:
-        """What renewed itself while the client lived ends a second later at the latest."""
+        """Leases renewed automatically for this client end within a second."""
         for rows in self.rows.values():
             for row in rows.values():
                 if row.client == client and row.duration_ms is None and not row.ended:
                     row.gone_ns = min(self.ends_ns(row), now_ns + 1000 * MS)
 
     def advance(self, now_ns: int) -> None:
-        """What ended stays ended."""
+        """End the leases that have expired; they stay ended."""
         for rows in self.rows.values():
             for row in rows.values():
                 row.ended = row.ended or self.ends_ns(row) <= now_ns
 
     def new_leader(self, now_ns: int) -> None:
-        """Every lease counts from now on."""
+        """Every lease starts again now."""
         self.seen_ns.clear()
         for rows in self.rows.values():
             for row in rows.values():
@@ -123,7 +123,7 @@ class Reference:
                 elif isinstance(found, control.ChangeRecord):
                     for group, _, queue, offset, number, duration_ms, client in found.changes:
                         row = self.rows[group][queue, offset]
-                        assert row.lease == number and number, "a change of a lease that is not the last one"
+                        assert row.lease == number and number, "a record changes a lease that is not the latest"
                         self.rows[group][queue, offset] = State(index, row.attempt, client, duration_ms, "", now_ns)
         self.advance(now_ns)
 
@@ -138,7 +138,7 @@ class Reference:
 
     def _ack(self, group: str, topic: str, place: Place, number: int) -> None:
         if topic == "t":
-            assert self.rows[group][place].lease == number, "an acknowledgement of a lease that is not the last one"
+            assert self.rows[group][place].lease == number, "a record acknowledges a lease that is not the latest"
             self._end(group, place, "acknowledged")
 
     def _dead(self, origin: str, body: str) -> None:
@@ -146,7 +146,7 @@ class Reference:
         place = (int(queue), int(offset))
         row = self.rows[group].get(place)
         assert (kind, topic) == ("dlq", "t") and self.messages[place].body == body
-        assert row is not None and row.lease == int(number), "a dead letter of a lease that is not the last one"
+        assert row is not None and row.lease == int(number), "a dead letter names a lease that is not the latest"
         exhausted = row.ended and row.attempt >= self.rules[group].max_attempts
         assert exhausted or place in self.given_up[group], f"{body} is dead after {row.attempt} attempts"
         self._end(group, place, "dead")
@@ -156,50 +156,52 @@ class Reference:
         rows, done = self.rows[group], self.done[group]
         for queue, begin, to in record.passed:
             for offset in range(begin, to):
-                assert (queue, offset) not in rows and not self._wanted(group, (queue, offset)), "a new message passed over"
+                assert (queue, offset) not in rows and not self._wanted(group, (queue, offset)), "a new message was skipped"
                 self._end(group, (queue, offset), "passed")
         for queue, offsets in record.passed_again:
             for offset in offsets:
                 row = rows[queue, offset]
-                assert row.ended and not self._wanted(group, (queue, offset)), "a message in flight passed over"
+                assert row.ended and not self._wanted(group, (queue, offset)), "a message in flight was skipped"
                 self._end(group, (queue, offset), "passed")
         leased: dict[Place, int] = {}
         for queue, offsets, attempts in record.leased:
             leased.update(((queue, offset), attempt) for offset, attempt in zip(offsets, attempts, strict=True))
         for place, attempt in leased.items():
             assert place in self.messages and place not in done and self._wanted(group, place)
-            assert 1 <= attempt <= self.rules[group].max_attempts, "delivered beyond its attempts"
+            assert 1 <= attempt <= self.rules[group].max_attempts, "a message was delivered more often than its attempts allow"
             before = rows.get(place)
             if before is not None and not before.ended:
-                assert record.attempt_id and before.attempt_id == record.attempt_id, "two live leases of one message"
+                assert record.attempt_id and before.attempt_id == record.attempt_id, "a message has two live leases"
                 assert attempt == before.attempt
             else:
-                assert attempt == (0 if before is None else before.attempt) + 1, "attempts rise by one per delivery"
+                assert attempt == (0 if before is None else before.attempt) + 1, "attempts must increase by one per delivery"
         if self.rules[group].fifo:
             for place in leased:
-                assert all(other in leased for other in self._earlier(group, place)), "a later message before an earlier one"
+                assert all(other in leased for other in self._earlier(group, place)), "a message overtook an earlier one"
         for place, attempt in leased.items():
             rows[place] = State(index, attempt, record.client, record.duration_ms, record.attempt_id, now_ns)
         for queue, offsets in record.waiting:
             for offset in offsets:
                 assert self.rules[group].fifo and (queue, offset) not in rows and (queue, offset) not in done
-                # The one it waits for may have ended in this very batch.
+                # The message it waits for may have ended in the same batch.
                 name = self.messages[queue, offset].message_group
-                assert any(self.messages[queue, other].message_group == name for other in range(offset)), "nobody to wait for"
+                assert any(self.messages[queue, other].message_group == name for other in range(offset)), "no earlier message to wait for"
                 rows[queue, offset] = State(0, 0, since_ns=now_ns)
         for queue in {queue for queue, _ in [*leased, *rows]}:
             last = max([offset for at, offset in [*rows, *done] if at == queue], default=-1)
-            assert all((queue, offset) in rows or (queue, offset) in done for offset in range(last)), "a message was jumped over"
+            assert all((queue, offset) in rows or (queue, offset) in done for offset in range(last)), (
+                "a message was skipped without a record"
+            )
 
     def _earlier(self, group: str, place: Place) -> list[Place]:
-        """Messages of the same message group before this one that are not done."""
+        """Earlier messages of the same message group that are not done."""
         queue, offset = place
         name = self.messages[place].message_group
         before = ((queue, other) for other in range(offset))
         return [other for other in before if self.messages[other].message_group == name and other not in self.done[group]]
 
     def deliverable(self, group: str) -> list[Place]:
-        """What a Receive that asks now must get, or make a dead letter of."""
+        """The messages that a Receive now must return or turn into dead letters."""
         found = []
         locked: set[tuple[int, str]] = set()
         for place in sorted(self.messages):

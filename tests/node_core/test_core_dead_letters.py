@@ -251,4 +251,3 @@ def test_many_dead_letters_come_over_several_turns() -> None:
     while chunk := letters(b):
         found += chunk
     assert found == [f"m{i}" for i in range(200)]
-

@@ -290,7 +290,7 @@ class States(HaCluster):
                 if not self.wanted:
                     return
                 yield
-        raise AssertionError(f"{self.wanted} did not end: {self.controller.known} {self.told()}")
+        raise AssertionError(f"{self.wanted} does not end: {self.controller.known} {self.told()}")
 
     def answer_all(self, but: str | None = None) -> None:
         """The controller grants the requests that it can, and the nodes learn the result. The node `but` is partitioned from the

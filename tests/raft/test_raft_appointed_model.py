@@ -132,7 +132,7 @@ class HaCluster(Cluster):
         core.check_invariants()
         assert core.log.end_index == len(member.disk.written) - 1
         assert core.log.runs == tuple(member.disk.runs())
-        assert core.durable_index <= member.disk.durable, f"{member.name} believes more durable than is"
+        assert core.durable_index <= member.disk.durable, f"{member.name} reports more entries as durable than its disk holds"
         if core.role is Role.LEADER:
             assert self.leaders.setdefault(core.term, member.name) == member.name, f"I1: two masters in epoch {core.term}"
             assert member.disk.hard_state.term >= core.term or core._saved.term < core.term

@@ -86,8 +86,8 @@ class RemovesAnyway(Core):
     ("core", "cuts", "goals", "said"),
     [
         (WishesBack, 0, (Goal("n3"),), "does not end"),
-        (LeavesAnyway, 0, REMOVALS, "leaves too few in sync"),
-        (RemovesAnyway, 1, (Goal("n3"),), "is removed although too few"),
+        (LeavesAnyway, 0, REMOVALS, "leaves too few in-sync members"),
+        (RemovesAnyway, 1, (Goal("n3"),), "was removed although too few"),
     ],
 )
 def test_the_search_finds_every_broken_rule(core: type[Core], cuts: int, goals: tuple[Goal, ...], said: str) -> None:

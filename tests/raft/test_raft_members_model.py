@@ -91,9 +91,9 @@ class ChangingCluster(Cluster):
         assert list(core.configurations.runs[1:]) == changes, "configurations are those of the log"
         self.check_elections(member)
         for index, (term, word) in enumerate(member.disk.written):
-            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two histories"
+            assert self.seen.setdefault((index, term), word) == word, f"I2: ({index}, {term}) has two different predecessors"
         before = self.commits.get(member.name, -1)
-        assert core.commit_index >= before, f"I4: commit of {member.name} fell"
+        assert core.commit_index >= before, f"I4: the commit index of {member.name} went back"
         self.commits[member.name] = core.commit_index
         for index in range(before + 1, core.commit_index + 1):
             entry = member.disk.written[index]
