@@ -1,7 +1,7 @@
-"""An in-process gRPC server that answers as it is told: what the client does with every answer is tested against it.
+"""An in-process gRPC server with scripted answers, for tests of the client's reaction to each answer.
 
-Each method has a script: a queue of answers, the last of which stays. An answer is a response message, a list of them (for a stream), a
-gRPC status code (the call fails with it), or a function of the request. Requests are kept.
+Each method has a script: a queue of answers, the last of which is repeated. An answer is a response message, a list of them (for a stream),
+a gRPC status code (the call fails with it), or a function of the request. Requests are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FakeNode(grpc.GenericRpcHandler):
         self._server.start()
 
     def answers(self, method: str, *script: Any) -> None:
-        """What the next calls of the method get, in turn; the last answer stays."""
+        """Set the answers to the next calls of the method; the last answer is repeated."""
         self.scripts[method] = list(script)
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class FakeNode(grpc.GenericRpcHandler):
             context.abort(grpc.StatusCode.UNIMPLEMENTED, f"the fake has no answer for {name}")
         answer = script.pop(0) if len(script) > 1 else script[0]
         if isinstance(answer, grpc.StatusCode):
-            context.abort(answer, "as told")
+            context.abort(answer, "scripted error")
         context.set_trailing_metadata(self.trailing)
         return answer(request) if callable(answer) else answer
 
@@ -75,7 +75,7 @@ class FakeNode(grpc.GenericRpcHandler):
         def stream(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
             for part in self._next(name, request, context):
                 if isinstance(part, grpc.StatusCode):
-                    context.abort(part, "as told")
+                    context.abort(part, "scripted error")
                 yield part
 
         return stream

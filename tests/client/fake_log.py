@@ -140,7 +140,7 @@ class FakeBrokerGroup:
         if known is None or known.epoch != producer[1] or known.next_sequence != frame.first_sequence:
             return self.produce(producer, frame)
         code = Code.TOO_MANY_REQUESTS if retryable else Code.FORBIDDEN
-        return self.reject(frame, known.next_sequence, code, "as told", retryable=retryable, position=position), 0
+        return self.reject(frame, known.next_sequence, code, "scripted error", retryable=retryable, position=position), 0
 
     def _duplicate(self, known: KnownProducer, producer: tuple[int, int], frame: pb.Frame, count: int) -> tuple[pb.ProduceResponse, int]:
         ack = pb.FrameAck(first_sequence=frame.first_sequence, count=count, duplicate=True)
@@ -278,7 +278,7 @@ class FakeLogNode(log_pb2_grpc.LogServicer):
                 if answer.HasField("redirect"):
                     return
             if trouble in (Trouble.DROP_BEFORE, Trouble.DROP_AFTER, Trouble.PART):
-                await context.abort(grpc.StatusCode.UNAVAILABLE, "as told")
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted error")
 
     def _answers(self, group: FakeBrokerGroup, producer: tuple[int, int], frame: pb.Frame, trouble: Trouble) -> list[pb.ProduceResponse]:
         if trouble is Trouble.DROP_BEFORE:

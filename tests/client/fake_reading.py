@@ -1,5 +1,5 @@
 """The reading half of `ledgermq.v1.Log` in memory: broker groups that change leaders, streams that break, queues that are trimmed, and
-members that join and leave. Its responses follow proto/log.proto; a source of chance decides how they are cut, delayed and broken.
+members that join and leave. Its responses follow proto/log.proto; a random source decides how they are cut, delayed and broken.
 
 `FakeLog` is the cluster. `served` makes its nodes available on real gRPC ports, and `FakeConnection` reaches them without a network.
 """
@@ -80,7 +80,7 @@ class Members:
         """The queues that a member may still read."""
         self.given: dict[str, set[int]] = {}
         """The assignment that a member received last."""
-        self.told: dict[str, int] = {}
+        self.informed: dict[str, int] = {}
 
     def share(self, queues: int) -> None:
         """Balance the queues; those that another member holds are assigned later."""
@@ -98,7 +98,7 @@ class Members:
 
     def finished(self, member: str, generation: int, queues: int) -> None:
         """The member released the queues that it is not assigned."""
-        if generation == self.told.get(member) and self.held[member] != self.given[member]:
+        if generation == self.informed.get(member) and self.held[member] != self.given[member]:
             self.held[member] = set(self.given[member])
             self.share(queues)
 
@@ -218,7 +218,7 @@ class FakeLog:
         try:
             places, opened = self._opened(group, opening)
             yield pb.FetchResponse(opened=opened)
-            told = False
+            reported = False
             while True:
                 changed = self._changed
                 if not self.serves(node, opening):
@@ -228,12 +228,12 @@ class FakeLog:
                     raise Broken
                 entries = self._entries(group, places, credit[0], opening.max_response_bytes or 1 << 20)
                 if entries is not None:
-                    told = False
+                    reported = False
                     credit[0] -= len(entries.entries)
                     yield pb.FetchResponse(entries=entries)
                     continue
-                if all(places[queue] >= group.queues[queue].end for queue in places) and not told:
-                    told = True
+                if all(places[queue] >= group.queues[queue].end for queue in places) and not reported:
+                    reported = True
                     yield pb.FetchResponse(caught_up=pb.CaughtUp(ends=_ranges({queue: group.queues[queue].end for queue in places})))
                 if group.leader == node or node in self.frozen:
                     await changed.wait()
@@ -243,7 +243,7 @@ class FakeLog:
                         await changed.wait()
                 except TimeoutError:
                     # A keep-alive message.
-                    told = False
+                    reported = False
         finally:
             granting.cancel()
 
@@ -305,8 +305,8 @@ class FakeLog:
             members.held[member] = set()
             members.share(self.queue_count)
         else:
-            assert set(first.queues) <= members.held[member], "a member claims what it never was given"
-        members.told.pop(member, None)
+            assert set(first.queues) <= members.held[member], "a member claims queues that were never assigned to it"
+        members.informed.pop(member, None)
         self.changed()
         confirming = asyncio.ensure_future(self._confirmations(requests, member))
         left = True
@@ -327,9 +327,9 @@ class FakeLog:
                     return
                 if confirming.done():
                     return
-                if members.told.get(member) != members.generation or self.beats[member]:
+                if members.informed.get(member) != members.generation or self.beats[member]:
                     self.beats[member] = 0
-                    members.told[member] = members.generation
+                    members.informed[member] = members.generation
                     yield pb.JoinResponse(
                         assignment=pb.Assignment(
                             generation=members.generation,
@@ -395,7 +395,7 @@ class FakeCall:
                 await self._responses.put(answer.SerializeToString() if self._raw else answer)
         except Broken:
             empty = grpc.aio.Metadata()
-            end = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, empty, empty, "broken as told")
+            end = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, empty, empty, "scripted break")
         except asyncio.CancelledError:
             await answers.aclose()  # type: ignore[attr-defined]
             raise
@@ -502,7 +502,7 @@ def _handlers(log: FakeLog, node: int) -> grpc.GenericRpcHandler:
                     async for one in work(node, aiter(requests)):
                         yield one
                 except Broken:
-                    await context.abort(grpc.StatusCode.UNAVAILABLE, "broken as told")
+                    await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted break")
 
         return grpc.stream_stream_rpc_method_handler(answer, getattr(pb, f"{name}Request").FromString, _serialise)
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class Node(log_pb2_grpc.LogServicer):
-    """Answers single calls as it is told; the last answer stays."""
+    """Answers single calls from a script; the last answer is repeated."""
 
     def __init__(self) -> None:
         self.script: list[Any] = []
@@ -48,7 +48,7 @@ class Node(log_pb2_grpc.LogServicer):
         self.metadata = {str(key): str(value) for key, value in context.invocation_metadata()}
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(answer, grpc.StatusCode):
-            context.abort(answer, "as told")
+            context.abort(answer, "scripted error")
         return answer
 
 
