@@ -1,7 +1,7 @@
-"""A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs to call it with.
+"""A real gRPC server with our service over in-memory broker groups on virtual time, and raw stubs for calls to it.
 
-The groups are real (`node/broker`), their replicator commits at once. Nothing expires by itself: `pass_time` moves the one clock, so "not
-earlier than" is exact and costs nothing. gRPC deadlines are the only real time.
+The groups are real (`node/broker`); their replicator commits at once. Time passes only in `pass_time`, which advances the virtual clock, so
+tests can check exact times without waiting. Only gRPC deadlines use real time.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENT_ID = (("x-mq-client-id", "t1"),)
 NODE_JS = (("grpc.primary_user_agent", "grpc-node-js/1.12.2"), ("grpc.max_receive_message_length", WIRE_MAX), ("grpc.enable_http_proxy", 0))
-"""A client that takes 4 MiB on the wire, as the official ones for Node, Rust and C# do."""
+"""A client that accepts 4 MiB on the wire, as the official clients for Node, Rust and C# do."""
 UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.enable_http_proxy", 0))
 
 
 class Clock:
-    """The one clock of a backend."""
+    """The virtual clock of a backend."""
 
     def __init__(self) -> None:
         self.now_ns = 10 * SECOND
@@ -64,7 +64,7 @@ class Clock:
 
 
 class LoopEngine:
-    """The engine's shape on the loop itself: calls of one pass become one turn."""
+    """An engine on the event loop: the calls of one loop iteration become one turn."""
 
     def __init__(self, clock: Clock, groups: Sequence[str], settings: LeaderSettings) -> None:
         self.clock = clock
@@ -97,7 +97,7 @@ class LoopEngine:
         self._queued.setdefault(group, []).append(call)
 
     def turn(self) -> None:
-        """One turn of every group."""
+        """Run one turn of every group."""
         queued, self._queued = self._queued, {}
         for name, group in self.groups.items():
             output = group.turn(self.clock.now_ns, EPOCH_MS + self.clock.now_ns // MS, queued.get(name, ()))
@@ -121,7 +121,7 @@ class LoopEngine:
 
     @property
     def polls(self) -> int:
-        """Long polls that wait."""
+        """The number of waiting long polls."""
         return sum(len(group.leader.polls) for group in self.groups.values())
 
     def in_flight(self) -> int:
@@ -132,7 +132,7 @@ class LoopEngine:
 
 
 class AgreedState:
-    """The controller: commands take effect at once, or at the next barrier when `behind`."""
+    """The controller: commands take effect at once, or with `behind` at the next barrier."""
 
     def __init__(self, groups: Sequence[str]) -> None:
         self._agreed = State()
@@ -179,7 +179,7 @@ class MemoryLink:
 
 
 class Backend:
-    """One server. `n2` is a second one that keeps no replica and forwards everything."""
+    """One server. `n2` is a second node without a replica that forwards all calls."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class Backend:
             self.engine.lead(name, term)
         self.forwarder.start(self.service.execute)
         self.forwarder2.start(self.service2.execute)
-        # Signs of life are flushed by the tests: time is theirs.
+        # The tests flush signs of life, because they control the time.
         self.forwarder.stop()
         self.forwarder2.stop()
         self.port = await self._serve(self.service)
@@ -250,13 +250,13 @@ class Backend:
             await server.stop(0)
 
     async def topic(self, name: str, kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
-        """Create a topic; it is in force when this returns."""
+        """Create a topic and wait until it takes effect."""
         command = {"op": "create-topic", "ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
         self.controller.command(command)
         await self.reconcile()
 
     def user(self, name: str, secret: str, *grants: str, roles: Sequence[str] = ()) -> None:
-        """A user, or with an empty secret a role."""
+        """Create a user, or with an empty secret a role."""
         sealed = self.sealer.seal(name, secret) if secret else ""
         self.controller.command({"op": "create-user", "name": name, "secret": sealed, "grants": list(grants), "roles": list(roles)})
 
@@ -266,7 +266,7 @@ class Backend:
             await self.engine.call(group, Configure(self.engine.new_token(), topics, tuple(self.controller._agreed.groups.values())))
 
     async def adopt(self) -> None:
-        """Tell the controller of the dead-letter topics there are."""
+        """Report the existing dead-letter topics to the controller."""
         for group, view in self.engine.views.items():
             for namespace, name in unknown_letters(view, group, self.controller.state):
                 self.controller.command({"op": "adopt-topic", "ns": namespace, "name": name, "broker_group": group})
@@ -276,18 +276,18 @@ class Backend:
         await self.reconcile()
 
     def pass_time(self, seconds: float) -> None:
-        """Move the clock and let every group notice; on the way it stops where something is due."""
+        """Advance the clock and run the groups; the clock stops at each due time in between."""
         self.clock.now_ns += round(seconds * SECOND)
         self.engine.turn()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until server state says so; every change of it goes through a turn."""
+        """Wait until a condition on the server state holds; it is checked after every turn."""
         async with asyncio.timeout(10):
             while not condition():
                 await self.engine.turned.wait()
 
     def flush_signs(self) -> None:
-        """Relay what both nodes heard since the last time."""
+        """Exchange the signs of life that both nodes received since the last call."""
         self.forwarder.flush_signs()
         self.forwarder2.flush_signs()
         self.engine.turn()
@@ -297,7 +297,7 @@ class Backend:
 
 
 class Raw:
-    """The official service through hand-made stubs."""
+    """Calls of the official service through hand-made stubs."""
 
     def __init__(self, port: int, options: Sequence[tuple[str, Any]] = UNLIMITED) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
@@ -306,7 +306,7 @@ class Raw:
         await self.channel.close()
 
     def unary(self, method: str, request: Any, metadata: Sequence[tuple[str, str]] = CLIENT_ID, timeout: float | None = 10) -> Any:
-        """An awaitable call; the response class follows from the method's name."""
+        """An awaitable call. The method name determines the response class."""
         response = getattr(pb, f"{method}Response")
         stub = self.channel.unary_unary(SERVICE + method, response_deserializer=response.FromString)
         data = request if isinstance(request, bytes) else request.SerializeToString()
@@ -330,19 +330,19 @@ class Raw:
     async def receive(
         self, topic: str = "T", group: str = "G", *, metadata: Sequence[tuple[str, str]] = CLIENT_ID, **options: Any
     ) -> Received:
-        """One Receive from start to end; by default it does not wait."""
+        """Run one complete Receive; by default it does not wait."""
         return await self.collect(self.stream(receive_request(topic, group, **options), metadata=metadata))
 
     async def collect(self, call: Any) -> Received:
         return Received([response async for response in call], await call.code())
 
     async def ack(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
-        """The status of acknowledging one message."""
+        """Acknowledge one message. Returns the status."""
         response = await self.unary("AckMessage", ack_request([message], group), metadata=metadata)
         return int(response.status.code)
 
     async def forward(self, message: pb.Message, group: str = "G", metadata: Sequence[tuple[str, str]] = CLIENT_ID) -> int:
-        """The status of giving one message up."""
+        """Forward one message to the dead-letter topic. Returns the status."""
         request = pb.ForwardMessageToDeadLetterQueueRequest(group=pb.Resource(name=group), topic=message.topic)
         request.receipt_handle = message.system_properties.receipt_handle
         request.message_id = message.system_properties.message_id
@@ -357,7 +357,7 @@ class Raw:
 
 
 class Received:
-    """What came on the stream of a Receive."""
+    """The responses of one Receive."""
 
     def __init__(self, responses: list[pb.ReceiveMessageResponse], code: grpc.StatusCode) -> None:
         self.contents = [str(response.WhichOneof("content")) for response in responses]
@@ -372,13 +372,13 @@ class Received:
 
 
 def signed(access_key: str, secret: str, date_time: str = "20260102T030405Z", client_id: str = "t1") -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that a user signed."""
+    """The metadata of a call signed by a user."""
     header = sign(Credentials(access_key, secret), date_time)
     return (("x-mq-client-id", client_id), ("x-mq-date-time", date_time), ("authorization", header))
 
 
 def message(body: bytes = b"hello", topic: str = "T", message_id: str | None = None, namespace: str = "", **system: Any) -> pb.Message:
-    """A message as a producer sends it."""
+    """A message as a producer would send it."""
     out = pb.Message(topic=pb.Resource(name=topic, resource_namespace=namespace), body=body)
     out.system_properties.message_id = f"01{next(_ids):032X}" if message_id is None else message_id
     out.system_properties.body_encoding = pb.IDENTITY
@@ -409,7 +409,7 @@ def receive_request(
     namespace: str = "",
     attempt_id: str = "",
 ) -> pb.ReceiveMessageRequest:
-    """A Receive; `invisible` None: automatic renewal, `polling` None: not said."""
+    """A Receive request. `invisible` None: automatic renewal; `polling` None: the field is not set."""
     resource = pb.Resource(name=topic, resource_namespace=namespace)
     request = pb.ReceiveMessageRequest(group=pb.Resource(name=group, resource_namespace=namespace), batch_size=batch)
     request.message_queue.CopyFrom(pb.MessageQueue(topic=resource, id=queue, broker=pb.Broker(name=broker)))
@@ -446,7 +446,7 @@ _runner: asyncio.Runner | None = None
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run a scenario on the one loop of this process: gRPC does not like loops that come and go."""
+    """Run a scenario on the process-wide event loop; grpc.aio does not support replacing the loop."""
     global _runner
     if _runner is None:
         _runner = asyncio.Runner()
@@ -462,7 +462,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 def contract(
     topics: Mapping[str, str] | None = None, **options: Any
 ) -> Callable[[Callable[[Backend], Awaitable[None]]], Callable[[], None]]:
-    """Make a test of a scenario: a fresh backend with the topics T (normal) and F (FIFO), or those given as name → kind."""
+    """Turn a scenario into a test with a new backend and the topics T (normal) and F (FIFO), or the given ones (name → kind)."""
     wanted = {"T": "normal", "F": "fifo"} if topics is None else topics
 
     def wrap(scenario: Callable[[Backend], Awaitable[None]]) -> Callable[[], None]:

@@ -1,6 +1,6 @@
-"""The official clients of other languages: built from their registries, then run one scenario a process.
+"""The official clients of other languages: built from their registries, then run with one process per scenario.
 
-Each of `clients/LANGUAGE/` holds one program against the unmodified client; all print the same facts for the same scenario.
+Each directory `clients/LANGUAGE/` contains one program for the unmodified client; all programs print the same facts for a scenario.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BUILD_S, RUN_S = 300, 90
 
 @dataclass(frozen=True)
 class Foreign:
-    """One client, built. `home` is where it may log."""
+    """A built client. `home`: the directory for its logs."""
 
     command: Sequence[str | Path]
     home: Path
 
     def run(self, scenario: str, endpoints: str, topic: str, group: str = "-", count: int = 1, *, tls: bool = False) -> dict[str, str]:
-        """The facts that one run printed."""
+        """Run a scenario. Returns the printed facts."""
         arguments = [scenario, endpoints, topic, group, str(count), "tls" if tls else "plain"]
         environment = {**os.environ, "HOME": str(self.home), "mq.consoleAppender.enabled": "false"}
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, env=environment, cwd=self.home, timeout=RUN_S)
@@ -36,7 +36,7 @@ class Foreign:
 
 
 def build(language: str, home: Path) -> Foreign:
-    """Fetch and build a client; skips, with the reason, where its tools are missing."""
+    """Fetch and build a client; skips the test with a reason if its tools are missing."""
     return {"node": _node, "java": _java, "go": _go}[language](home)
 
 
@@ -53,7 +53,7 @@ def _call(command: Sequence[str | Path], cwd: Path) -> None:
 
 def _node(home: Path) -> Foreign:
     _needs("node", "npm")
-    # The version is that of the example.
+    # The version is taken from the example.
     shutil.copy(EXAMPLES / "node/package.json", home)
     shutil.copy(HERE / "node/driver.js", home)
     _call(["npm", "install", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"], home)

@@ -1,8 +1,8 @@
-"""Any request to any public method of a running node: `python -m tests.contract.fuzzing --for 1800 --seed 1`.
+"""Sends random requests to all public methods of a running node: `python -m tests.contract.fuzzing --for 1800 --seed 1`.
 
-Every answer must be a status of the contract and no sign of a bug inside (50001, 50000, a gRPC UNKNOWN or INTERNAL); the node must go on
-serving ordinary clients, hold no more memory at the end than a bound, and write no error to its log. What was found is kept, as
-lines METHOD HEX, in `corpus.txt`, which every run sends first.
+Every answer must be a status of the contract, and none that indicates an internal bug (50001, 50000, gRPC UNKNOWN or INTERNAL). The node
+must continue to serve ordinary clients, stay below a memory bound, and log no error. Requests that once failed are kept in `corpus.txt` as
+lines METHOD HEX; every run sends them first.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CALL_S = 30.0
 TOGETHER = 16
 PROBE_EVERY = 500
 POLLS = 20
-"""Of a probe, a second each."""
+"""Receive calls of a probe, one second each."""
 GROWTH_BYTES = 200 << 20
 SERVICES = {
     "apache.rocketmq.v2.MessagingService": pb.DESCRIPTOR.services_by_name["MessagingService"],
     "ledgermq.v1.Admin": admin_pb2.DESCRIPTOR.services_by_name["Admin"],
 }
 _TELEMETRY = "Telemetry"
-# Nodes leave and logs move for a request that happens to be meaningful: that is no subject here.
+# A valid request could remove nodes or move logs, which this test does not cover.
 _LEFT_OUT = frozenset({"AddBrokerGroup", "ChangeMember", "MoveReplica", "PreferLeader", "TransferLeadership"})
 _BUGS = frozenset({pb.CODE_UNSPECIFIED, pb.INTERNAL_ERROR, pb.INTERNAL_SERVER_ERROR})
 _BROKEN = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE})
@@ -62,7 +62,7 @@ class Method:
 
 @dataclass(slots=True)
 class Report:
-    """What a run saw."""
+    """The result of a run."""
 
     calls: int = 0
     codes: Counter[int] = field(default_factory=Counter)
@@ -71,7 +71,7 @@ class Report:
 
 
 def methods() -> dict[str, Method]:
-    """By name."""
+    """All public methods by name."""
     found = {}
     for service, descriptor in SERVICES.items():
         for method in descriptor.methods:
@@ -82,7 +82,7 @@ def methods() -> dict[str, Method]:
 
 
 def corpus() -> Iterator[tuple[str, bytes]]:
-    """(method, request) of everything that once went wrong."""
+    """(method, request) of all requests that once failed."""
     for line in CORPUS.read_text().splitlines():
         if line and not line.startswith("#"):
             name, _, data = line.partition(" ")
@@ -90,7 +90,7 @@ def corpus() -> Iterator[tuple[str, bytes]]:
 
 
 class Fuzzer:
-    """Sends to one address."""
+    """Sends requests to one address."""
 
     def __init__(self, channel: grpc.aio.Channel, seed: int) -> None:
         self._channel = channel
@@ -99,7 +99,7 @@ class Fuzzer:
         self.report = Report()
 
     async def once(self, name: str, data: bytes) -> None:
-        """One call; notes what is wrong with its answer."""
+        """Make one call and record any violation in its answer."""
         method = self._methods[name]
         try:
             async with asyncio.timeout(CALL_S + 5):
@@ -136,7 +136,7 @@ class Fuzzer:
         self.report.bugs.append(f"{name} {data.hex()}  # {what}")
 
     def _good(self, name: str) -> Any:
-        """A request that a client could send, for the methods where chance alone hardly gets past the first checks."""
+        """A valid request for the methods whose first checks random requests rarely pass."""
         topic, chance = pb.Resource(name=self._wild.chance.choice(list(TOPICS))), self._wild.chance
         group = pb.Resource(name=chance.choice(("G", "H")))
         handle = self._wild.known()
@@ -166,7 +166,7 @@ class Fuzzer:
         return self._wild.request(self._methods[name].request, good)
 
     async def some(self, count: int) -> None:
-        """So many calls at random, several at a time."""
+        """Make `count` random calls, several at a time."""
         names = sorted(self._methods)
         for _ in range(0, count, TOGETHER):
             drawn = [self._wild.chance.choice(names) for _ in range(TOGETHER)]
@@ -199,13 +199,13 @@ async def probe(channel: grpc.aio.Channel, number: int) -> None:
 
 
 def resident_bytes(cluster: LocalCluster) -> int:
-    """Of all nodes."""
+    """The resident memory of all nodes."""
     pages = [Path(f"/proc/{child.process.pid}/statm").read_text().split()[1] for child in cluster.children.values()]
     return sum(int(count) for count in pages) * 4096
 
 
 async def fuzz(cluster: LocalCluster, seed: int, seconds: float, calls: int | None = None) -> Report:
-    """Corpus first, then random requests until the time is over, or so many calls were made."""
+    """Send the corpus, then random requests until the time is over or `calls` calls were made."""
     node = sorted(cluster.nodes)[0]
     options = (("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0))
     async with grpc.aio.insecure_channel(real.target(cluster, node), options=options) as channel:
@@ -226,7 +226,7 @@ async def fuzz(cluster: LocalCluster, seed: int, seconds: float, calls: int | No
 
 
 def prepared(cluster: LocalCluster) -> None:
-    """The topics that requests name, however a request may have changed those that are there."""
+    """Create the topics that requests name, whatever earlier requests did to them."""
     for name, kind in {**TOPICS, "probe": "normal"}.items():
         request = admin_pb2.CreateTopicRequest(topic=admin_pb2.Name(name=name), kind=kind, queues=4, permission="rw")
         answer = real.admin(cluster, next(iter(cluster.nodes)), "CreateTopic", request)
@@ -234,13 +234,13 @@ def prepared(cluster: LocalCluster) -> None:
 
 
 def logged_errors(cluster: LocalCluster) -> list[dict[str, Any]]:
-    """What the nodes call an error in their logs."""
+    """The errors in the logs of the nodes."""
     events = [event for node in cluster.nodes for event in real.log_events(cluster, node)]
     return [event for event in events if event.get("level") in ("error", "critical")]
 
 
 def main() -> int:
-    """A run by hand."""
+    """The command line."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--for", dest="seconds", type=float, default=60.0)
     arguments.add_argument("--seed", type=int, default=1)
@@ -258,5 +258,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-

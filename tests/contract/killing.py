@@ -1,4 +1,4 @@
-"""Work that goes on while the leader is killed again and again, and started again at once."""
+"""Runs work while the leader is repeatedly killed and restarted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_S = 5.0
 
 
 def hand_over(cluster: LocalCluster, to: str) -> None:
-    """Let another node lead."""
+    """Transfer the leadership to a node."""
     answer = real.admin(cluster, to, "TransferLeadership", admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to))
     assert answer.status.code == 20000, answer.status.message
 
@@ -22,11 +22,11 @@ def hand_over(cluster: LocalCluster, to: str) -> None:
 def under_kills(cluster: LocalCluster, work: Callable[[Sequence[str]], None], spared: str, every_s: float = EVERY_S) -> list[str]:
     """Run `work` in a thread, and kill the leader of g1 every `every_s` seconds until it returns.
 
-    Returns the nodes that were killed, in order, and raises what `work` raised. `work` gets the same list while it grows, so that it can
-    go on until enough nodes were killed, however fast the machine is.
+    Returns the killed nodes in order, and raises the error of `work`. `work` gets the same list while it grows, so it can continue until
+    enough nodes were killed, independent of the speed of the machine.
 
-    `spared` is the node that clients are connected to: what its death does to a call is the client's business. When it leads, it hands
-    over first. The work has a thread of its own, not the killing: a node ends with the thread that started it.
+    `spared` is the node that clients are connected to, and is never killed; if it leads, it transfers its leadership first. `work` runs in
+    its own thread rather than the killing, because a node ends with the thread that started it.
     """
     killed: list[str] = []
     with ThreadPoolExecutor(1) as threads:
@@ -45,5 +45,5 @@ def under_kills(cluster: LocalCluster, work: Callable[[Sequence[str]], None], sp
             cluster.kill(victim)
             killed.append(victim)
             cluster.start(victim)
-            # One at a time: with two nodes away nobody could be served.
+            # One node at a time: two missing nodes would leave no majority.
             cluster.wait_ready()

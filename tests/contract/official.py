@@ -1,4 +1,4 @@
-"""The official client as tests see it (a child process), and what the server's log says about leases."""
+"""The official client in a child process, and the leases recorded in the server's log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVER = Path(__file__).with_name("official_driver.py")
 
 
 class ClientError(Exception):
-    """The official client raised; `kind` is the name of its exception."""
+    """The official client raised an exception; `kind` is its class name."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(f"{kind}: {text}")
@@ -30,10 +30,10 @@ class ClientError(Exception):
 
 
 class Official:
-    """One process with official clients. Its methods are those of the driver."""
+    """A process with official clients. Its methods are those of the driver."""
 
     def __init__(self, endpoints: str, home: Path, variables: Mapping[str, str] | None = None) -> None:
-        """`variables` of the process's environment: how the driver's clients connect, and what gRPC reads by itself."""
+        """`variables`: the environment of the process, for the connection of the driver's clients and for gRPC itself."""
         home.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "HOME": str(home), "PYTHONWARNINGS": "ignore", **(variables or {})}
         self._log = (home / "stderr.log").open("wb")
@@ -47,13 +47,13 @@ class Official:
         )
 
     def start(self, do: str, **arguments: Any) -> None:
-        """Give a command without waiting for its answer."""
+        """Send a command without waiting for its answer."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> Any:
-        """The answer to the oldest command without one."""
+        """Wait for the answer to the oldest unanswered command."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, "the client's process ended; its log is in its HOME"
@@ -79,7 +79,7 @@ class Official:
 
 @contextmanager
 def official(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> Iterator[Official]:
-    """A client process whose access point lists these nodes, or every one."""
+    """A client process whose access point lists these nodes, or all nodes."""
     client = Official(";".join(real.target(cluster, node) for node in nodes or cluster.nodes), home)
     try:
         yield client
@@ -92,7 +92,7 @@ def message(topic: str, body: bytes | str = b"hello", **fields: Any) -> dict[str
 
 
 def records(cluster: LocalCluster, node: str, group: str = "g1") -> Iterator[Record]:
-    """Every message record in a node's log of a broker group as it lies on disk now."""
+    """All message records in a node's log of a broker group, as currently on disk."""
     for path in sorted((cluster.data(node) / group).glob("dledger-*/data/*")):
         data = path.read_bytes()
         at = 0
@@ -111,7 +111,7 @@ def control_records(cluster: LocalCluster, node: str, group: str = "g1") -> list
 
 
 class Deliveries:
-    """What the log says about one consumer group and topic: the truth about "once", "not before" and "never again"."""
+    """The deliveries of one consumer group and topic according to the log, for checks such as "once", "not before" and "never again"."""
 
     def __init__(self, cluster: LocalCluster, group: str, topic: str, broker_group: str = "g1") -> None:
         self.leases: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -131,7 +131,7 @@ class Deliveries:
 
     @property
     def once(self) -> bool:
-        """Everything was leased once and acknowledged: nothing more can ever arrive."""
+        """Whether every message was leased once and acknowledged, so that none can be delivered again."""
         return all(len(leases) == 1 for leases in self.leases.values()) and self.done
 
     @property
@@ -140,7 +140,7 @@ class Deliveries:
 
 
 def late(bound_s: float) -> float:
-    """How long a test waits for what should take `bound_s`: also where a busy disk or processor holds it up for seconds."""
+    """The timeout for an operation that should take `bound_s`; leaves room for a busy disk or CPU."""
     return 5 * bound_s + 15
 
 
@@ -170,7 +170,7 @@ def push(client: Official, topic: str, name: str = "push", group: str = "P", beh
 
 
 def events(client: Official, count: int, name: str = "push", within_s: float = 30) -> list[dict[str, Any]]:
-    """The listener's calls, once there are `count`."""
+    """Wait until the listener was called `count` times. Returns the calls."""
 
     def enough() -> list[dict[str, Any]] | None:
         found: list[dict[str, Any]] = client.do("events", name=name)
@@ -180,7 +180,7 @@ def events(client: Official, count: int, name: str = "push", within_s: float = 3
 
 
 def until_done(cluster: LocalCluster, group: str, topic: str, count: int) -> Deliveries:
-    """The log's deliveries once `count` messages are acknowledged."""
+    """Wait until `count` messages are acknowledged. Returns the deliveries in the log."""
 
     def done() -> Deliveries | None:
         found = Deliveries(cluster, group, topic)

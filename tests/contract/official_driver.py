@@ -1,6 +1,6 @@
-"""The unmodified official Python client in a process of its own, told what to do by JSON lines on stdin, answering on stdout.
+"""The unmodified official Python client in its own process. It reads commands as JSON lines from stdin and answers on stdout.
 
-Run by `official.py` with HOME in a temporary directory: the client logs there. Nothing of LedgerMQ is imported here.
+`official.py` runs it with HOME in a temporary directory, because the client logs there. This module imports nothing from LedgerMQ.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def shown(message: Any) -> dict[str, Any]:
 
 
 class Listener(MessageListener):
-    """Behaves as told: `fail` or `raise` on the first `bad_attempts`, of all messages or of the body `bad_body`; `seconds` of work;
-    otherwise success."""
+    """A listener with configured behaviour: `fail` or `raise` in the first `bad_attempts` attempts, for all messages or only the body
+    `bad_body`; each call works for `seconds`; otherwise it succeeds."""
 
     def __init__(self, behaviour: dict[str, Any]) -> None:
         self.behaviour = behaviour
@@ -89,7 +89,7 @@ class Listener(MessageListener):
 
 
 class Checker(TransactionChecker):
-    """Answers the checks of each message in turn as told: `unknown`, `commit`, `rollback`; the last answer stays."""
+    """Answers the checks of each message from a list of `unknown`, `commit` and `rollback`; the last answer is repeated."""
 
     def __init__(self, answers: list[str]) -> None:
         self.answers = answers
@@ -121,20 +121,20 @@ class Driver:
         self.clients[name].startup()
 
     def checked_producer(self, name: str, topics: list[str], answers: list[str]) -> None:
-        """A producer that can be asked about transactions."""
+        """Start a producer that answers transaction checks."""
         checker = self.checkers[name] = Checker(answers)
         self.clients[name] = Producer(self.conf, tuple(topics), checker, tls_enable=self.tls)
         self.clients[name].startup()
 
     def begin(self, name: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Send a half message; its receipt."""
+        """Send a half message. Returns its receipt."""
         transaction = self.clients[name].begin_transaction()
         receipt = self.receipt(self.clients[name].send(make(message), transaction))
         self.transactions[receipt["id"]] = transaction
         return receipt
 
     def decide(self, id: str, how: str) -> None:
-        """`commit` or `rollback`"""
+        """End a transaction with `commit` or `rollback`."""
         getattr(self.transactions[id], how)()
 
     def checks(self, name: str) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ class Driver:
         self.clients[name].startup()
 
     def subscribe_lite(self, name: str, lite: str) -> None:
-        """As a program does it: this client sends the letters of the name, and then the right set."""
+        """Subscribe as an application does. The client first sends the letters of the name (a client bug), then the complete set."""
         self.clients[name].subscribe_lite(lite)
         self.clients[name].subscribe_lite_all()
 

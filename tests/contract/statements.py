@@ -1,7 +1,7 @@
-"""Which test shows which of the hundred statements of the client contract; `python -m tests.contract.statements` prints the page.
+"""Maps the hundred statements of the client contract to their tests; `python -m tests.contract.statements` prints the page.
 
-A test of a statement carries its number, `test_statement_083_…` (or several). What it shows is the first line of its docstring, how it does
-follows from the file it stands in. `test_statements.py` holds the page to it.
+The name of a test contains the numbers of its statements: `test_statement_083_…`. The first line of its docstring says what it shows; its
+file determines how. `test_statements.py` checks that the page is current.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _WAYS = {
     "soak/": "Python, full length",
     "node_core/": "core",
 }
-"""Files whose tests drive an official client, by how their path begins."""
+"""Files whose tests use an official client, by the beginning of their path."""
 _OFFICIAL = "tests.contract.official"
-"""Whoever imports this drives the official Python client."""
+"""Modules that import this use the official Python client."""
 _HEAD = """# Conformance
 
 The client contract of RocketMQ 5 in a hundred numbered statements, and the tests that show each. This page is made from the tests
@@ -45,7 +45,7 @@ that kill nodes themselves.
 
 @dataclass(frozen=True)
 class Shown:
-    """One test of one statement."""
+    """A test of one statement."""
 
     statement: int
     what: str
@@ -54,7 +54,7 @@ class Shown:
 
 
 def shown() -> Iterator[Shown]:
-    """Every numbered test there is."""
+    """All numbered tests."""
     for path in sorted(TESTS.rglob("test_*.py")):
         text = path.read_text()
         if "test_statement_" not in text:
@@ -72,7 +72,7 @@ def shown() -> Iterator[Shown]:
 
 
 def page() -> str:
-    """docs/conformance.md."""
+    """The text of docs/conformance.md."""
     rows = sorted(shown(), key=lambda row: (row.statement, row.test))
     return _HEAD + "".join(f"| {row.statement} | {row.what} | {row.how} | `{row.test}` |\n" for row in rows)
 

@@ -1,6 +1,6 @@
-"""Requests nobody would send: any message type filled at random from its descriptor, with names, handles and ids that mean something here.
+"""Random requests: any message type filled from its descriptor, with names, handles and ids that exist in the test.
 
-The same seed gives the same requests, as long as the same answers come back.
+The same seed gives the same requests, as long as the answers are the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REMEMBERED = 200
 
 
 class Wild:
-    """A source of requests. `names` are topics, groups and the like that exist; what answers contain is used again later."""
+    """Generates requests. `names`: existing topics, groups and so on; handles and ids from answers are reused."""
 
     def __init__(self, seed: int, names: tuple[str, ...]) -> None:
         self.chance = random.Random(seed)
@@ -31,7 +31,8 @@ class Wild:
         self._known: deque[str] = deque(maxlen=_REMEMBERED)
 
     def request(self, descriptor: Any, good: Message | None = None) -> bytes:
-        """The bytes of one request of this type: `good` with a few fields changed, or anything; some are no longer what was built."""
+        """The bytes of one request of this type: `good` with some fields changed, or a random one; some requests are corrupted
+        afterwards."""
         message = GetMessageClass(descriptor)()
         if good is None:
             self._fill(message, _DEPTH)
@@ -60,7 +61,7 @@ class Wild:
                 self._known.extend(value if _is_list(field, value) else (value,))
 
     def _touch(self, message: Message) -> None:
-        """Change one field in ten, wherever it stands."""
+        """Change one field in ten, at any depth."""
         for field in message.DESCRIPTOR.fields:
             if self.chance.random() < 0.1:
                 message.ClearField(field.name)
@@ -80,7 +81,7 @@ class Wild:
 
     def _fill(self, message: Message, depth: int) -> None:
         for field in message.DESCRIPTOR.fields:
-            # Most requests should get past the first check: a field is rather there than not.
+            # Most fields are set, so that most requests pass the first checks.
             if depth == 0 or self.chance.random() < 0.25:
                 continue
             if field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry:
