@@ -1,4 +1,4 @@
-"""One broker group over real files, driven by the test, as the Fetch of the Log service sees it: an engine whose turns are the test's."""
+"""One broker group on real files behind the Fetch method of the Log service; the test controls the turns of its engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.node.test_node_hosting import Driver, single
 
 
 class DrivenEngine:
-    """Answers at once, in the calling thread; views go to whoever listens."""
+    """Answers at once in the calling thread, and publishes views to its listeners."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -31,7 +31,7 @@ class DrivenEngine:
         self.runs = 0
         self.leads = True
         self.term = 0
-        """Another term than the group's, after leadership came back."""
+        """The term to report instead of the group's, after a return of leadership."""
         self._listeners: list[Callable[[str, GroupView], None]] = []
         self._hidden: list[Callable[[str], None]] = []
         self.publish()
@@ -47,7 +47,7 @@ class DrivenEngine:
         return self.driver.tokens
 
     def publish(self, view: GroupView | None = None) -> None:
-        """What the group showed last, or something else."""
+        """Publish a view; by default the last one of the group."""
         assert self.driver.view is not None
         found = view or (replace(self.driver.view, term=self.term) if self.term else self.driver.view)
         self.views["g1"] = found
@@ -55,13 +55,13 @@ class DrivenEngine:
             listener("g1", found)
 
     def show(self, leader: str | None = "n1", *, term: int = 0, serving: bool = True, topics: Any = None) -> None:
-        """What the group shows, but who leads it. Of another leader's group calls are refused here."""
+        """Publish the group's view with another leader. Calls are refused unless `serving`."""
         assert self.driver.view is not None
         self.leads = serving
         self.publish(replace(self.driver.view, leader=leader, serving=serving, term=term or self.driver.view.term))
 
     def lead(self, term: int) -> None:
-        """Leadership comes back, in a later term."""
+        """Return the leadership to this node, in a later term."""
         self.show(term=term)
         self.term = term
 
@@ -97,7 +97,7 @@ class DrivenEngine:
 
 @dataclass(slots=True)
 class Stored:
-    """One message as the test stored it."""
+    """A message that the test stored."""
 
     queue: int
     offset: int
@@ -105,7 +105,7 @@ class Stored:
 
 
 class Group:
-    """The group, its topics and what was stored in them."""
+    """The group, its topics, and the messages stored in them."""
 
     def __init__(self, directory: Path, **group: Any) -> None:
         self.driver = Driver(single(directory, group=group))
@@ -124,7 +124,7 @@ class Group:
         self.engine.publish()
 
     def produce(self, rows: Sequence[tuple[str, int, int]]) -> None:
-        """(topic, queue, length of the body) of each message; one batch."""
+        """Store one batch; `rows`: (topic, queue, length of the body) of each message."""
         drafts = []
         for topic, queue, size in rows:
             kept = self.stored.setdefault((topic, queue), [])
@@ -143,14 +143,14 @@ class Group:
 
 
 class DrivenStage(Stage):
-    """The Log service over such a group."""
+    """The Log service over this group."""
 
     def __init__(self, group: Group, **options: Any) -> None:
         self.group = group
         super().__init__(engine=group.engine, **options)
 
     def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
-        """A topic that is agreed, and in force."""
+        """Create a topic that is already in effect."""
         names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
         self.quorum.command({"op": "create-topic", **names})
         self.group.configure(name, queues, self.quorum.state.topics[namespace, name].incarnation)
@@ -158,7 +158,7 @@ class DrivenStage(Stage):
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """An answer, read with the generated code."""
+    """An answer, parsed with the generated code."""
 
     queue: int
     first: int
@@ -169,7 +169,7 @@ class Got:
 
 
 def got(answer: Answer | bytes) -> Got:
-    """Reads an answer, and checks what holds for all: sizes, places and heads of the entries."""
+    """Parse an answer and check the sizes, positions and headers of its entries."""
     data = answer.data if isinstance(answer, Answer) else answer
     entries = pb.FetchResponse.FromString(data).entries
     sizes = np.frombuffer(entries.sizes, "<u4").tolist()

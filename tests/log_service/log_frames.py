@@ -1,4 +1,4 @@
-"""Frames as a producer makes them, and a broker group that takes them as the core does, in a few lines."""
+"""Frames of a producer, and a minimal model of the broker group that stores them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Group:
     stored: dict[int, FrameProduced] = field(default_factory=dict)
     index: int = 100
     held: bool = False
-    """Frames wait for an outcome."""
+    """Whether frames wait for their outcome."""
 
     def answer(self, call: Any) -> Any:
         if isinstance(call, OpenProducer):

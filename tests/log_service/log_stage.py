@@ -1,4 +1,4 @@
-"""The Log service of one node on a real gRPC port, over an engine whose groups answer as a test says. No log, no quorum."""
+"""The Log service of one node on a real gRPC port, over an engine with scripted answers, without a log or a quorum."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ADDRESSES = {"n1": "10.0.0.1:8081", "n2": "10.0.0.2:8081"}
 
 
 class FakeQuorum:
-    """The controller's state machine, agreed at once."""
+    """The controller's state machine; commands take effect at once."""
 
     def __init__(self) -> None:
         self.state = State()
@@ -61,13 +61,13 @@ class FakeQuorum:
 
 
 class FakeEngine:
-    """Answers calls through `answer`; views as tests set them."""
+    """Answers calls through `answer`; the tests set the views."""
 
     def __init__(self) -> None:
         self.views: dict[str, GroupView] = {}
         self.calls: list[Any] = []
         self.answer: Callable[[Any], Any] = lambda call: None
-        """An outcome, or None: the call waits, its future is in `waiting`."""
+        """Returns an outcome. None: the call waits, and its future is in `waiting`."""
         self.waiting: list[tuple[Any, asyncio.Future[Any]]] = []
         self._token = 0
 
@@ -86,7 +86,7 @@ class FakeEngine:
         return future
 
     def on_view(self, listener: Any) -> None:
-        """Views change without being told here."""
+        """Listeners are not called: the tests replace the views directly."""
 
     on_hidden = on_view
 
@@ -101,7 +101,7 @@ class FakeEngine:
 
 
 class Stage:
-    """One node, `n1`, that leads `g1` unless a test says otherwise."""
+    """One node, `n1`, which leads `g1` unless a test changes that."""
 
     def __init__(
         self,
@@ -122,9 +122,9 @@ class Stage:
             lambda: self.quorum.state.users, self.quorum.barrier, self.sealer, operator_of(SECRET), required=authentication
         )
         self.read_rules: dict[str, Rules] = {}
-        """Broker groups that let other replicas than the leader serve readers."""
+        """Broker groups in which other replicas than the leader may serve readers."""
         self.age_ns: int | None = None
-        """How old what this replica knows is."""
+        """The age of this replica's state."""
         local = LocalReads("n1", self.read_rules, self.engine.views, lambda group: self.age_ns)
         self.leaders = Leaders("n1", self.engine, self._believed, ADDRESSES.get)
         self.meters = Meters()
@@ -154,7 +154,7 @@ class Stage:
         return None if view is None else view.leader
 
     def topic(self, name: str = "T", kind: str = "normal", queues: int = 4, permission: str = "rw", namespace: str = "") -> None:
-        """A topic that is agreed, and in force in `g1`."""
+        """Create a topic that is already in effect in `g1`."""
         names = {"ns": namespace, "name": name, "kind": kind, "queues": queues, "permission": permission}
         self.quorum.command({"op": "create-topic", **names})
         config = self.quorum.state.topics[namespace, name].in_group("g1")
@@ -162,7 +162,7 @@ class Stage:
         self.engine.show(topics={f"{namespace}@{name}" if namespace else name: config})
 
     def moves(self, leader: str | None) -> None:
-        """Leadership of `g1` goes elsewhere."""
+        """Move the leadership of `g1` to another node."""
         self.engine.show(leader, term=self.engine.views["g1"].term + 1, serving=leader == "n1")
         self.leaders.changed()
         if leader != "n1":
@@ -174,13 +174,13 @@ class Stage:
 
 
 def signed(access_key: str, secret: str) -> tuple[tuple[str, str], ...]:
-    """The metadata of a call that a user signed."""
+    """The metadata of a call signed by a user."""
     date_time = "20260102T030405Z"
     return (("x-mq-client-id", "t1"), ("x-mq-date-time", date_time), ("authorization", sign(Credentials(access_key, secret), date_time)))
 
 
 class Wire:
-    """The client's end."""
+    """The client side."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -191,11 +191,11 @@ class Wire:
         return await stub(request if isinstance(request, bytes) else request.SerializeToString(), metadata=metadata, timeout=20)
 
     def fetch(self, metadata: Any = ()) -> Any:
-        """A Fetch stream; what is written goes as it is, answers come as bytes."""
+        """A Fetch stream; requests and answers are bytes."""
         return self.channel.stream_stream(SERVICE + "Fetch")(metadata=metadata, timeout=30)
 
     def produce(self, metadata: Any = ()) -> Any:
-        """A Produce stream; what is written goes as it is."""
+        """A Produce stream; requests are bytes."""
         stub = self.channel.stream_stream(SERVICE + "Produce", response_deserializer=pb.ProduceResponse.FromString)
         return stub(metadata=metadata, timeout=30)
 
