@@ -1,4 +1,5 @@
-"""Two nodes in one process for queries: n1 leads the broker groups g1 and g2, n2 follows in g1. Logs are in memory, the index is a scan."""
+"""Two nodes in one process for query tests: n1 leads the broker groups g1 and g2, n2 follows in g1. Logs are in memory; lookups scan
+them."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NAME = admin_pb2.Name(name="t")
 
 
 class ScanningLookup:
-    """Finds what `Lookup` finds, by reading everything."""
+    """A `Lookup` that scans the whole log."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -53,7 +54,7 @@ class ScanningLookup:
 
 
 class MemoryReader:
-    """As much of a `LogReader` as looking through the log needs."""
+    """The part of `LogReader` that log scans use."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -68,7 +69,7 @@ class MemoryReader:
 
 
 class MemoryStore:
-    """As much of a group's store as a copy's place needs. `damage` flips a byte of every entry that is read."""
+    """The part of a group's store that locating a copy uses. `damage` flips a byte of every entry that is read."""
 
     def __init__(self, log: MemoryLog) -> None:
         self._log = log
@@ -97,7 +98,7 @@ class MemoryStore:
 
 
 class QueryEngine(LoopEngine):
-    """The engine with hosted groups to look at."""
+    """An engine with hosted groups."""
 
     def __init__(self, clock: Clock, groups: Sequence[str]) -> None:
         super().__init__(clock, groups, LeaderSettings(times=LeaseTimes(handover_ns=0)))
@@ -118,7 +119,7 @@ class QueryEngine(LoopEngine):
 
 
 class QueryBench:
-    """Both nodes. `queries[0]` is asked at the leader's node, `queries[1]` at the other."""
+    """Both nodes. `queries[0]` belongs to the leader's node, `queries[1]` to the other."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -166,7 +167,7 @@ class QueryBench:
         self.follow()
 
     def follow(self, entries: int | None = None) -> None:
-        """n2 receives what g1 holds, or the first so many ranges more."""
+        """Replicate all ranges of g1 to n2, or only the next `entries` ranges."""
         leader, follower = self.engines[0].replicators["g1"], self.engines[1].replicators["g1"]
         missing = leader.log.ranges[len(follower.log.ranges) :]
         follower.log.ranges += missing if entries is None else missing[:entries]
@@ -198,7 +199,7 @@ class QueryBench:
 
 
 def with_bench(work: Callable[[QueryBench], Awaitable[None]]) -> None:
-    """Run a test on a loop of its own."""
+    """Run a test on its own event loop."""
 
     async def main() -> None:
         bench = QueryBench()
