@@ -1,4 +1,4 @@
-"""The `ledgermq` command as a process, asked of a running cluster; what it printed is judged by the tests."""
+"""Runs the `ledgermq` command as a process against a running cluster, and returns its output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGERMQ = [sys.executable, "-m", "ledgermq"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Exit status and both streams of one command."""
+    """The exit status and output of one command."""
 
     status: int
     out: str
@@ -28,7 +28,7 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        """The one object on stdout."""
+        """The single JSON object on stdout."""
         (line,) = self.out.splitlines()
         found = json.loads(line)
         assert found["v"] == 1
@@ -36,12 +36,12 @@ class Outcome:
 
     @property
     def lines(self) -> list[Any]:
-        """JSON Lines."""
+        """The JSON Lines on stdout."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def error(self) -> str:
-        """The one error line: last on stderr, with a remedy, and no traceback before it."""
+        """The error line: the last line on stderr, with a remedy and without a traceback before it."""
         lines = self.err.splitlines()
         assert lines and lines[-1].startswith("error: ") and "; " in lines[-1], self.err
         assert "Traceback" not in self.err
@@ -55,10 +55,10 @@ def environment(endpoints: str) -> dict[str, str]:
 
 
 class CommandLine:
-    """Commands against one cluster, through all of its endpoints."""
+    """Runs commands against one cluster, through all of its endpoints."""
 
     def __init__(self, endpoints: str, *more: str | Path, keys: tuple[str, str] | None = None) -> None:
-        """`more` options go with every command; `keys` are the credentials it signs with."""
+        """`more`: options added to every command. `keys`: the credentials of every command."""
         self.endpoints = endpoints
         self._more = more
         self._keys = {} if keys is None else {"LEDGERMQ_ACCESS_KEY": keys[0], "LEDGERMQ_SECRET_KEY": keys[1]}
@@ -73,19 +73,19 @@ class CommandLine:
         return Outcome(status, out.decode(errors="replace"), err.decode())
 
     def ok(self, *arguments: str | Path, stdin: bytes = b"", timeout_s: float = 90) -> Outcome:
-        """A command that must succeed."""
+        """Run a command that must succeed."""
         outcome = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
         assert outcome.status == 0, f"{arguments}: exit status {outcome.status}\n{outcome.out}\n{outcome.err}"
         return outcome
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
-        """A command that runs on; all its streams are pipes."""
+        """Start a command without waiting for its end; all its streams are pipes."""
         command = [*LEDGERMQ, *map(str, arguments)]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(self.endpoints))
 
     def send_lines(self, topic: str, bodies: Iterable[str], *more: str) -> Any:
-        """`send --file -`: its summary."""
+        """Run `send --file -`. Returns its summary."""
         return self.ok("send", "--topic", topic, "--file", "-", "--json", *more, stdin="".join(f"{b}\n" for b in bodies).encode()).json
 
     def consume_all(self, topic: str, group: str, *more: str) -> list[str]:
@@ -94,7 +94,7 @@ class CommandLine:
 
 
 def counted(cli: CommandLine, topic: str, least: int) -> int:
-    """The messages of a topic, as `topic describe` says once the node that is asked has applied at least so many."""
+    """Wait until `topic describe` reports at least `least` messages. Returns the number."""
 
     def described() -> int:
         return int(cli.ok("topic", "describe", topic, "--json").json["messages"])
