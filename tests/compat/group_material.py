@@ -1,4 +1,4 @@
-"""A broker group written by our store the way a node does it: control records, client messages with keys and tags, rolls, two terms."""
+"""A broker group written by our store as a node would: control records, client messages with keys and tags, several files, two terms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATED_MS = 1_700_000_000_000
 HOST = bytes([127, 0, 0, 1, 0, 0, 0x1F, 0x91])
 DATA_BYTES, QUEUE_BYTES = 65536, 1000
 DLEDGER_INDEX_BYTES = 167_772_160
-"""The full store of RocketMQ knows no other length of index files."""
+"""The only length of index files that RocketMQ's full store supports."""
 SLOTS, UNITS = 100, 1000
 TOPICS = ("orders", "ns@events", "t" * 100)
 QUEUES = 4
@@ -32,7 +32,7 @@ BATCHES = 120
 
 
 class Writer:
-    """One open group; `bodies` holds what each queue was given."""
+    """An open group; `bodies` holds the bodies appended to each queue."""
 
     def __init__(self, root: Path, index_bytes: int = DLEDGER_INDEX_BYTES) -> None:
         disk = RealDisk()
@@ -47,7 +47,7 @@ class Writer:
         self.keys.start(0, -1, self.store.log.chain_at)
         self.bodies: dict[tuple[str, int], list[bytes]] = {}
         self.messages: list[tuple[str, list[str], int]] = []
-        """Topic, keys and physical offset of every client message."""
+        """Topic, keys and physical offset of each client message."""
         self.store_ms = CREATED_MS
 
     def put(self, drafts: Sequence[Draft], term: int, store_ms: int) -> None:
@@ -68,7 +68,7 @@ class Writer:
             drafts = drafts[len(entries) :]
 
     def fill(self) -> None:
-        """The whole material."""
+        """Write the whole material."""
         self.put([control.draft(control.Membership(("n1", "n2", "n3")), CREATED_MS)], 0, CREATED_MS)
         self.put([control.draft(control.TermStart(1, "n1"), CREATED_MS)], 1, CREATED_MS + 100)
         for batch in range(BATCHES):
@@ -76,7 +76,7 @@ class Writer:
             self.put(drafts, 1 if batch < BATCHES // 2 else 3, CREATED_MS + 1000 + 777 * batch)
 
     def trim(self) -> None:
-        """Let the log begin with its second file, as a node carries a trim out."""
+        """Trim the log to its second file, as a node does."""
         log = self.store.log
         self.flush()
         first = next(index for index in range(log.end_index) if log.pos_of(index) >= DATA_BYTES)
@@ -85,13 +85,13 @@ class Writer:
         assert log.trim(first), "the first file is gone"
 
     def flush(self) -> None:
-        """Everything written so far is durable, and known to be."""
+        """Make everything durable, and record that."""
         self.store.log.flush_mark()
         self.store.queues.sync()
         self.keys.sync()
 
     def close(self, *, clean: bool) -> None:
-        """Everything durable; without `clean` the abort file stays, as after a kill."""
+        """Make everything durable and close; without `clean` the abort file stays, as after a kill."""
         self.keys.sync()
         self.store.write_checkpoints(self.store.log.end_index, StoreCheckpoint(self.store_ms, self.store_ms, self.store_ms))
         if clean:

@@ -1,8 +1,9 @@
-"""Is a broker group's directory what RocketMQ 5 and DLedger 0.3.1.2 define? Written from their layouts alone, with the standard library.
+"""Checks a broker group's directory against the formats of RocketMQ 5 and DLedger 0.3.1.2, written from their layouts with the standard
+library.
 
-Here live readers of entry files, index files, message records, consume queues, key index files and both checkpoint files, which say what
-is wrong as sentences. Nothing of LedgerMQ's own code is imported: a checker that shared the writer's view would share its mistakes. What
-LedgerMQ adds within the layout (checksums in words that DLedger leaves zero) is not looked at; its other files are ignored.
+It reads entry files, index files, message records, consume queues, key index files and both checkpoint files, and describes each error. It
+imports nothing from LedgerMQ, because a checker that shares code with the writer shares its mistakes. LedgerMQ's additions within the
+layout (checksums in words that DLedger leaves zero) and its other files are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MIN_BLANK = 8
 
 @dataclass(frozen=True)
 class Record:
-    """One message record, as far as the derived files depend on it."""
+    """The fields of a message record on which derived files depend."""
 
     index: int
     physical_offset: int
@@ -41,7 +42,7 @@ class Record:
 
 @dataclass
 class Group:
-    """What was read, and what is wrong with it."""
+    """The contents of a group, and the errors found."""
 
     records: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -61,13 +62,13 @@ def java_hash(text: str) -> int:
 
 
 def key_hash(key: str) -> int:
-    """The absolute value Java would give; the smallest integer has none and becomes 0."""
+    """Java's absolute value of the hash; the smallest integer, which has none, becomes 0."""
     value = abs(java_hash(key))
     return value if value < 1 << 31 else 0
 
 
 def check_group(root: Path, self_id: str, data_bytes: int, index_bytes: int, queue_bytes: int) -> Group:
-    """Everything under a store root."""
+    """Check a whole store root."""
     group = Group()
     log = root / f"dledger-{self_id}"
     for pos, index, raw in _entries(group, log / "data", data_bytes):
@@ -80,7 +81,7 @@ def check_group(root: Path, self_id: str, data_bytes: int, index_bytes: int, que
 
 
 def files_of(group: Group, directory: Path, size: int) -> list[tuple[int, Path]]:
-    """(first offset, file) of a directory of equally long files named by their first offset, without a gap."""
+    """(first offset, file) of a directory with files of equal length, named by their first offset, without gaps."""
     found = []
     for path in sorted(directory.iterdir()):
         if len(path.name) != 20 or not path.name.isdigit() or int(path.name) % size:
@@ -96,7 +97,7 @@ def files_of(group: Group, directory: Path, size: int) -> list[tuple[int, Path]]
 
 
 def _entries(group: Group, directory: Path, size: int) -> Iterator[tuple[int, int, bytes]]:
-    """(position, index, bytes) of every entry; then the rest must be nothing."""
+    """(position, index, bytes) of every entry; only zeros may follow the last entry."""
     last_index, last_term, ended = -1, -1, False
     for base, path in files_of(group, directory, size):
         raw = path.read_bytes()
@@ -161,7 +162,7 @@ def _record(group: Group, index: int, physical_offset: int, raw: bytes) -> Recor
 
 
 def _check_index(group: Group, directory: Path, size: int, data_bytes: int, data: Path) -> None:
-    """Unit i at i x 32 describes entry i; behind the last unit there is nothing."""
+    """Unit i at i x 32 describes entry i; nothing follows the last unit."""
     files = dict(files_of(group, directory, size))
     heads = {int(path.name): path.read_bytes() for path in data.iterdir()}
     known = set()
@@ -190,10 +191,10 @@ def _check_index(group: Group, directory: Path, size: int, data_bytes: int, data
 
 
 def _check_queues(group: Group, directory: Path, size: int, committed: int) -> None:
-    """Every record has the unit of its queue offset; before the first kept one only pre-blanks, behind the last nothing.
+    """Every record has a unit at its queue offset; before the first kept one there are only pre-blanks, after the last one nothing.
 
-    Units are written for what is committed: the end of a log, such as the first record of a leader that its peers left, has none yet. A
-    queue without any committed record need not exist.
+    Units are written only for committed records, so the end of a log may lack them, such as the first record of a leader without followers.
+    A queue without committed records need not exist.
     """
     expected: dict[tuple[str, int], dict[int, Record]] = {}
     for record in group.records:
@@ -230,7 +231,7 @@ def _check_queues(group: Group, directory: Path, size: int, committed: int) -> N
 
 
 def _check_checkpoints(group: Group, root: Path, log: Path) -> int:
-    """Both checkpoint files; the committed index of DLedger's."""
+    """Check both checkpoint files. Returns the committed index in DLedger's checkpoint."""
     raw = (root / "checkpoint").read_bytes()
     times = struct.unpack_from(">qqq", raw)
     newest = max((record.store_ms for record in group.records), default=0)
@@ -244,9 +245,9 @@ def _check_checkpoints(group: Group, root: Path, log: Path) -> int:
 
 
 def check_key_index(group: Group, directory: Path, slots: int, units: int) -> list[tuple[str, Record]]:
-    """Key index files: headers, slots and chains; every key of every record is found by the official look-up, and nothing else is.
+    """Check headers, slots and chains of the key index files: the official lookup must find every key of every record, and nothing else.
 
-    Returns the (key, record) pairs that are in the files.
+    Returns the (key, record) pairs in the files.
     """
     by_offset = {record.physical_offset: record for record in group.records}
     kept_from = min(by_offset, default=0)
@@ -277,7 +278,7 @@ def check_key_index(group: Group, directory: Path, slots: int, units: int) -> li
                 hit = by_offset.get(offset)
                 names = wanted.get((offset, hashed), [])
                 if offset < kept_from:
-                    # The file is kept for its younger messages.
+                    # The file is kept because of its newer messages.
                     number = before
                     continue
                 if hashed % slots != slot or hit is None or not names:
