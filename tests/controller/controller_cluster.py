@@ -1,4 +1,4 @@
-"""Controllers in one process on loopback, for tests: ports, timing, restarts. Knows nothing of what a test asserts."""
+"""Controllers in one process on loopback, for tests: ports, timing, restarts. The assertions are in the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRET = b"a secret for tests only, 32 bytes"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Ports that were free when this returned."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -30,7 +30,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """Named controllers over directories below `root`; each can be stopped and started again."""
+    """Named controllers with directories below `root`; each can be stopped and restarted."""
 
     def __init__(
         self, root: Path, nodes: int = 3, timing: Timing = FAST, file_bytes: int = 1 << 16, disk: Callable[[], Disk] = RealDisk
@@ -45,7 +45,7 @@ class Cluster:
 
     @property
     def places(self) -> dict[str, tuple[str, ...]]:
-        """As a controller is told: where each node is, and in vain where it is not."""
+        """The addresses of each node for a controller: its own, and one at which nothing listens."""
         return {name: (address, "127.0.0.1:1") for name, address in self.addresses.items()}
 
     def config(self, name: str, secret: bytes = SECRET) -> ControllerConfig:
@@ -63,7 +63,7 @@ class Cluster:
         )
 
     def add_node(self, name: str) -> None:
-        """A node that was not there when the quorum began; it knows the others' addresses and they not its."""
+        """Add a node after the quorum was formed; it knows the addresses of the others, but they do not know its address."""
         self.addresses = {**self.addresses, name: f"127.0.0.1:{free_ports(1)[0]}"}
 
     async def start(self, names: Iterable[str] | None = None, secret: bytes = SECRET) -> None:
@@ -77,13 +77,13 @@ class Cluster:
         await asyncio.gather(*(self.running.pop(name).stop() for name in chosen))
 
     async def until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
-        """Wait for something that has to happen; the limit is only there to end a broken run."""
+        """Wait for a condition that must become true; the limit only ends a broken run."""
         async with asyncio.timeout(seconds):
             while not condition():
                 await asyncio.sleep(0.005)
 
     async def leader(self) -> str:
-        """The node that all running controllers call their leader."""
+        """Wait until all running controllers agree on a leader. Returns it."""
 
         def agreed() -> bool:
             views = {c.health.leader for c in self.running.values() if c.health.ready}
@@ -93,7 +93,7 @@ class Cluster:
         return next(iter(self.running.values())).health.leader or ""
 
     async def describe(self) -> None:
-        """Make the nodes and two broker groups known."""
+        """Register the nodes and two broker groups."""
         nodes = {name: {"peer": address} for name, address in self.addresses.items()}
         groups = {"g1": list(self.addresses), "g2": list(self.addresses)}
         await next(iter(self.running.values())).announce(nodes, groups, timeout=20)
