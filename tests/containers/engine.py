@@ -1,6 +1,6 @@
-"""Compose projects of `compose.yaml`: built, started, asked and removed again, whatever the container engine is called here.
+"""Builds, starts, queries and removes compose projects of `compose.yaml`, with any container engine.
 
-Here lives what every test of containers needs. What is done to containers that work is in `faults.py`, who talks to them in `traffic.py`.
+All container tests use this module. The faults are in `faults.py`, the clients in `traffic.py`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "ledgermq:local"
 NODES = {"n1": (8081, 11081), "n2": (8082, 11082), "n3": (8083, 11083)}
-"""Node → where compose.yaml publishes its clients' and its HTTP port."""
+"""Node → the client port and the HTTP port that compose.yaml publishes."""
 ENDPOINTS = ";".join(f"127.0.0.1:{client}" for client, _ in NODES.values())
 DOCKER_S = 60
 LOCK_FILE = "ledgermq-compose.lock"
 
 
 def engine_missing() -> str | None:
-    """Why containers cannot run here, or None."""
+    """The reason why containers cannot run here, or None."""
     if shutil.which("docker") is None:
         return "no docker command"
     if subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
@@ -47,7 +47,7 @@ def compose_command() -> list[str] | None:
 
 
 def docker(*arguments: str, check: bool = True, merged: bool = False) -> str:
-    """What a command of the engine printed; `merged` with what it says on stderr, as the logs of containers come."""
+    """The output of an engine command; `merged`: with its stderr, on which container logs are printed."""
     done = subprocess.run(
         ["docker", *arguments],
         stdout=subprocess.PIPE,
@@ -60,10 +60,10 @@ def docker(*arguments: str, check: bool = True, merged: bool = False) -> str:
 
 
 class Project:
-    """One compose project under a name of its own."""
+    """A compose project with a unique name."""
 
     def __init__(self, variables: Mapping[str, str] | None = None) -> None:
-        """`variables` that compose.yaml reads."""
+        """`variables`: the environment variables of compose.yaml."""
         command = compose_command()
         assert command is not None
         self.name = f"ledgermq{uuid.uuid4().hex[:8]}"
@@ -72,7 +72,7 @@ class Project:
         self._environment = {**os.environ, **(variables or {})}
 
     def run(self, *arguments: str, check: bool = True, timeout: int = 400, files: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
-        """A compose command; `files` are laid over compose.yaml."""
+        """Run a compose command; `files` override compose.yaml."""
         over = [part for file in ([ROOT / "compose.yaml", *files] if files else ()) for part in ("-f", str(file))]
         command = [*self._command, *over, *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, env=self._environment)
@@ -92,7 +92,7 @@ class Project:
         return found
 
     def ledgermq(self, *arguments: str) -> str:
-        """What the command printed, asked of all nodes from outside."""
+        """Run a command against all nodes from outside the containers. Returns its output."""
         done = subprocess.run(
             [sys.executable, "-m", "ledgermq", *arguments, "--endpoints", ENDPOINTS, "--timeout", "30s"],
             capture_output=True,
@@ -105,7 +105,8 @@ class Project:
 
 @contextmanager
 def built(project: Project) -> Iterator[Project]:
-    """With its image made; everything of it is removed afterwards, volumes included. One project at a time: they publish the same ports."""
+    """A project with its image built; afterwards containers and volumes are removed. Projects cannot run at the same time, because they
+    publish the same ports."""
     with (Path(tempfile.gettempdir()) / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

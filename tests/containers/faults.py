@@ -1,8 +1,8 @@
-"""What can be done to containers that work: signals, the freezer, the network from outside and from inside, a slow disk, too little memory.
+"""Faults for running containers: signals, the freezer, the network from outside and inside, a slow disk, too little memory.
 
-Each function here changes one thing, and a context manager puts it back. Rules of the kernel (iptables, tc) are made inside the network
-of a container, and limits of its disk in its control group, from the machine it runs on: that takes root here and nothing in the image.
-`missing` says what a machine cannot do. When to do what, and what must hold meanwhile, is decided by the tests.
+Each function causes one fault, and each context manager undoes its fault. Kernel rules (iptables, tc) are set in the network namespace of a
+container and disk limits in its control group, both from the host: this needs root on the host and nothing in the image. `missing` lists
+the faults that the host does not support. The tests decide on the schedule and the assertions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.containers.engine import DOCKER_S, IMAGE, NODES, Project, docker
 CGROUPS = Path("/sys/fs/cgroup")
 UNLIMITED = "1t"
 TOO_LITTLE = "48m"
-"""Of memory: less than the interpreter takes with what a node imports."""
+"""A memory limit below the needs of the interpreter and the imports of a node."""
 SQUATTERS = "squatter"
 
 
 def missing() -> dict[str, str]:
-    """Faults that cannot be made here, and why."""
+    """Faults that this host does not support, with the reasons."""
     found: dict[str, str] = {}
     tools = {"iptables": ("cannot hear", "cannot speak", "loss"), "tc": ("rate",)}
     for tool, needing in tools.items():
@@ -67,7 +67,7 @@ def start(project: Project, node: str) -> None:
 
 
 def stop(project: Project, node: str) -> int:
-    """As an operator does it; the exit status of the node."""
+    """Stop a node as an operator does. Returns its exit status."""
     docker("stop", "-t", "30", project.container(node))
     return exit_status(project, node)
 
@@ -78,7 +78,7 @@ def exit_status(project: Project, node: str) -> int:
 
 @contextmanager
 def paused(project: Project, *nodes: str) -> Iterator[None]:
-    """All processes of these containers stand still."""
+    """Freeze all processes of these containers."""
     for node in nodes:
         docker("pause", project.container(node))
     try:
@@ -90,7 +90,7 @@ def paused(project: Project, *nodes: str) -> Iterator[None]:
 
 @contextmanager
 def too_little_memory(project: Project, node: str) -> Iterator[None]:
-    """The node starts with less memory than it needs, until it was killed by the kernel more than once."""
+    """Start the node with less memory than it needs, until the kernel has killed it more than once."""
     container = project.container(node)
     kill(project, node)
     docker("update", "--memory", TOO_LITTLE, "--memory-swap", TOO_LITTLE, container)
@@ -109,7 +109,7 @@ def too_little_memory(project: Project, node: str) -> Iterator[None]:
 
 
 def address(project: Project, node: str) -> str:
-    """Where the node is in the network of the nodes."""
+    """The address of the node in the network of the nodes."""
     found = project.inspect(node)["NetworkSettings"]["Networks"][project.network]["IPAddress"]
     assert found, f"{node} has no address"
     return str(found)
@@ -117,7 +117,8 @@ def address(project: Project, node: str) -> str:
 
 @contextmanager
 def disconnected(project: Project, node: str, elsewhere: bool = False) -> Iterator[None]:
-    """Without any network; then back under its name. `elsewhere`: somebody else takes the first free address meanwhile, its own."""
+    """Disconnect a node from its network, then reconnect it under its name. `elsewhere`: another container takes its address in the
+    meantime."""
     container, squatter = project.container(node), f"{project.name}_{SQUATTERS}"
     docker("network", "disconnect", project.network, container)
     try:
@@ -131,7 +132,7 @@ def disconnected(project: Project, node: str, elsewhere: bool = False) -> Iterat
 
 @contextmanager
 def dropping(project: Project, node: str, chain: str, peers: Sequence[str], probability: float = 1.0) -> Iterator[None]:
-    """Packets of other nodes (`INPUT`) or for them (`OUTPUT`) are dropped inside the node's network; its clients notice nothing."""
+    """Drop packets from other nodes (`INPUT`) or to them (`OUTPUT`) inside the node's network; its clients are not affected."""
     side = "-s" if chain == "INPUT" else "-d"
     chance = [] if probability >= 1 else ["-m", "statistic", "--mode", "random", "--probability", str(probability)]
     rules = [[chain, side, address(project, peer), *chance, "-j", "DROP"] for peer in peers]
@@ -147,7 +148,7 @@ def dropping(project: Project, node: str, chain: str, peers: Sequence[str], prob
 
 @contextmanager
 def limited_rate(project: Project, node: str, bits_per_s: int) -> Iterator[None]:
-    """Whatever the node sends, to peers and clients, goes through a narrow line."""
+    """Limit the rate at which the node sends, to peers and clients."""
     pid = process_of(project, node)
     device = next(line.split()[0] for line in Path(f"/proc/{pid}/net/route").read_text().splitlines() if line.split()[1] == "00000000")
     inside(pid, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{bits_per_s}bit", "burst", "16kb", "latency", "400ms")
@@ -162,7 +163,7 @@ def process_of(project: Project, node: str) -> int:
 
 
 def inside(pid: int, *command: str) -> None:
-    """Run a command of this machine in the network of a container."""
+    """Run a command of the host in the network namespace of a container."""
     done = subprocess.run(["nsenter", "-t", str(pid), "-n", *command], capture_output=True, text=True, timeout=DOCKER_S)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
@@ -172,7 +173,7 @@ def inside(pid: int, *command: str) -> None:
 
 @contextmanager
 def slow_disk(project: Project, node: str, writes_per_s: int) -> Iterator[None]:
-    """The device under the node's volumes takes so few writes a second from it."""
+    """Limit the number of writes per second from the node to the device of its volumes."""
     mounts = project.inspect(node)["Mounts"]
     data = next(mount["Source"] for mount in mounts if mount["Destination"] == "/data")
     file, write = _limits_of(process_of(project, node), whole_disk(os.stat(data).st_dev))
@@ -180,7 +181,7 @@ def slow_disk(project: Project, node: str, writes_per_s: int) -> Iterator[None]:
     try:
         yield
     finally:
-        # Gone with its container, if that is gone.
+        # The limit is already gone if the container is.
         if file.exists():
             file.write_text(write.format(0 if file.name.startswith("blkio") else "max"))
 
@@ -197,7 +198,7 @@ def _limits_of(pid: int, device: str) -> tuple[Path, str]:
 
 
 def whole_disk(device: int) -> str:
-    """A partition has no limits of its own."""
+    """The disk of a partition; only whole disks have limits."""
     name = f"{os.major(device)}:{os.minor(device)}"
     place = Path(f"/sys/dev/block/{name}").resolve()
     return (place.parent / "dev").read_text().strip() if (place / "partition").exists() else name

@@ -1,9 +1,9 @@
-"""Clients that talk to a cluster of containers while faults happen, what they saw, and whether that is the history of one log per queue.
+"""Clients of a containerized cluster during faults, their recorded history, and the check that each queue behaved as one log.
 
-Two topics with one queue in every broker group. *official*: unmodified official clients send in message groups and consume, from outside,
-through the ports that compose.yaml publishes. *native*: a producer and a consumer on native streams, in a container of the nodes' network.
-Beside them both topics are read again and again through every node. Nothing here repeats a send, so that nothing hides: a send that failed
-is of unknown outcome. The official client repeats by itself, so its topic stores an id once.
+Two topics have one queue in every broker group. *official*: unmodified official clients send in message groups and consume from outside,
+through the ports that compose.yaml publishes. *native*: a producer and a consumer use native streams in a container of the nodes' network.
+In addition, both topics are read repeatedly through every node. No send is repeated here, because that could hide errors: the outcome of a
+failed send is unknown. The official client repeats sends by itself, so its topic deduplicates ids.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CONSUMERS = "official-consumers"
 SENDERS = 8
 READ_EVERY_S = 0.2
 WAIT_S = 180.0
-"""Only there to end a broken run."""
+"""Only ends a broken run."""
 Fact = dict[str, Any]
 
 
 class Program:
-    """A process that tells facts as JSON lines. They are kept; an end that nobody asked for is a failure."""
+    """A process that prints facts as JSON lines, which are kept. If it ends without being asked, the test fails."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Program:
         assert not code, f"{self.name} ended with {code}: {self.log.read_text(errors='replace')[-2000:]}"
 
     def say_end(self) -> None:
-        """What the program takes for the end of its work."""
+        """Ask the program to end its work."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
@@ -84,7 +84,7 @@ class Program:
 
 
 class Readers(threading.Thread):
-    """Reads the queues of a topic in turns through every node, each from the last value seen on."""
+    """Reads the queues of a topic in turn through every node, each from the last value seen."""
 
     def __init__(self, topic: str, queues: int, number: int) -> None:
         super().__init__(daemon=True, name=f"readers of {topic}")
@@ -110,7 +110,7 @@ class Readers(threading.Thread):
 
 
 class Traffic:
-    """All clients of a run. `groups`: the broker groups, in the order of their names: queue *k* of both topics lies in the *k*-th."""
+    """All clients of a run. `groups`: the broker groups, in the order of their names: queue *k* of both topics is in the *k*-th."""
 
     def __init__(self, project: Project, directory: Path, groups: Sequence[str]) -> None:
         self.groups = list(groups)
@@ -124,7 +124,7 @@ class Traffic:
         self._final: dict[tuple[str, int], Read] = {}
         self._counted = Counter[str]()
         self._looked_at = Counter[str]()
-        """Program → how many of its facts are counted."""
+        """Program → the number of its facts counted so far."""
 
     def start(self) -> None:
         queues = str(len(self.groups))
@@ -160,7 +160,7 @@ class Traffic:
     # -- while it runs
 
     def acknowledged(self) -> dict[str, int]:
-        """Of every topic and broker group, as `official g1`."""
+        """The number of acknowledgements by topic and broker group, such as `official g1`."""
         for program in (self.official, self.native):
             program.lives()
             for fact in program.facts[self._looked_at[program.name] :]:
@@ -171,7 +171,7 @@ class Traffic:
         return dict(self._counted)
 
     def progress(self, topics: Sequence[str] = (OFFICIAL, NATIVE), groups: Sequence[str] | None = None, messages: int = 5) -> None:
-        """Return when so many more messages were acknowledged to each kind of client in each broker group."""
+        """Wait until each kind of client got `messages` more acknowledgements in each broker group."""
         before = self.acknowledged()
         missing: list[str] = []
 
@@ -189,7 +189,7 @@ class Traffic:
     # -- afterwards
 
     def settle(self) -> None:
-        """End the senders; return when the consumers got everything that was acknowledged, and the queues were read as a whole."""
+        """End the senders, wait until the consumers received all acknowledged messages, and read the whole queues."""
         for program in (self.official, self.native):
             program.say_end()
         wait_for(lambda: self.official.told("send ended") and self.native.told("senders ended"), WAIT_S, "the end of the senders")
@@ -203,7 +203,7 @@ class Traffic:
                 self._final[topic, queue] = self._whole(topic, queue)
 
     def check(self) -> list[Violation]:
-        """Everything the clients saw against the checkers of the audit."""
+        """Check the recorded history with the audit's checkers."""
         found: list[Violation] = []
         queues_of: dict[int, set[int]] = {}
         for queue in range(len(self.groups)):
@@ -223,9 +223,9 @@ class Traffic:
         stored = {value for read in self._final.values() for value in read.values}
         for fact in (*self.official.facts, *self.native.facts):
             if fact["fact"] == "send" and "returned" in fact and fact["value"] not in stored:
-                found.append(Violation("lost", f"{fact['value']} was acknowledged and is nowhere"))
+                found.append(Violation("lost", f"{fact['value']} was acknowledged and is in no queue"))
             if fact["fact"] == "send" and fact.get("unknown") is False and fact["value"] in stored:
-                found.append(Violation("phantom", f"{fact['value']} was said not to be stored ({fact['error']}), and is"))
+                found.append(Violation("phantom", f"{fact['value']} is stored although the send failed definitely ({fact['error']})"))
         return found
 
     def _deliveries(self) -> list[Violation]:
@@ -283,7 +283,8 @@ class Traffic:
 
 @contextmanager
 def traffic(project: Project, directory: Path, groups: Sequence[str]) -> Iterator[Traffic]:
-    """Started and making progress; its clients are gone afterwards, its history is in `directory`, after a failure with the nodes' logs."""
+    """Started clients that make progress. Afterwards they are ended, and `directory` has their history; after a failure also the nodes'
+    logs."""
     found = Traffic(project, directory, groups)
     try:
         found.start()
@@ -298,23 +299,23 @@ def traffic(project: Project, directory: Path, groups: Sequence[str]) -> Iterato
 
 
 def got_all(missing: Callable[[], Collection[str]], who: str) -> None:
-    """Return when nothing is missing any more. However long it takes on a busy machine, it has to become less."""
+    """Wait until nothing is missing. Fails only if the number of missing messages stops falling, so a busy machine may take long."""
     fewest, since = len(missing()), time.monotonic()
     while fewest:
         time.sleep(0.2)
         left = len(missing())
         if left < fewest:
             fewest, since = left, time.monotonic()
-        assert time.monotonic() - since < WAIT_S, f"{who} does not get the last {fewest} messages"
+        assert time.monotonic() - since < WAIT_S, f"{who} does not receive the last {fewest} messages"
 
 
 def acknowledged_by(program: Program) -> set[str]:
-    """Values."""
+    """The acknowledged values."""
     return {fact["value"] for fact in program.told("send") if "returned" in fact}
 
 
 def key_of(value: str) -> str:
-    """What is in order: a message group of the official clients, a queue of the native one."""
+    """The unit of ordering: a message group of the official clients, a queue of the native client."""
     return value.rpartition("-")[0]
 
 
@@ -323,7 +324,8 @@ def sender_of(value: str) -> int:
 
 
 def sent(fact: Fact) -> Send:
-    """An acknowledgement that knows no offset says no more than an unknown outcome; that the value is there is checked apart."""
+    """The record of a send. An acknowledgement without an offset counts as an unknown outcome; whether the value is stored is checked
+    separately."""
     if fact.get("offset") is None:
         return Send(fact["value"], fact["invoked"])
     return Send(fact["value"], fact["invoked"], fact["returned"], fact["offset"])

@@ -1,8 +1,8 @@
 """Native clients of one topic in a container of the nodes' network: `python native.py ENDPOINTS TOPIC QUEUES`.
 
-One sender for each queue, one message at a time; one reader of all queues without a group. Every fact is a JSON line on stdout, with times
-of CLOCK_MONOTONIC, which all containers of a machine share; nothing is judged here. A line on stdin ends the sending, the end of stdin the
-rest.
+One sender per queue sends one message at a time; one reader without a group reads all queues. The program prints facts as JSON lines on
+stdout, with times of CLOCK_MONOTONIC, which all containers of a host share, and judges nothing. A line on stdin ends the senders; the end
+of stdin ends the reader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def send(producer: AsyncProducer, queue: int, ended: asyncio.Event) -> Non
 
 
 async def read(endpoints: str, topic: str) -> None:
-    """For ever. A reader that fails begins again with the first message."""
+    """Read forever; after a failure, start again with the first message."""
     while True:
         try:
             async with AsyncConsumer(endpoints, topic) as consumer:

@@ -1,8 +1,8 @@
 """The unmodified official Python client: `python official.py send ENDPOINTS TOPIC SENDERS` or `… consume ENDPOINTS TOPIC GROUP`.
 
 `send`: one thread per sender; each sender has its own message group and sends one message at a time. `consume`: a SimpleConsumer whose
-threads acknowledge what they get. Every fact is a JSON line on stdout, with times of CLOCK_MONOTONIC; nothing is judged here, and nothing
-of LedgerMQ is imported. A line on stdin, or its end, ends the program.
+threads acknowledge what they get. The program prints facts as JSON lines on stdout, with times of CLOCK_MONOTONIC. It judges
+nothing and imports nothing from LedgerMQ. A line on stdin, or its end, ends the program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def send(producer: Producer, topic: str, sender: int) -> None:
         fact = {"fact": "send", "value": f"official{sender}-{number}", "invoked": time.monotonic()}
         try:
             receipt = producer.send(message)
-        except Exception as error:  # the client has many kinds; whichever it is, the outcome is unknown
+        except Exception as error:  # the client raises many kinds of errors; after any of them the outcome is unknown
             emit(**fact, unknown=True, error=f"{type(error).__name__}: {error}")
         else:
             emit(**fact, returned=time.monotonic(), offset=receipt.offset)
@@ -55,7 +55,7 @@ def consume(consumer: SimpleConsumer) -> None:
             for message in consumer.receive(BATCH, INVISIBLE_S):
                 emit(fact="delivery", value=message.body.decode(), attempt=message.delivery_attempt, at=time.monotonic())
                 consumer.ack(message)
-        except Exception as error:  # what was not acknowledged comes again
+        except Exception as error:  # unacknowledged messages are delivered again
             emit(fact="consumer failed", error=f"{type(error).__name__}: {error}")
             ended.wait(0.2)
 
