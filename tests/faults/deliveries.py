@@ -1,6 +1,6 @@
-"""What a consumer group was given, against what was sent: the checker of the suites that drive clients while nodes fail.
+"""Checks the deliveries to a consumer group against the sent messages; used by suites that run clients while nodes fail.
 
-Nothing is known here of who recorded it. Receipts and delivery files of users are held against the log itself (`audit/clients`).
+The checker is independent of the recording clients. `audit/clients` checks receipts and delivery files of users against the log itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ledgermq.audit.history import Violation
 def check_deliveries(
     acknowledged: Mapping[str, Sequence[str]], sent: Iterable[str], delivered: Mapping[str, Sequence[str]], *, complete: bool
 ) -> list[Violation]:
-    """What a consumer group was given, against what was sent.
+    """Check the deliveries to a consumer group against the sent messages.
 
-    `acknowledged`: per ordering key (a queue of one producer, a message group) the values in the order of their acknowledgements; `sent`:
-    everything sent, also with unknown outcome; `delivered`: per ordering key the values in the order of delivery. The first deliveries of
-    a key must come in the order of its acknowledgements; repeats are allowed (at least once). With `complete` (the consumer saw an empty
-    queue at the end) every acknowledged value must be among them.
+    `acknowledged`: per ordering key (a queue of one producer, a message group) the values in the order of their acknowledgements. `sent`:
+    all sent values, also with unknown outcome. `delivered`: per ordering key the values in the order of delivery. The first deliveries of a
+    key must be in the order of its acknowledgements; repeats are allowed (at least once). With `complete` (the consumer saw an empty queue
+    at the end), every acknowledged value must have been delivered.
     """
     found: list[Violation] = []
     known = set(sent)

@@ -1,11 +1,10 @@
-"""A cluster of real processes whose peers reach each other through the proxy, and the verdict over its directories at the end.
+"""A cluster of real processes whose peers connect through a proxy, and the checks of its directories at the end.
 
-`faulty(tmp_path)` yields it ready. Whatever a test did, it ends with `judge`: all nodes up and equal, the histories checked, at most one
-leader a term, every node stopped in good order, and the audit of the three directories by its local engine.
+`faulty(tmp_path)` yields a ready cluster. Each test ends with `judge`: all nodes are up and equal, the histories are correct, each term has
+at most one leader, every node stops cleanly, and the local audit of the three directories passes.
 
-Every node is known to the others, in every configuration and in what the controller quorum tells, by an address of its own on loopback that
-belongs to the proxy; it listens on 127.0.0.1, where the tests' clients reach it. So peer streams and the controller's connections are cut
-together.
+In all configurations and in the controller quorum, a node has a loopback address of its own that belongs to the proxy. The node itself
+listens on 127.0.0.1, where the tests' clients connect. So the proxy controls both peer streams and the controller's connections.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tests.faults.proxy import Address, Network, holder
 TOPIC = "faults"
 GROUP = "g1"
 KNOWN_AS = "127.0.0.10"
-"""…1, …2, …3"""
+"""The prefix of the loopback addresses 127.0.0.101, …102, …103."""
 WAIT_S = 60.0
 
 
 class FaultyCluster(LocalCluster):
-    """Nodes of which each has a directory, settings and an environment of its own, if a test wants it."""
+    """Nodes that may each have their own directory, settings and environment."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -68,12 +67,12 @@ class FaultyCluster(LocalCluster):
             self.environment, self.settings = environment, settings
 
     def address(self, node: str) -> str:
-        """Where the others reach it, as `ledgermq member` takes it."""
+        """The address at which other nodes reach it, in the form that `ledgermq member` takes."""
         at = self.nodes[node]
         return f"{self.known_as[node]}:{at.client_port}:{at.peer_port}:{at.controller_port}:{at.http_port}"
 
     def wipe(self, node: str) -> None:
-        """Remove everything of a node that does not run but its log lines, which the tests still read."""
+        """Remove all files of a stopped node except its log lines, which tests still read."""
         for path in self.data(node).iterdir():
             if path.name != LOG_FILE:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -84,7 +83,7 @@ class FaultyCluster(LocalCluster):
 
 @contextmanager
 def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **options: Any) -> Iterator[FaultyCluster]:
-    """A ready cluster with one topic of one queue; its processes are gone afterwards."""
+    """A ready cluster with one topic of one queue; its processes are ended afterwards."""
     with running(directory, kind=kind, **options) as cluster:
         assert isinstance(cluster, FaultyCluster)
         try:
@@ -97,7 +96,7 @@ def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **opti
 
 
 def whole(cluster: LocalCluster) -> None:
-    """Return when every node is up and every replica votes and has all that is committed."""
+    """Wait until every node is up, and every replica is a voter and has all committed entries."""
 
     def is_whole() -> bool:
         node = next(node for node, child in cluster.children.items() if child.exit_code is None)
@@ -113,7 +112,7 @@ def whole(cluster: LocalCluster) -> None:
 
 
 def judge(cluster: FaultyCluster, *histories: History) -> None:
-    """What must hold after every fault."""
+    """The checks after every fault."""
     cluster.wait_ready()
     whole(cluster)
     cli = CommandLine.of(cluster)
@@ -123,7 +122,7 @@ def judge(cluster: FaultyCluster, *histories: History) -> None:
 
 
 def stop_and_audit(cluster: FaultyCluster) -> None:
-    """Every node ends in good order, and the files of all of them prove to be equal and intact."""
+    """Stop every node cleanly, and audit that all files are equal and intact."""
     codes = cluster.stop()
     assert set(codes.values()) <= {0}, f"exit statuses {codes}"
     outcome = audited(cluster)
@@ -135,15 +134,15 @@ def audited(cluster: LocalCluster) -> Audit:
 
 
 def passes_while_it_runs(cluster: LocalCluster) -> None:
-    """The audit asks every node for its replica, whatever else the nodes have to do. What they tell of addresses leads to the proxy, which
-    knows no clients: all are named."""
+    """Audit the running cluster through all nodes. The endpoints are given explicitly, because the addresses that the nodes report belong
+    to the proxy, which does not accept clients."""
     endpoints = ";".join(target(cluster, node) for node in cluster.nodes)
     outcome = CommandLine(endpoints).run("audit", "--endpoints", endpoints, "--engine", "local", "--timeout", "60s", timeout_s=300)
     assert outcome.status == 0, outcome.out + outcome.err
 
 
 def leaders(cluster: LocalCluster) -> dict[int, set[str]]:
-    """Term → every node that some node's log calls its leader."""
+    """Term → all nodes that any node's log names as its leader."""
     found: dict[int, set[str]] = {}
     for node in cluster.nodes:
         for event in events(cluster, node):
@@ -162,19 +161,19 @@ def events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
 
 
 def one_leader_a_term(cluster: LocalCluster) -> None:
-    """I1, as the logs of all nodes tell it."""
+    """Check I1 in the logs of all nodes."""
     doubled = {term: names for term, names in leaders(cluster).items() if len(names) > 1}
     assert not doubled, f"terms with two leaders: {doubled}"
 
 
 def terms(cluster: LocalCluster, without: str | None = None) -> dict[str, int]:
-    """The term of every node that runs."""
+    """The term of every running node."""
     running_now = [node for node, child in cluster.children.items() if child.exit_code is None and node != without]
     return {node: int(gauge(cluster, node, "ledgermq_term")) for node in running_now}
 
 
 def status_of(cluster: LocalCluster, node: str, group: str) -> admin_pb2.BrokerGroupInfo:
-    """What one node says about a broker group."""
+    """The status of a broker group according to one node."""
     return next(info for info in status(cluster, node).groups if info.group == group)
 
 

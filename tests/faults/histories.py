@@ -1,6 +1,6 @@
-"""Clients that write down what they saw, for the checkers of `ledgermq.audit.history`: senders, readers, and the verdict over all of it.
+"""Clients that record their history for the checkers of `ledgermq.audit.history`: senders, readers, and the final check.
 
-Every send happens once, with a deadline; one that failed is of unknown outcome. Nothing here repeats, so that nothing hides.
+Every send is made once, with a deadline; the outcome of a failed send is unknown. No send is repeated, because that could hide errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WAIT_S = 60.0
 
 
 class Client(threading.Thread, ABC):
-    """Repeats one operation through one node after the other until it is told to end; a failure moves it to the next node."""
+    """Repeats an operation until it is asked to end; after a failure it uses the next node."""
 
     def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None) -> None:
         super().__init__(daemon=True, name=f"client-{number}")
@@ -43,7 +43,7 @@ class Client(threading.Thread, ABC):
     def end(self) -> None:
         self.ended.set()
         self.join(30)
-        assert not self.is_alive(), f"{self.name} does not end"
+        assert not self.is_alive(), f"{self.name} did not end"
 
     def run(self) -> None:
         at = self.number
@@ -56,11 +56,11 @@ class Client(threading.Thread, ABC):
 
     @abstractmethod
     def once(self, channel: grpc.Channel) -> bool:
-        """One operation; False when it failed."""
+        """Make one operation. Returns whether it succeeded."""
 
 
 class Sender(Client):
-    """Sends one message after the other; `body_bytes` long, the value in front."""
+    """Sends one message after the other; bodies have `body_bytes` and begin with the value."""
 
     def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None, body_bytes: int = 0) -> None:
         super().__init__(cluster, topic, number, nodes)
@@ -88,8 +88,8 @@ class Sender(Client):
 
 
 class Reader(Client):
-    """Reads the queue again and again through every node, from the last value it saw on: a node that does not even show that one is caught
-    being stale, as is one that lacks what was acknowledged before it was asked."""
+    """Reads the queue repeatedly through every node, from the last value it saw. A node that lacks this value, or a value acknowledged
+    before the read, is detected as stale."""
 
     def __init__(self, cluster: LocalCluster, topic: str, number: int, nodes: Sequence[str] | None = None) -> None:
         super().__init__(cluster, topic, number, nodes)
@@ -108,11 +108,11 @@ class Reader(Client):
 
 
 class Refused(Exception):
-    """The node did not answer the question."""
+    """The node refused to answer."""
 
 
 def read_queue(channel: grpc.Channel, topic: str, first: int, queue: int = 0) -> Read:
-    """A queue from `first` to its end: pages until an empty one, which shows the end as of then. Raises grpc.RpcError, Refused."""
+    """Read a queue from `first` until an empty page, which shows its current end. Raises grpc.RpcError, Refused."""
     values: list[str] = []
     while True:
         invoked = time.monotonic()
@@ -133,7 +133,7 @@ def _page(channel: grpc.Channel, topic: str, first: int, queue: int) -> list[str
 
 
 class History:
-    """Senders and readers of one queue while faults happen, and the checks afterwards."""
+    """Senders and readers of one queue during faults, and the checks afterwards."""
 
     def __init__(self, cluster: LocalCluster, topic: str, *, senders: int = 3, readers: int = 1, body_bytes: int = 0) -> None:
         self._cluster = cluster
@@ -159,18 +159,18 @@ class History:
         return sum(sender.acknowledged for sender in self.senders)
 
     def progress(self, messages: int = 50, within_s: float = WAIT_S) -> None:
-        """Return when so many more messages were acknowledged: by what is counted, not by what the clock says, a fault has passed."""
+        """Wait until `messages` more messages were acknowledged. Tests use this instead of a time to let a fault take effect."""
         goal = self.acknowledged + messages
         wait_for(lambda: self.acknowledged >= goal, within_s, f"{messages} more acknowledgements")
 
     def rate(self, seconds: float) -> float:
-        """Acknowledgements a second over the next `seconds`."""
+        """The acknowledgements per second over the next `seconds`."""
         before, began = self.acknowledged, time.monotonic()
         time.sleep(seconds)
         return (self.acknowledged - before) / (time.monotonic() - began)
 
     def check(self, consumed: Callable[[], Sequence[str]]) -> None:
-        """The queue as it is now against everything seen: linearizable, complete, each producer's order kept. The clients have ended."""
+        """Check the queue against the history: linearizable, complete, and in the order of each producer. The clients must have ended."""
         final = self._final_read()
         sends = [send for sender in self.senders for send in sender.sends]
         reads = [read for reader in self.readers for read in reader.reads]
@@ -195,4 +195,3 @@ class History:
             return None
 
         return wait_for(read, WAIT_S, "a read of the whole queue")
-

@@ -1,13 +1,12 @@
-"""A TCP proxy between peers: what a bad network does to the streams of a real cluster, per direction, changed while it runs.
+"""A TCP proxy between peers that applies network faults to the streams of a running cluster, per direction.
 
-Every node is known to the others by an address of the proxy, and listens elsewhere itself. Who dials is found out from the kernel: the
-process that holds the other end. Rules belong to a direction of travel, not to a connection: what goes from n1 to n2 goes through the same
-rule on the stream n1 opened, on the stream n2 opened, and on those of the controller. A blocked direction behaves like a cable that was
-pulled: bytes are held, not lost, as TCP repeats them when the way is free again; ends of streams are held as well, and new connections are
-accepted and stay silent. What a reset loses is lost.
+The other nodes know a node only by an address of the proxy. The proxy identifies the dialling node by asking the kernel which process holds
+the other end. Rules belong to a direction, not to a connection: bytes from n1 to n2 follow the same rule on streams opened by n1, by n2 and
+by the controller. A blocked direction behaves like an unplugged cable: bytes and stream ends are held, because TCP would retransmit them
+later, and new connections are accepted but carry nothing. A reset loses the bytes in flight.
 
-One thread with an event loop of its own carries all connections; the public methods may be called from any other thread. Nothing here
-knows what the bytes mean.
+One thread with its own event loop carries all connections; the public methods may be called from any other thread. The proxy does not
+interpret the bytes.
 """
 
 from __future__ import annotations
@@ -28,35 +27,35 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 PIECE_BYTES = 64 << 10
 HELD_BYTES = 256 << 10
-"""What a delayed direction holds of one connection; a wire has little room."""
+"""The bytes in flight that a delayed direction holds per connection."""
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST = 4, 20, 1
 NETLINK_HEADER_BYTES = 16
 ANY_STATE = ANY_COOKIE = 0xFFFFFFFF
 INODE_AT = 84
-"""Header, family and state (4), the two ends (48), four words."""
+"""The offset of the inode: header, family and state (4), both addresses (48), four words."""
 REPEAT_S = 0.2
-"""What a lost segment costs on a quiet connection: the least time after which Linux sends it again."""
+"""The delay after a lost segment on a quiet connection: the minimal retransmission timeout of Linux."""
 
 
 @dataclass(slots=True)
 class Way:
-    """The rules for what travels in one direction between two nodes."""
+    """The rules for bytes in one direction between two nodes."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
     loss: float = 0.0
-    """The part of all pieces that is late by REPEAT_S, with everything behind them, as after a lost segment."""
+    """The share of pieces that are delayed by REPEAT_S together with the following ones, as after a lost segment."""
     bytes_per_s: float = 0.0
-    """0: no limit."""
+    """0: unlimited."""
     carried_bytes: int = 0
     free_at: float = 0.0
-    """When the way has carried what it took so far."""
+    """When all accepted bytes will have been carried."""
     opened: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Network:
-    """Proxies in front of all nodes. `doors`: node → (where its peers think it listens, where it listens) of each of its ports; `who`: the
-    node that holds the connection from one address to another, None for a stranger, who is turned away."""
+    """Proxies in front of all nodes. `doors`: node → (public address, real address) of each of its ports. `who`: the node that holds the
+    connection from one address to another; None: a stranger, which is disconnected."""
 
     def __init__(
         self, doors: Mapping[str, Sequence[tuple[Address, Address]]], who: Callable[[Address, Address], str | None], seed: int = 0
@@ -81,11 +80,11 @@ class Network:
     # -- faults
 
     def block(self, ways: Iterable[tuple[str, str]]) -> None:
-        """Nothing travels from the first to the second node of each pair until `heal`."""
+        """Block the direction from the first to the second node of each pair until `heal`."""
         self._run(self._set_open(ways, False))
 
     def isolate(self, node: str) -> None:
-        """No way leads to the node or from it."""
+        """Block all directions to and from a node."""
         others = [other for other in self._doors if other != node]
         self.block([(node, other) for other in others] + [(other, node) for other in others])
 
@@ -96,21 +95,21 @@ class Network:
                 setattr(self._ways[way], name, value)
 
     def reset(self) -> None:
-        """Abort every connection: both ends see a reset, and what was under way is lost."""
+        """Abort every connection: both ends see a reset, and bytes in flight are lost."""
         self._run(self._abort())
 
     def heal(self) -> None:
-        """Every way is open and has no rules."""
+        """Open all directions and remove all rules."""
         self.shape(self.ways, delay_s=0.0, jitter_s=0.0, loss=0.0, bytes_per_s=0.0)
         self._run(self._set_open(self.ways, True))
 
     @property
     def ways(self) -> list[tuple[str, str]]:
-        """All directions there are."""
+        """All directions."""
         return [(a, b) for a in self._doors for b in self._doors if a != b]
 
     def carried_bytes(self, source: str, target: str) -> int:
-        """What has left the proxy in this direction so far."""
+        """The bytes that have left the proxy in this direction so far."""
         return self._ways[source, target].carried_bytes
 
     # -- on the loop
@@ -147,7 +146,7 @@ class Network:
             assert task is not None
             self._connections.add(task)
             try:
-                # First, because it is cheap: nobody needs to know who tries to reach a node that is down, again and again.
+                # First, because it is cheap: connection attempts to a stopped node are frequent and need not be identified.
                 far = await asyncio.open_connection(*behind)
                 try:
                     dialler = self._who(writer.get_extra_info("peername")[:2], writer.get_extra_info("sockname")[:2])
@@ -156,7 +155,7 @@ class Network:
                 finally:
                     far[1].transport.abort()
             except (OSError, asyncio.CancelledError):
-                pass  # a side that is gone, or `reset`: the other side learns it the same way
+                pass  # one side is gone, or `reset`: the other side is closed as well
             finally:
                 self._connections.discard(task)
                 writer.transport.abort()
@@ -164,7 +163,7 @@ class Network:
         return accept
 
     async def _carry(self, there: Way, back: Way, near: Ends, far: Ends) -> None:
-        """One connection, until both directions have ended or one fails."""
+        """Carry one connection until both directions have ended or one fails."""
         try:
             async with asyncio.TaskGroup() as directions:
                 directions.create_task(self._pump(near[0], far[1], there))
@@ -187,7 +186,7 @@ class Network:
                 if not data:
                     writer.write_eof()
                     return
-                # Counted first: who has received it may look at once.
+                # Counted first, because the receiver may read the counter at once.
                 way.carried_bytes += len(data)
                 writer.write(data)
                 await writer.drain()
@@ -208,7 +207,7 @@ class Network:
                 await delivering
 
     def _due(self, way: Way, size: int, now: float) -> float:
-        """When a piece that comes now has arrived."""
+        """The arrival time of a piece that is accepted now."""
         late = way.delay_s + self._chance.uniform(0.0, way.jitter_s) + (REPEAT_S if self._chance.random() < way.loss else 0.0)
         if way.bytes_per_s:
             way.free_at = max(way.free_at, now) + size / way.bytes_per_s
@@ -217,7 +216,7 @@ class Network:
 
 
 def holder(own: Address, other: Address, pids: Mapping[str, int]) -> str | None:
-    """Which of some processes has the TCP connection (IPv4) from its `own` address to the `other`."""
+    """The process that has the TCP connection (IPv4) from its `own` address to the `other`."""
     name = f"socket:[{_inode(own, other)}]"
     for node, pid in pids.items():
         with contextlib.suppress(OSError):  # the process may be ending, its files may be closing
@@ -228,7 +227,7 @@ def holder(own: Address, other: Address, pids: Mapping[str, int]) -> str | None:
 
 
 def _inode(own: Address, other: Address) -> int | None:
-    """The inode of one socket, asked of the kernel directly (sock_diag(7)): /proc/net/tcp costs milliseconds, however short it is."""
+    """The inode of one socket, from the kernel (sock_diag(7)), because reading /proc/net/tcp takes milliseconds."""
     ends = struct.pack("!HH4s12x4s12x", own[1], other[1], socket.inet_aton(own[0]), socket.inet_aton(other[0]))
     request = struct.pack("=BBBxI", socket.AF_INET, socket.IPPROTO_TCP, 0, ANY_STATE) + ends + struct.pack("=4xII", ANY_COOKIE, ANY_COOKIE)
     header = struct.pack("=IHHII", NETLINK_HEADER_BYTES + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 0, 0)
