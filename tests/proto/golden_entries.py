@@ -1,6 +1,6 @@
-"""The golden log of tests/golden/entries.json: what it holds, and how the plain encoder writes it.
+"""The golden log of tests/golden/entries.json: its contents, written by the plain encoder.
 
-`python -m tests.proto.golden_entries` from the root writes the file again; a difference is a change of the format.
+`python -m tests.proto.golden_entries` from the root rewrites the file; a difference is a format change.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The golden frame of tests/golden/frames.json: what it holds, written with struct alone.
+"""The golden frame of tests/golden/frames.json: its contents, written with struct only.
 
-`python -m tests.proto.golden_frames` from the root writes the file again; a difference is a change of the format.
+`python -m tests.proto.golden_frames` from the root rewrites the file; a difference is a format change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A second, slow encoder of entries, written from docs/format.md with struct alone: what the vector encoder is compared with."""
+"""A second, slow encoder of entries, written from docs/format.md with struct only. Tests compare the vector encoder with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import crc32c
 
 @dataclass(frozen=True)
 class PlainMessage:
-    """Everything that decides the bytes of one entry but its place in the chain."""
+    """All values that determine the bytes of an entry, except its place in the chain."""
 
     topic: str
     queue: int
@@ -65,7 +65,7 @@ def plain_entry(m: PlainMessage, index: int, term: int, pos: int, prev_chain: in
 
 
 def plain_entries(messages: list[PlainMessage], *, first_index: int, term: int, pos: int, prev_chain: int) -> tuple[bytes, int]:
-    """Entries back to back, and the chain CRC of the last."""
+    """Consecutive entries, and the chain CRC of the last one."""
     out, chain = b"", prev_chain
     for i, message in enumerate(messages):
         entry, chain = plain_entry(message, first_index + i, term, pos + len(out), chain)

@@ -1,6 +1,6 @@
-"""A second opinion on native frames: a message is good exactly when the unary path's own encoder makes the same bytes of what it says.
+"""A second validator of native frames: a message is valid if and only if the unary path's encoder produces the same bytes from its fields.
 
-Slow and short. It knows the format through `properties`, the unary encoder and the two differences of native messages, FLAG and SYSFLAG.
+It is short and slow. It uses `properties`, the unary encoder, and the two differences of native messages, FLAG and SYSFLAG.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def plain_id(log_tag: int, producer_id: int, epoch: int, sequence: int) -> str:
 
 
 def unary_entry(topic: str, queue: int, body: bytes, fields: Fields, born_ms: int, flag: int, sysflag: int = 0) -> bytes:
-    """What the unary path writes, with the queue (which it leaves to the server) and the two fields in which native messages differ."""
+    """The entry of the unary path, with the queue (which the server would set) and the two fields in which native messages differ."""
     data = encode_entries([Draft(topic, queue, body, encode(fields), born_ms)]).data
     struct.pack_into(">ii", data, 60, queue, flag)
     struct.pack_into(">i", data, 84, sysflag)
@@ -32,7 +32,7 @@ def unary_entry(topic: str, queue: int, body: bytes, fields: Fields, born_ms: in
 
 
 def plain_good(topic: str, message_id: str, flag: int, entry: bytes) -> bool:
-    """Whether this is a good message."""
+    """Whether this is a valid message."""
     if len(entry) > LIMITS["max_entry_bytes"]:
         return False
     try:
@@ -54,7 +54,7 @@ def plain_good(topic: str, message_id: str, flag: int, entry: bytes) -> bool:
         return False
     if any(key and not key.strip() for key in fields.keys) or any(not key or key in RESERVED_KEYS for key in fields.user):
         return False
-    # Every other field of the client's view gives a message another kind, or says what only the unary path knows.
+    # Other fields of the client's view would change the message kind, or exist only on the unary path.
     said = Fields(message_id, tag, fields.keys, trace_context=fields.trace_context, user=fields.user)
     try:
         return unary_entry(topic, record.queue, record.body, said, record.born_ms, flag, sysflag) == entry
