@@ -1,4 +1,4 @@
-"""Three replicas of one broker group in one thread: packets travel through a list, syncs run when the test says so."""
+"""Three replicas of one broker group in one thread: packets are kept in a list, and syncs run when the test says so."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def term_start(term: int, leader: str) -> UnsealedBatch:
 
 
 class Node:
-    """One replica, its disk, and what it said."""
+    """One replica, its disk, and its output."""
 
     replica_type: type[RaftReplica] = RaftReplica
 
     def __init__(
         self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES, *, joins: bool = False
     ) -> None:
-        """`joins`: its log is empty, and it knows nobody."""
+        """`joins`: its log is empty, and it knows no members."""
         self.joins = joins
         self.name, self.disk, self.directory, self.names = name, disk, directory, names
         incarnation = f"00000000-0000-4000-8000-00000000000{name[-1]}"
@@ -83,7 +83,7 @@ class Node:
 
 
 class Trio:
-    """The network delivers in order, unless a test takes packets out."""
+    """Three nodes; the network delivers in order, unless a test removes packets."""
 
     def __init__(self, disk_of: Callable[[str], tuple[Disk, str]], data_file_bytes: int = 4096, names: tuple[str, ...] = NAMES) -> None:
         self.now_ns = 0
@@ -91,7 +91,7 @@ class Trio:
         self.network: list[tuple[str, str, PeerPacket]] = []
         self.down: set[str] = set()
         self.stalled: set[str] = set()
-        """Nodes whose disk takes for ever: their tickets are left alone by `settle`."""
+        """Nodes with a stalled disk: `settle` does not run their syncs."""
         self.keep: Callable[[str, str, PeerPacket], bool] = lambda sender, to, packet: True
         self.watch: Callable[[Trio], None] = lambda trio: None
 
@@ -112,7 +112,7 @@ class Trio:
         return output
 
     def sync(self, node: Node, error: OSError | None = None) -> None:
-        """Run the ticket under way, if any, and report it."""
+        """Run the pending sync, if any, and report its end."""
         ticket, node.ticket = node.ticket, None
         if ticket is not None:
             if error is None:
@@ -121,7 +121,7 @@ class Trio:
             self.take(node)
 
     def deliver(self) -> None:
-        """Everything that is on the wire, without syncing."""
+        """Deliver all packets, without syncing."""
         while self.network:
             sender, to, packet = self.network.pop(0)
             if to in self.nodes and to not in self.down:
@@ -129,7 +129,7 @@ class Trio:
                 self.take(self.nodes[to])
 
     def settle(self) -> None:
-        """Deliver and sync until nothing is left to do."""
+        """Deliver and sync until no work is left."""
         while self.network or any(node.ticket for node in self.up() if node.name not in self.stalled):
             self.deliver()
             for node in self.up():
@@ -146,7 +146,7 @@ class Trio:
             self.settle()
 
     def elect(self, name: str) -> Node:
-        """Let `name` be the first whose election timer runs out once nobody hears a leader, and write its term start."""
+        """Let the election timer of `name` run out first, and let it append its term start."""
         node = self.nodes[name]
         self.now_ns += 3000 * MS
         for other in self.up():
@@ -155,7 +155,7 @@ class Trio:
                 self.take(other)
         self.network.clear()
         for _ in range(2):
-            # A follower that is told the time late waits once more.
+            # A follower whose tick comes late waits for one more timeout.
             node.replica.tick(self.now_ns)
             if node.replica.role is not Role.FOLLOWER:
                 break
@@ -173,7 +173,7 @@ class Trio:
         return list(ranges)
 
     def crash(self, name: str) -> None:
-        """Stop without any clean-up."""
+        """Stop a node without cleanup."""
         self.down.add(name)
         self.network = [packet for packet in self.network if name not in packet[:2]]
 
