@@ -1,6 +1,6 @@
-"""Material for tests of shipping: replicas of one group on forgetful disks, and a wire in virtual time that loses and reorders packets.
+"""Material for tests of shipping: replicas of one group on forgetful disks, and a network in virtual time that loses and reorders packets.
 
-Here live the making of equal logs, the running of shippers and rebuilds against each other, and the look at what came of it.
+The module creates equal logs, runs shippers against rebuilds, and reads the results.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def log_of(node: str) -> str:
 
 @dataclass
 class Replica:
-    """One replica's disk, and what works on it."""
+    """One replica's disk, and the components that use it."""
 
     node: str
     disk: ForgetfulDisk = field(default_factory=ForgetfulDisk)
@@ -62,16 +62,16 @@ class Replica:
         return Shipper("g1", self.node, self.disk, ROOT)
 
     def repair(self, *, disk: Disk | None = None, session: int = 1, found: Exception | None = None) -> Repair:
-        """Open, find the damage (or `found`), and begin."""
+        """Open the log, find the damage (or use `found`), and start the repair."""
         try:
             self.open(disk).abandon()
             if found is not None:
                 raise found
         except (StorageError, OSError) as failure:
             repair = repair_needed(disk or self.disk, ROOT, identity_of(self.node), failure, others=NODES, session=session, now_ns=0)
-            assert repair is not None, f"nothing to be repaired: {failure!r}"
+            assert repair is not None, f"{failure!r} cannot be repaired"
             return repair
-        raise AssertionError("the log opens: there is nothing to repair")
+        raise AssertionError("the log opens without damage")
 
     def log_files(self) -> dict[str, bytes]:
         directory = f"{log_of(self.node)}/data"
@@ -98,12 +98,12 @@ def synced(store: GroupStore) -> None:
 
 
 Batches = Iterable[tuple[int, int, int]]
-"""(count, term, body bytes) of what is appended, one after the other."""
+"""(count, term, body bytes) of consecutive appended batches."""
 STANDARD: Batches = ((10, 1, 100), (8, 2, 300), (3, 2, 1500), (12, 3, 50), (20, 5, 200))
 
 
 def write_snapshot(store: GroupStore, applied: int) -> None:
-    """As a node does: dispatched up to `applied`, the queues synced first."""
+    """Write a snapshot as a node does: dispatch up to `applied`, then sync the queues first."""
     index = store.log.begin_index
     while index <= applied:
         entries = store.log.read(index, 4096)
@@ -123,7 +123,7 @@ def write_snapshot(store: GroupStore, applied: int) -> None:
 
 
 def replicas(batches: Batches = STANDARD, nodes: Iterable[str] = NODES, *, committed: int | None = None) -> dict[str, Replica]:
-    """Replicas with equal logs, stopped in good order. `committed` is noted (by default everything)."""
+    """Replicas with equal logs, stopped cleanly. `committed` is recorded as committed (default: all entries)."""
     made = {node: Replica(node) for node in nodes}
     stores = {node: replica.create() for node, replica in made.items()}
     first, *rest = stores.values()
@@ -139,7 +139,7 @@ def replicas(batches: Batches = STANDARD, nodes: Iterable[str] = NODES, *, commi
 
 
 class Wire:
-    """Hands packets between nodes in virtual time: each is lost, or arrives after a random delay."""
+    """Delivers packets between nodes in virtual time: each is lost, or arrives after a random delay."""
 
     def __init__(self, seed: int = 0, *, loss: float = 0.0, delay_ms: tuple[int, int] = (1, 3)) -> None:
         self.now_ns = 0
@@ -147,7 +147,7 @@ class Wire:
         self.loss = loss
         self.delay_ms = delay_ms
         self.cut: set[str] = set()
-        """Nodes that hear and say nothing."""
+        """Partitioned nodes."""
         self.packets = 0
         self._flying: list[tuple[int, int, str, str, PeerPacket]] = []
 
@@ -178,7 +178,7 @@ def run(
     limit_ns: int = 120_000 * MS,
     until: Callable[[dict[str, RebuildOutput]], bool] | None = None,
 ) -> dict[str, RebuildOutput]:
-    """Let shippers and rebuilds talk until every rebuild is finished, or `until` says so. Returns the last output of each rebuild."""
+    """Run shippers and rebuilds until every rebuild is finished or `until` holds. Returns the last output of each rebuild."""
     last: dict[str, RebuildOutput] = {}
     wakes = dict.fromkeys([*shippers, *rebuilds], wire.now_ns)
     deadline = wire.now_ns + limit_ns
@@ -201,9 +201,9 @@ def run(
         if len(last) == len(rebuilds) and (until(last) if until else all(output.finished for output in last.values())):
             return last
         later = min([wire.next_ns(), *wakes.values()])
-        assert later < 1 << 62, f"everybody waits for ever: {last}"
+        assert later < 1 << 62, f"all nodes wait without a timer: {last}"
         wire.now_ns = max(wire.now_ns + MS // 10, later)
-    raise AssertionError(f"not done after {limit_ns / 1e9} virtual seconds: {last}")
+    raise AssertionError(f"not finished after {limit_ns / 1e9} virtual seconds: {last}")
 
 
 __all__ = ["FILE_BYTES", "NODES", "ROOT", "Replica", "Wire", "append", "copy_to", "identity_of", "log_of", "replicas", "run", "synced"]
