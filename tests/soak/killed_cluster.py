@@ -1,7 +1,7 @@
-"""A pytest plugin: the tests with the official client run, as they are, against a cluster that somebody else keeps and whose leaders die.
+"""A pytest plugin that runs the unchanged tests of the official client against an external cluster whose leaders are killed repeatedly.
 
-Loaded with `-p tests.soak.killed_cluster`; the cluster's directory is in the environment. Clients are connected to the node that is spared,
-and the tests read the files of all. What is left out, and what may fail in one round, stands here by name with its reason.
+Load it with `-p tests.soak.killed_cluster`; the environment names the cluster's directory. Clients connect to the spared node, which is not
+killed, and the tests read the files of all nodes. This module lists the excluded tests, and those that may fail in one round, with reasons.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PERIODS: dict[str, Any] = {
     },
     "limits": {"drain_ms": 500},
 }
-"""What the modules ask for, all in one."""
+"""The union of the settings that the modules request."""
 
 TIMES = "judges times"
 OWN_FAULTS = "kills or restarts nodes itself"
@@ -68,13 +68,13 @@ COUNTED: frozenset[str] = frozenset(
         "test_statement_092_lite_topics",
     }
 )
-"""These count deliveries or checks, or wait for one less than the lease that they ask for. What a leader handed out as it died comes again
-when its lease is over (at least once), so one of them may fail where a kill came between the record and the answer; over all rounds each
-must have held."""
+"""These tests count deliveries or checks, or wait for less than their lease. A message that a leader leased just before it died is
+delivered again after its lease (at least once). So one of these tests may fail if a kill came between the record and the answer; over all
+rounds, each test must have passed."""
 
 
 class Kept(Child):
-    """The spared node: it runs, whoever started it."""
+    """The spared node, which another process started."""
 
     @property
     def exit_code(self) -> int | None:
@@ -82,7 +82,7 @@ class Kept(Child):
 
 
 def attached(directory: Path) -> LocalCluster:
-    """The cluster of this directory as these tests see it: they ask the spared node only."""
+    """The cluster of this directory; the tests call only the spared node."""
     tree = yaml.safe_load((directory / "cluster.yaml").read_text())
     checked = validate({**tree, "node": SPARED, "data": str(directory / SPARED)})
     spared: Any = Kept(SPARED, None, None)  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def attached(directory: Path) -> LocalCluster:
 
 
 def pytest_configure() -> None:
-    """Before any of the modules is read."""
+    """Patch the modules before they are imported."""
     cluster = attached(Path(os.environ[VARIABLE]))
     connect = official.official
 
@@ -98,11 +98,11 @@ def pytest_configure() -> None:
     def running(_directory: Path, *, log_file_bytes: int, extra: Mapping[str, Any] = real.FAST) -> Iterator[LocalCluster]:
         assert log_file_bytes == LOG_FILE_BYTES
         for section, values in extra.items():
-            assert values.items() <= PERIODS[section].items(), f"PERIODS differ from what a module asks for: {section} {values}"
+            assert values.items() <= PERIODS[section].items(), f"PERIODS differ from the settings of a module: {section} {values}"
         yield cluster
 
     def to_spared(cluster: LocalCluster, home: Path, nodes: Sequence[str] = ()) -> AbstractContextManager[official.Official]:
-        assert not nodes, "a test that chooses its node is not for this"
+        assert not nodes, "a test that chooses its node cannot run here"
         return connect(cluster, home, [SPARED])
 
     real.running = running  # type: ignore[assignment]
@@ -112,7 +112,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     names = {item.name.partition("[")[0] for item in items}
     unknown = (LEFT_OUT.keys() | COUNTED) - names
-    assert not unknown, f"no such tests any more: {sorted(unknown)}"
+    assert not unknown, f"unknown tests: {sorted(unknown)}"
     left_out = [item for item in items if item.name.partition("[")[0] in LEFT_OUT]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]

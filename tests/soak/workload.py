@@ -1,7 +1,7 @@
-"""Producers and consumers of four message types beside other work, with what each was told; and the verdict over it.
+"""Producers and consumers of four message types that run beside other work, their recorded answers, and the check of these.
 
-Nothing that was acknowledged to a producer is lost, nothing that was rolled back comes, nothing whose acknowledgement was answered with OK
-comes again, a delayed message is not early, and a message group keeps its order.
+No acknowledged message is lost, no rolled back message is delivered, no message is delivered again after its acknowledgement was answered
+with OK, no delayed message is early, and message groups keep their order.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KINDS = ("normal", "fifo", "delay", "transaction")
 EVERY_S = 0.05
 INVISIBLE_S = 4.0
 NEGLECTED = 10
-"""One in so many is left unacknowledged when it comes first: it comes again after its lease."""
+"""One of this many messages is not acknowledged at its first delivery, so that it is delivered again after its lease."""
 Place = tuple[int, int]
 
 
 class Producer(Client):
-    """Sends one message after the other, its number as its body; each once."""
+    """Sends one message after the other, each once, with its number as its body."""
 
     def __init__(self, cluster: LocalCluster, kind: str, node: str) -> None:
         super().__init__(cluster, f"soak_{kind}", 0, [node])
@@ -74,15 +74,15 @@ class Producer(Client):
 
 
 class Consumer(Client):
-    """Receives and acknowledges one by one; being alone in its group, it knows what may not come any more."""
+    """Receives and acknowledges one message at a time. It is alone in its group, so it knows which messages must not be delivered again."""
 
     def __init__(self, cluster: LocalCluster, kind: str, node: str) -> None:
         super().__init__(cluster, f"soak_{kind}", 0, [node])
         self.seen: list[int] = []
-        """Numbers in the order in which they came first."""
+        """Numbers in the order of their first delivery."""
         self.acknowledged: set[Place] = set()
         self.finished: set[int] = set()
-        """Numbers whose acknowledgement was tried: with an unknown outcome they may come again or not."""
+        """Numbers that the consumer tried to acknowledge; with an unknown outcome they may or may not be delivered again."""
         self.unknown = 0
         self.repeated = 0
         self.violations: list[str] = []
@@ -106,7 +106,7 @@ class Consumer(Client):
                 f"{self.topic} {number} at {place}: acknowledged, and delivered again as attempt {system.delivery_attempt}"
             )
         if system.HasField("delivery_timestamp") and time.time_ns() // 1_000_000 < system.delivery_timestamp.ToMilliseconds():
-            self.violations.append(f"{self.topic} {number}: before its time")
+            self.violations.append(f"{self.topic} {number}: delivered too early")
         first = place not in self._places
         self._places.add(place)
         if first:
@@ -149,25 +149,25 @@ class Workload:
             producer.end()
 
     def drain(self) -> None:
-        """Return when everything that was accepted is finished, and every lease that is left has run out twice since."""
+        """Wait until all accepted messages are finished, and the remaining leases have expired twice since."""
         for kind, producer in self.producers.items():
             finished = self.consumers[kind].finished
-            real.wait_for(lambda p=producer, f=finished: p.accepted <= f, 120, f"every accepted message of {producer.topic}")  # type: ignore[misc]
+            real.wait_for(lambda p=producer, f=finished: p.accepted <= f, 120, f"the messages of {producer.topic}")  # type: ignore[misc]
         time.sleep(2 * INVISIBLE_S)
 
     def check(self) -> str:
-        """The verdict, after the end; what was counted."""
+        """Check the results after the end. Returns the counts."""
         counts = []
         for kind, producer in self.producers.items():
             consumer = self.consumers[kind]
             assert not consumer.violations, consumer.violations[:10]
             lost = producer.accepted - consumer.finished
-            assert not lost, f"{producer.topic}: {sorted(lost)[:10]} were accepted and never came"
+            assert not lost, f"{producer.topic}: {sorted(lost)[:10]} were accepted and never delivered"
             came = producer.withdrawn & set(consumer.seen)
-            assert not came, f"{producer.topic}: {sorted(came)[:10]} were rolled back and came"
+            assert not came, f"{producer.topic}: {sorted(came)[:10]} were rolled back and delivered"
             assert len(producer.accepted) > 100, f"{producer.topic}: only {len(producer.accepted)} messages"
-            told = f"{len(consumer.acknowledged)} acknowledged, {consumer.unknown} not known, {consumer.repeated} repeated"
-            counts.append(f"{kind} {len(producer.accepted)} accepted, {told}")
+            counted = f"{len(consumer.acknowledged)} acknowledged, {consumer.unknown} not known, {consumer.repeated} repeated"
+            counts.append(f"{kind} {len(producer.accepted)} accepted, {counted}")
         self._check_order()
         return "; ".join(counts)
 
@@ -175,4 +175,4 @@ class Workload:
         accepted = self.producers["fifo"].accepted
         for group in range(3):
             came = [number for number in self.consumers["fifo"].seen if number % 3 == group and number in accepted]
-            assert came == sorted(came), f"message group {group} came out of order"
+            assert came == sorted(came), f"message group {group} was delivered out of order"
