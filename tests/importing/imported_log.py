@@ -1,4 +1,4 @@
-"""What an imported log holds, read with the standard library from its files: for tests to compare with what they put into a store root."""
+"""Reads the contents of an imported log with the standard library, for comparison with the source store root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Found:
-    """One message of the new log."""
+    """A message of the new log."""
 
     topic: str
     queue: int
@@ -28,7 +28,7 @@ class Found:
 
 
 def messages(node: Path) -> list[Found]:
-    """Every message of the broker group's log that is no control record, in order."""
+    """All messages of the broker group's log in order, without control records."""
     found = []
     name = node.name
     for path in sorted((node / "g1" / f"dledger-{name}" / "data").glob("0*")):

@@ -1,6 +1,6 @@
-"""Store roots as RocketMQ writes them, made by hand from its layout with the standard library: plain commit log or DLedger, with damage.
+"""Writes store roots in RocketMQ's layout with the standard library: plain commit log or DLedger, optionally damaged.
 
-Shares no code with what reads them. Every message is told by keyword; positions, sizes and CRCs follow.
+It shares no code with the reader. Messages are given by keyword; positions, sizes and CRCs are computed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Put:
     reconsume_times: int = 0
     wide: bool = False
     open_end: bool = False
-    """Without the last separator, as RocketMQ wrote properties up to 5.1."""
+    """Omit the last separator of the properties, as RocketMQ did up to 5.1."""
 
 
 def record(put: Put, position: int) -> bytes:
@@ -82,7 +82,7 @@ class StoreRoot:
         return self.base + len(self.data)
 
     def put(self, put: Put) -> int:
-        """Append; returns the position of the record."""
+        """Append a message. Returns the position of its record."""
         header = 48 if self.kind == "dledger" else 0
         size = header + len(record(put, 0))
         left = self.file_bytes - len(self.data) % self.file_bytes
@@ -99,17 +99,17 @@ class StoreRoot:
         return position
 
     def send(self, topic: str, body: bytes, queue: int = 0, **more: object) -> int:
-        """Append with the next offset of the queue."""
+        """Append a message with the next offset of its queue."""
         offset = self._offsets.get((topic, queue), 0)
         self._offsets[topic, queue] = offset + 1
         return self.put(Put(topic, body, queue, offset, **more))  # type: ignore[arg-type]
 
     def begin_queue(self, topic: str, queue: int, offset: int) -> None:
-        """What was before is gone: the queue goes on from here."""
+        """Let the queue begin at an offset, as after a deletion of older messages."""
         self._offsets[topic, queue] = offset
 
     def config(self, name: str, value: object, *, bare: bool = False) -> None:
-        """A file of `config/`; `bare`: numbers as keys without quotes, as fastjson writes them."""
+        """Write a file of `config/`; `bare`: numeric keys without quotes, as fastjson writes them."""
         text = json.dumps(value, indent="\t")
         if bare:
             import re
@@ -132,7 +132,7 @@ class StoreRoot:
         self.config("consumerOffset.json", {"dataVersion": {}, "offsetTable": table}, bare=True)
 
     def queue_file(self, topic: str, queue: int, units: list[tuple[int, int, int]], first: int = 0) -> None:
-        """A consume queue of one file, from offset `first` on."""
+        """Write a consume queue of one file, from offset `first` on."""
         directory = self.path / "consumequeue" / topic / str(queue)
         directory.mkdir(parents=True)
         data = bytearray(6000)
@@ -141,14 +141,14 @@ class StoreRoot:
         (directory / f"{0:020d}").write_bytes(data)
 
     def write(self) -> Path:
-        """The log files, the last one filled with zeros."""
+        """Write the log files; the last one is padded with zeros."""
         for place in range(0, max(1, len(self.data)), self.file_bytes):
             piece = bytes(self.data[place : place + self.file_bytes])
             (self.directory / f"{self.base + place:020d}").write_bytes(piece + bytes(self.file_bytes - len(piece)))
         return self.path
 
     def overwrite(self, position: int, data: bytes) -> None:
-        """Damage in the files."""
+        """Overwrite bytes of the log files."""
         base = self.base + (position - self.base) // self.file_bytes * self.file_bytes
         with (self.directory / f"{base:020d}").open("r+b") as file:
             file.seek(position - base)
