@@ -1,4 +1,4 @@
-"""Altered entries whose checksums were made right again up to a chosen level, on clusters of the auditor's own test writer."""
+"""Alters entries and recomputes their checksums up to a chosen level, on clusters of the auditor's test writer."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.audit.log_writer import Placed, Writer, checksum
 HEADER, RECORD_CRC, LENGTH, BODY = 48, 8, 84, 88
 CHAIN_AT, BODY_CRC_AT = 36, 40
 LEVELS = ("record", "body", "chain", "later")
-"""What is made right again: the record's BODYCRC, the header's bodyCrc, the chain word of this entry, and of all later ones."""
+"""Checksums to recompute: the record's BODYCRC, the header's bodyCrc, the chain CRC of this entry, and those of all later entries."""
 PLACES = {"body": HEADER + BODY, "queue offset": HEADER + 27, "term": 23, "channel": 35, "bodyCrc": 43, "chainCrc": 39}
-"""Where one byte of an entry is altered."""
+"""The offset of the altered byte within an entry."""
 
 
 def levels() -> Iterator[tuple[str, ...]]:
-    """Every set of checksums that may be made right again; later chain words follow this entry's."""
+    """All sets of checksums that can be recomputed; later chain CRCs require that of this entry."""
     for count in range(len(LEVELS) + 1):
         yield from (chosen for chosen in combinations(LEVELS, count) if "later" not in chosen or "chain" in chosen)
 
 
 def log_bytes(writer: Writer) -> bytearray:
-    """All log files of a replica, one after the other."""
+    """The bytes of all log files of a replica."""
     return bytearray(b"".join(path.read_bytes() for path in sorted((writer.log / "data").iterdir())))
 
 
@@ -36,7 +36,7 @@ def put_log(writer: Writer, space: bytes) -> None:
 
 
 def alter(writer: Writer, entry: Placed, place: str, right: Collection[str]) -> set[int]:
-    """Alter one byte of an entry and make those checksums right again. Returns the positions in the log that differ now."""
+    """Alter one byte of an entry and recompute the checksums in `right`. Returns the changed positions in the log."""
     space = log_bytes(writer)
     before = bytes(space)
     at = entry.pos

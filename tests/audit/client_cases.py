@@ -1,4 +1,4 @@
-"""A written cluster with what its clients would have kept: receipts of native producers, deliveries of consumers. All of it is true."""
+"""A written cluster and the files of its clients: receipts of native producers and deliveries of consumers, all of them true."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frame(log_id: str, producer: int, first: int, queues: list[int], time: int, 
 
 
 def receipt(writer: Writer, placed: list[Placed], producer: int, first: int) -> dict[str, Any]:
-    """The receipt of a frame that was written."""
+    """The receipt of a written frame."""
     queues = Counter(one.message.queue for one in placed)
     offsets = {queue: min(one.queue_offset for one in placed if one.message.queue == queue) for queue in queues}
     return {
@@ -55,7 +55,7 @@ def receipt(writer: Writer, placed: list[Placed], producer: int, first: int) -> 
 
 
 def delivery(writer: Writer, placed: Placed, delivered_ms: int, acknowledged_ms: int | None) -> dict[str, Any]:
-    """The delivery of a message that was written."""
+    """The delivery of a written message."""
     return {
         "consumer_group": GROUP,
         "topic": placed.message.topic,
@@ -73,7 +73,7 @@ def delivery(writer: Writer, placed: Placed, delivered_ms: int, acknowledged_ms:
 
 @dataclass
 class Clients:
-    """Three replicas and what their clients kept. `frames`: the entries of each receipt."""
+    """Three replicas and the files of their clients. `frames`: the entries of each receipt."""
 
     base: Path
     writers: list[Writer]
@@ -81,14 +81,14 @@ class Clients:
     deliveries: list[dict[str, Any]] = field(default_factory=list)
     frames: list[list[Placed]] = field(default_factory=list)
     groups: list[GroupResult] | None = None
-    """As an audit of the replicas found them."""
+    """The result of an audit of the replicas."""
 
     @property
     def directories(self) -> list[str]:
         return [str(self.base / name) for name in NODES]
 
     def write(self, lines: bool = False) -> list[str]:
-        """The files of receipts and of deliveries, which are written now."""
+        """Write the files of receipts and deliveries. Returns their paths."""
         paths = []
         for name, rows, schema in (("receipts", self.receipts, receipt_log.schema()), ("acks", self.deliveries, delivery_log.schema())):
             path = self.base / f"{name}{len(list(self.base.glob(name + '*')))}.{'jsonl' if lines else 'parquet'}"
@@ -108,9 +108,9 @@ def _line(row: dict[str, Any]) -> str:
 def write_clients(
     base: Path, leave_out: int | None = None, twice: int | None = None, swap: int | None = None, last: Message | None = None
 ) -> Clients:
-    """Frames of two producers, unary messages, a FIFO topic; every message was received. `leave_out`: the frame with this number was
-    acknowledged and is not stored; `twice`: it is stored twice; `swap`: it is stored behind the next one of its producer; `last`: one
-    more entry."""
+    """Frames of two producers, unary messages, and a FIFO topic; every message was received. `leave_out`: this frame was acknowledged but
+    is not stored. `twice`: this frame is stored twice. `swap`: this frame is stored after the next one of its producer. `last`: one more
+    entry."""
     truth = Writer(base / "truth" / "n1")
     plan: list[tuple[int | None, list[Message]]] = [(None, [membership(NODES), election(1, "n1", CREATED)])]
     first = {1: 0, 2: 4090}

@@ -1,6 +1,6 @@
-"""A tiny second writer of docs/format.md, for the auditor's tests only: plain `struct`, one entry at a time, no code of the product.
+"""A minimal second writer of docs/format.md for the auditor's tests: plain `struct`, one entry at a time, no code of the product.
 
-It can be told to write wrongly (`seed_text`, `shift`), and to stop uncleanly.
+Options make it write wrongly (`seed_text`, `shift`) or stop uncleanly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Placed:
-    """One entry that was written: where it stands."""
+    """A written entry and its position."""
 
     index: int
     term: int
@@ -77,7 +77,7 @@ def election(term: int, leader: str, time: int = CREATED) -> Message:
 
 @dataclass
 class Writer:
-    """Writes one replica of one broker group."""
+    """Writes one replica of a broker group."""
 
     node_dir: Path
     group: str = "g1"
@@ -147,7 +147,7 @@ class Writer:
     # ------------------------------------------------------------------------------------------------------------ files
 
     def finish(self, *, committed: int | None = None, clean: bool = True, mark: int | None = None, snapshot: bool = True) -> Writer:
-        """Put everything on disk as a node leaves it. `committed`: entries up to there are dispatched; `mark`: the synced index."""
+        """Write all files as a node leaves them. `committed`: the last dispatched entry; `mark`: the synced index."""
         committed = len(self.entries) - 1 if committed is None else committed
         marked = self.entries[len(self.entries) - 1 if mark is None else mark] if self.entries else None
         self.write_space(self.log / "data", bytes(self.space), self.data_bytes, ahead=True)
@@ -172,7 +172,7 @@ class Writer:
         return next(entry for entry in self.entries if entry.pos >= file * self.data_bytes)
 
     def trim_record(self, file: int) -> Message:
-        """As a leader proposes it: everything before that file goes."""
+        """The record of a leader that trims everything before a file."""
         begin = self.begin_of(file)
         before = self.entries[begin.index - 1]
         fields = {"begin": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain, "from": 0, "v": 1}
@@ -181,7 +181,7 @@ class Writer:
         return Message(STORAGE, json.dumps(body, sort_keys=True).encode(), tag="trim", term=term, time=time)
 
     def trim(self, file: int) -> Placed:
-        """After `finish`: remove the log and index files before a file, as the begin file says."""
+        """After `finish`: remove the log and index files before a file, and write the begin file."""
         begin = self.begin_of(file)
         before = self.entries[begin.index - 1]
         value = {"v": 1, "log_id": self.log_id, "index": begin.index, "pos": begin.pos, "term": before.term, "chain": before.chain}
@@ -194,7 +194,7 @@ class Writer:
         return begin
 
     def decide(self, file: int) -> None:
-        """After `finish`: the snapshot knows of a trim to that file, whether it is carried out or not."""
+        """After `finish`: record a trim to a file in the snapshot, whether it is carried out or not."""
         begin = self.begin_of(file)
         path = self.root / "state" / "snapshot"
         snapshot = json.loads(path.read_bytes())
@@ -211,14 +211,14 @@ class Writer:
         return sorted({(entry.message.topic, entry.message.queue) for entry in self.entries[:begin]})
 
     def low(self, topic: str, queue: int, begin: int) -> tuple[int, list[int] | None]:
-        """The minimum of a queue, and the unit before it if nothing of it is kept."""
+        """The minimal offset of a queue, and the unit before it if no message of it is kept."""
         kept = [e for e in self.entries if (e.message.topic, e.message.queue) == (topic, queue)]
         low = next((e.queue_offset for e in kept if e.index >= begin), None)
         last = kept[-1]
         return (low, None) if low is not None else (len(kept), [last.pos + 48, last.size - 48, java_hash(last.message.tag)])
 
     def trim_queues(self, file: int) -> None:
-        """Remove what lies below the minimums of that trim."""
+        """Remove the queue files below the minimal offsets of a trim."""
         begin = self.begin_of(file).index
         for topic, queue in self.queues_before(begin):
             low, last = self.low(topic, queue, begin)

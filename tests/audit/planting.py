@@ -1,6 +1,6 @@
-"""Seeded changes of a snapshot's content: one value, key or row at a time, inside packed columns too.
+"""Seeded changes of a snapshot's content: one value, key or row at a time, also inside packed columns.
 
-Every change leaves a valid file: what stands there could have been written by a node that is wrong.
+Every change leaves a valid file that a faulty node could have written.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ WIDTHS = {
     "lapsed": {"k": "<i4", "o": "<i8", "l": "<i8"},
     "transactions": dict.fromkeys("oisrcth", "<i8"),
 }
-"""Columns by key of the snapshot and name."""
+"""The columns by snapshot key and name."""
 ENVELOPE = frozenset({"v", "log_id", "applied_index", "applied_term", "applied_end_pos", "chain_crc"})
 COUNTS = dict.fromkeys(("stored", "fired", "rolled", "recalled", "dropped"), 0)
 NOTHING: tuple[Any, ...] = (None, {}, {"halves": {}, "ended": {}}, {"watermark": [0, -1], "slots": [], "recalled": [], "counts": COUNTS})
-"""What keys say that have nothing to say."""
+"""Values of keys without content."""
 Place = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A snapshot that says something else than it did at `place`."""
+    """A snapshot with a changed value at `place`."""
 
     place: Place
     what: str
@@ -42,11 +42,11 @@ class Planted:
 
 
 def plant(snapshot: dict[str, Any], rng: Random) -> Planted:
-    """Change one thing."""
+    """Change one value, key or row."""
     while True:
         value = json.loads(json.dumps(snapshot))
         places = [place for place in _places(value) if place[0] not in ENVELOPE and not _may_be_missing(value, place)]
-        # Every key as likely as the others, whatever its size.
+        # All keys are equally likely, whatever their sizes.
         key = rng.choice(sorted({place[0] for place in places}, key=str))
         place = rng.choice([place for place in places if place[0] == key])
         holder: Any = value
@@ -58,7 +58,7 @@ def plant(snapshot: dict[str, Any], rng: Random) -> Planted:
 
 
 def _may_be_missing(value: dict[str, Any], place: Place) -> bool:
-    """A key without anything below it: a snapshot may leave it out."""
+    """Whether the place is a key without content, which a snapshot may omit."""
     return len(place) == 1 and value[str(place[0])] in NOTHING
 
 
@@ -71,13 +71,13 @@ def _places(value: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def _change(holder: Any, place: Place, rng: Random) -> str:
-    """Change what `holder` has at the last step of a place; what was done, or "" where nothing was."""
+    """Change the value of `holder` at the last step of a place. Returns a description of the change, or "" if none was possible."""
     step, old = place[-1], holder[place[-1]]
     width = WIDTHS.get(str(place[0]), {}).get(str(step)) if isinstance(old, str) else None
     if width is not None:
         holder[step] = _packed(old, width, rng)
         return "number in a column"
-    # A topic without a durability of its own has the empty one.
+    # The durability is empty if a topic has none of its own.
     ways = [] if old == "" and step == "durability" else ["missing"]
     if isinstance(old, bool):
         ways.append("turned")
@@ -117,7 +117,7 @@ def _change(holder: Any, place: Place, rng: Random) -> str:
 
 
 def _packed(text: str, width: str, rng: Random) -> str:
-    """A column with one number more, one less, or another one."""
+    """A column with one number added, removed or changed."""
     numbers = np.cumsum(np.frombuffer(zlib.decompress(b64decode(text)), width), dtype=width).tolist()
     way = rng.choice(["other", "less", "more"] if numbers else ["more"])
     at = rng.randrange(len(numbers)) if numbers else 0

@@ -1,4 +1,4 @@
-"""Nodes that only answer audits: written directories behind real gRPC, with whatever life the test gives them."""
+"""Fake nodes that only answer audits: written directories behind real gRPC; tests control their state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OK = admin_pb2.Status(code=20000)
 
 @contextmanager
 def signed_in(value: Access) -> Iterator[None]:
-    """Sign in like this for a while, and then as before."""
+    """Use these credentials within the block."""
     former = remote._process.access
     remote.use(value)
     try:
@@ -37,14 +37,14 @@ def signed_in(value: Access) -> Iterator[None]:
 
 @dataclass
 class FakeNode:
-    """One node and its one replica."""
+    """A node and its replica."""
 
     name: str
     directory: Path
     writer: Any
-    """Whoever wrote it: its `entries` say where each of them stands."""
+    """The writer of the replica; its `entries` have the positions of all entries."""
     applied: int
-    """The last entry that it has applied."""
+    """The last applied entry."""
     life: str = "a-1"
     state: str = "running"
     address: str = ""
@@ -53,7 +53,7 @@ class FakeNode:
     taken: int = 0
     forgets_pins: bool = False
     before_read: Callable[[str], None] = lambda path: None
-    """Told the path of every file before it is read."""
+    """Called with the path of each file before it is read."""
     cluster: FakeCluster = field(init=False)
 
     def start(self) -> grpc.Server:
@@ -87,7 +87,7 @@ class FakeNode:
             return grpc.unary_stream_rpc_method_handler(stream, request.FromString, encoded)
         return grpc.unary_unary_rpc_method_handler(unary, request.FromString, encoded)
 
-    # -- what it answers
+    # -- answers
 
     def do_ClusterStatus(self, _: Any) -> Any:
         answer = admin_pb2.ClusterStatusResponse(status=OK, cluster_id=self.cluster.cluster_id)
@@ -165,7 +165,7 @@ class FakeNode:
 
 @dataclass
 class FakeCluster:
-    """Three nodes with one log, and the entry that is the marker."""
+    """Three nodes with one log, and the entry of the marker."""
 
     nodes: dict[str, FakeNode]
     marker: int
@@ -194,8 +194,8 @@ class FakeCluster:
     def audit(
         self, *names: str, deep: bool = False, between: Callable[[], None] = lambda: None, clients: ClientCheck | None = None
     ) -> Audit:
-        """The verdict on the running cluster; `between` runs when everything was read once, before it is judged. Asked through the nodes
-        that are named, else the first one."""
+        """Audit the running cluster through the named nodes, by default the first one. `between` runs after everything was read once and
+        before it is judged."""
         with self.serving():
             endpoints = ";".join(self.nodes[name].address for name in names or list(self.nodes)[:1])
 

@@ -1,7 +1,7 @@
-"""Logs of records that no leader would write: every kind about everything, in any order, about what is there and what is not.
+"""Logs of random records that no leader would write: all kinds in any order, about existing and missing objects.
 
-What they do to the state is the format's to say all the same. The node's machine applies them one by one; only what
-it asserts never to see is left out (a timer that fires twice).
+The format defines their effect on the state nevertheless. The node's machine applies them one by one; only records that violate an
+assertion of the machine are avoided (a timer that fires twice).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TERM = 1
 
 
 class Scribe:
-    """Writes one entry at a time, and lets a machine apply it."""
+    """Writes one entry at a time and applies it to a machine."""
 
     def __init__(self, seed: int, steps: int) -> None:
         self.rng = Random(seed)
@@ -63,7 +63,7 @@ class Scribe:
         self.snapshots[self.machine.applied_index] = exported(self.machine)
 
     def write(self, draft: Draft) -> int:
-        """Append it; its index."""
+        """Append a message. Returns its index."""
         first = self.log.end_index + 1
         offset = self.machine.end(draft.stored_topic, draft.queue)
         batch = encode_entries([draft])
@@ -80,7 +80,7 @@ class Scribe:
         properties = edited(f"UNIQ_KEY\x01id{self.log.end_index}\x02".encode(), put)
         return self.write(Draft(topic, queue, b"body", properties, EPOCH_MS, tags_code, origin=origin))
 
-    # What things are about
+    # The subjects of records
 
     def offsets(self, most: int = 3) -> tuple[int, ...]:
         return tuple(sorted({self.rng.randrange(12) for _ in range(self.rng.randrange(most + 1))}))
@@ -89,7 +89,7 @@ class Scribe:
         return self.rng.choice(GROUPS), *self.rng.choice(QUEUES)
 
     def held(self) -> tuple[str, str, int, int, int]:
-        """Something in flight, mostly; with its lease number, mostly."""
+        """Usually a message in flight, usually with its lease number."""
         rows = [(*key, offset) for key, queue in self.machine.delivery.queues.items() for offset in queue.rows]
         if not rows or self.rng.random() < 0.2:
             return *self.place(), self.rng.randrange(12), self.rng.randrange(20)
@@ -109,7 +109,7 @@ class Scribe:
         group, topic, _ = self.place()
         sets = self.machine.lite.all()
         if sets and self.rng.random() < 0.5:
-            # A lite topic that somebody of the group reads from.
+            # A lite topic that a client of the group reads.
             group, parent, client = self.rng.choice(sets)
             topic = lite_stored(parent, self.rng.choice(list(self.machine.lite.names((group, parent, client)))))
         numbers = [0, 1] if topic == "n" else [0]
@@ -169,7 +169,7 @@ class Scribe:
         self.send("n", 0, {ORIGIN: f"tx:{self.half_offset()}"}, origin=1)
 
     def fire_ms(self) -> int:
-        """Above the watermark, in this minute or in one of the next ones."""
+        """A time above the watermark, in this minute or one of the next."""
         return max(FIRST_MS, self.machine.timers.watermark.fire_ms) + 1 + self.rng.choice([0, 7, 7, SLOT_MS, 3 * SLOT_MS])
 
     def delayed(self) -> None:
@@ -199,10 +199,8 @@ class Scribe:
         self.record(self.recalls[-1])
 
     def trim(self) -> None:
-        """To one of the entries there are, or to one before the begin there is."""
+        """Trim to an existing entry, or to one before the current begin."""
         index = self.rng.randrange(self.log.end_index + 1) or 1
         entries = self.log.ranges[index]
         named = entries.pos, entries.term, self.log.ranges[index - 1].last_chain, self.machine.begin_index
         self.record(control.TrimRecord(index, *named, ((0, None),), "operator"))
-
-

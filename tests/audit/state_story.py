@@ -1,4 +1,4 @@
-"""One replica whose storage and machine are the product's own, told entry by entry what to hold: topics, producers, trims, snapshots."""
+"""A replica built with the product's storage and machine, entry by entry: topics, producers, trims, snapshots."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def message(stored: str, number: int, queue: int = 0, tag: str = "a", body_bytes
 
 
 class Story(StoredReplica):
-    """A replica in the making. Time goes on by a millisecond with every range."""
+    """A replica under construction. Each range advances the time by a millisecond."""
 
     def __init__(self, node_directory: Path) -> None:
         super().__init__(node_directory, FILE_BYTES, INDEX_BYTES, QUEUE_BYTES)
@@ -38,7 +38,7 @@ class Story(StoredReplica):
         self.put(term_start(1))
 
     def put(self, batch: UnsealedBatch) -> None:
-        """One range of the log; queue offsets go on where the machine is."""
+        """Append one range; its queue offsets continue those of the machine."""
         self.now_ms += 1
         offsets = np.zeros(len(batch), np.int64)
         ends: dict[tuple[str, int], int] = {}
@@ -57,7 +57,7 @@ class Story(StoredReplica):
         self.put(encode_entries(list(drafts)))
 
     def halve(self, batch: UnsealedBatch) -> None:
-        """One range of the log, of which a snapshot is taken half-way."""
+        """Append one range and take a snapshot half-way through it."""
         apply, self.apply = self.apply, lambda: None  # type: ignore[method-assign]
         self.put(batch)
         self.apply = apply  # type: ignore[method-assign]
@@ -68,17 +68,17 @@ class Story(StoredReplica):
 
     @property
     def file(self) -> int:
-        """The number of the log file that is being written."""
+        """The number of the current log file."""
         return self.store.log.end_pos // FILE_BYTES
 
     def fill(self) -> None:
-        """Messages up to the next log file."""
+        """Append messages up to the next log file."""
         file = self.file
         while self.file == file:
             self.send(message("t", 8000))
 
     def trim(self, file: int) -> None:
-        """The record of a trim: everything before that log file goes."""
+        """Append the record of a trim to a log file."""
         log = self.store.log
         begin = next(index for index in range(log.begin_index, log.end_index + 1) if log.pos_of(index) >= file * FILE_BYTES)
         before = log.term_at(begin - 1), log.chain_at(begin - 1)
@@ -90,7 +90,7 @@ class Story(StoredReplica):
         self.store.write_snapshot(self.machine.export(self.store.identity.log_id))
 
     def carry_out(self) -> None:
-        """Remove what both snapshots say is trimmed."""
+        """Remove what both snapshots record as trimmed."""
         self.snapshot()
         self.send(message("t", 9000))
         self.snapshot()
@@ -98,7 +98,7 @@ class Story(StoredReplica):
         self.store.queues.trim(self.machine.begin_pos)
 
     def finish(self) -> LogFile:
-        """Stop in good order; the log file that a replica's works begin with."""
+        """Stop cleanly. Returns the log file with which a replica's works begin."""
         self.sync()
         self.stop()
         identity, root = self.store.identity, Path(self.store.state_directory).parent

@@ -1,6 +1,6 @@
-"""Logs with everything in them, as one replica has them on its disk: made by the node's own leader and machine over the world of calls.
+"""Logs with records of all kinds, in the form of one replica's disk, produced by the node's leader and machine in `core_world.World`.
 
-The log files are as long as they need be: one begins wherever a trim record says that the log does.
+The log files have any length: a file begins wherever a trim record lets the log begin.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDER = "dledger-n1"
 
 
 class Lived:
-    """A world that lived through some steps: its log, and what its state was at some of the indexes."""
+    """A world after some steps: its log, and its state at some indexes."""
 
     def __init__(self, steps: Iterable[Step], look_every: int = 12) -> None:
         self.world = World()
@@ -34,13 +34,13 @@ class Lived:
         self.look()
 
     def settle(self) -> None:
-        """Go on until everything that waits came about and everything was consumed."""
+        """Run until all waiting messages became due and all messages are consumed."""
         self.world.settle()
         self.look()
 
     def look(self) -> None:
         machine = self.world.bench.machine
-        # What is applied behind a committed index may still be cut off, of a world that lost its leader.
+        # A world that lost its leader may still lose entries that were applied after the committed index.
         if machine.settled and machine.applied_index >= 0:
             self.snapshots[machine.applied_index] = self.world.exported()
 
@@ -55,7 +55,7 @@ class Lived:
 def write_replica(
     log: MemoryLog, directory: Path, previous: Mapping[str, Any] | None, newest: Mapping[str, Any], *, trimmed: bool = False
 ) -> LogFile:
-    """The directory of one replica. `trimmed`: the files before the begin that `previous` knows are gone."""
+    """Write the directory of one replica. `trimmed`: remove the files before the begin in `previous`."""
     root = directory / "g"
     data, state = root / FOLDER / "data", root / "state"
     data.mkdir(parents=True)
@@ -76,7 +76,7 @@ def write_replica(
 
 
 def fresh(directory: Path) -> Path:
-    """An empty directory below this one, which takes the place of the one before."""
+    """A new empty directory below `directory`; it replaces the last one."""
     path = directory / "world"
     if path.exists():
         rmtree(path)

@@ -1,5 +1,5 @@
-"""One replica written by the product's own code, with everything that a view shows: native frames, packed bodies, odd keys, control
-records, waiting messages, several log and key index files. `messages` is what a view of messages has to show, in log order."""
+"""One replica written by the product's code, with all features that views show: native frames, compressed bodies, unusual keys, control
+records, waiting messages, several log and key index files. `messages` is the expected view of messages, in log order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TAG = 0x0A0B0C0D
 
 
 def packed(numbers: Sequence[int], kind: str) -> str:
-    """A column as docs/format.md §11 has it."""
+    """A column packed as in docs/format.md §11."""
     return b64encode(zlib.compress(np.diff(np.array(numbers, kind), prepend=np.zeros(1, kind)).astype(kind).tobytes())).decode()
 
 
@@ -85,12 +85,12 @@ STATE = {
     "transactions/halves/7": {"index": 70, "store_ms": 1234, "immunity_ms": None, "checks": 2, "topic": "flights"},
     "v": 5,
 }
-"""What a view of that snapshot has to show."""
+"""The expected view of that snapshot."""
 
 
 @dataclass
 class Said:
-    """One message as its producer said it."""
+    """A message as its producer sent it."""
 
     topic: str
     body: bytes = b"body"
@@ -100,11 +100,11 @@ class Said:
     keys: Sequence[str] = ()
     user: Mapping[str, str] = field(default_factory=dict)
     more: bytes = b""
-    """Further properties as they are stored."""
+    """Further properties in stored form."""
     packing: str | None = None
     flag: int = 0
     producer: tuple[int, int, int] | None = None
-    """Producer, epoch, sequence number of a native message."""
+    """Producer, epoch and sequence number of a native message."""
 
 
 class ViewLog:
@@ -172,14 +172,14 @@ class ViewLog:
         }  # fmt: skip
 
     def consume(self, said: dict[str, Any], client: str, store_ms: int) -> None:
-        """A message is leased to a client and acknowledged."""
+        """Lease a message to a client and acknowledge it."""
         place = (said["offset"],)
         lease = self.store.log.end_index + 1
         self.control(control.LeaseRecord("workers", said["topic"], client, 1000, ((said["queue"], place, (1,)),)), 2, store_ms)
         self.control(control.AckRecord((("workers", said["topic"], said["queue"], place, (lease,)),)), 2, store_ms)
 
     def finish(self) -> None:
-        """As a node leaves it that was stopped."""
+        """Write all files as a stopped node leaves them."""
         (self.root / "state").mkdir(exist_ok=True)
         (self.root / "state" / "snapshot").write_bytes(sealed(SNAPSHOT))
         self.store.log.flush_mark()
@@ -209,7 +209,7 @@ def frame(topic: str, producer: int, first: int, count: int, **more: Any) -> lis
 
 
 def write(base: Path, rounds: int = 12) -> ViewLog:
-    """The whole material."""
+    """Write the whole material."""
     log = ViewLog(base)
     log.control(control.Membership(("n1", "n2", "n3")), 0, CREATED_MS)
     log.control(control.TermStart(1, "n1"), 1, CREATED_MS + 1)

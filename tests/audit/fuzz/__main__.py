@@ -1,4 +1,4 @@
-"""`python -m tests.audit.fuzz`: thousands of damaged and of healthy directories before the auditor, and what came of them.
+"""`python -m tests.audit.fuzz`: audits thousands of damaged and healthy directories, and judges the reports.
 
     python -m tests.audit.fuzz --cases 10000 --seed 1
     python -m tests.audit.fuzz --healthy 300 --seed 1 --cases 0
@@ -6,8 +6,8 @@
     python -m tests.audit.fuzz --suite seals --suite backups --cases 500 --healthy 0
     python -m tests.audit.fuzz --suite "at rest" --replay 1000121
 
-The seed is printed first. With `--pieces DIR` what is done is kept there, and the same command goes on where it was broken off. The exit
-status is 1 when the auditor missed anything, misplaced or misnamed it, or raised a false alarm.
+The seed is printed first. `--pieces DIR` keeps the finished pieces, and the same command continues an interrupted run. The exit status is 1
+if the auditor missed, misplaced or misclassified any damage, or raised a false alarm.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tests.audit.fuzz.runner import Suite, Tally, run_cases, run_healthy
 from tests.audit.fuzz.suites import STATES, SUITES
 
 SEEDS = 1_000_000
-"""A case has the seed of its tally times this, and its number."""
+"""The seed of a case is the seed of the run times this, plus its number."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.audit.fuzz")
     parser.add_argument("--cases", type=int, default=10_000, help="damaged directories")
-    parser.add_argument("--healthy", type=int, default=200, help="healthy directories, killed and stopped in all ways")
+    parser.add_argument("--healthy", type=int, default=200, help="number of healthy directories, killed and stopped in all ways")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--suite", action="append", choices=sorted(SUITES), help="only this one; may be repeated (else: every state)")
-    parser.add_argument("--only", default="", help="cases whose description holds this text")
-    parser.add_argument("--replay", type=int, help="the one case with this seed, in the suite that is named")
-    parser.add_argument("--pieces", type=Path, help="a directory for what is done; what is there is not done again")
-    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--suite", action="append", choices=sorted(SUITES), help="run only this suite; repeatable (default: all)")
+    parser.add_argument("--only", default="", help="run only cases whose description contains this text")
+    parser.add_argument("--replay", type=int, help="try only the case with this seed in the named suite")
+    parser.add_argument("--pieces", type=Path, help="a directory for finished pieces, which are not run again")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     suites = {name: SUITES[name] for name in options.suite or STATES}
     if options.replay is not None:
@@ -66,7 +66,7 @@ def replay(suites: Mapping[str, Callable[[Path], Suite]], seed: int) -> int:
             suite = make(Path(base))
             for case in islice(suite.cases(seed // SEEDS), seed % SEEDS, seed % SEEDS + 1):
                 case_result = suite.try_case(case)
-                print(f"{name}: {case}: {'nothing can be done' if case_result is None else case_result.complaints or 'found'}")
+                print(f"{name}: {case}: {'not possible here' if case_result is None else case_result.complaints or 'found'}")
                 wrong += bool(case_result is not None and case_result.complaints)
     return 1 if wrong else 0
 

@@ -1,7 +1,7 @@
-"""The suite of groups whose masters a controller appoints: confirmed entries that are damaged, given up, or told in two ways.
+"""The suite of HA groups, whose masters a controller appoints: confirmed entries that are damaged, discarded, or contradictory.
 
-What is confirmed may stand on one replica alone, and a tail that nobody recorded as confirmed is nobody's loss: no majority tells. The
-fuzzer's own writer of docs/format.md; what the product's own core leaves on disk is in `clusters.py`.
+A confirmed entry may be on one replica only, and a tail that no replica recorded as confirmed may be lost, so a majority decides nothing.
+The files come from the fuzzer's own writer of docs/format.md; `clusters.py` uses the product's core.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def members(rule: str = "in-sync", *, since: int = 0, term: int = 0, observer: s
 
 
 def forced(epoch: int, node: str, kept: int) -> Message:
-    """An operator's word."""
+    """The record of an unclean election that an operator forced."""
     body = json.dumps({"v": 1, "epoch": epoch, "node": node, "kept": kept}).encode()
     return Message(RAFT, body, tag="forced", term=epoch, time=CREATED)
 
 
 def messages(epoch: int, count: int, salt: str = "") -> list[Message]:
-    """So many of one epoch."""
+    """`count` messages of one epoch."""
     bodies = [f"{epoch}-{number}{salt} ".encode() * (9 + number % 7) for number in range(count)]
     return [Message("flights", body, number % 3, key=f"k{epoch}-{number}", term=epoch, time=CREATED) for number, body in enumerate(bodies)]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a replica holds, and how many entries it knows to be confirmed."""
+    """The entries of a replica, and how many of them it knows to be confirmed."""
 
     told: Sequence[Message]
     confirmed: int
@@ -55,7 +55,7 @@ class Held:
 
 
 def image(held: Mapping[str, Held]) -> Image:
-    """The replicas' files."""
+    """The files of the replicas."""
 
     def make(base: Path) -> None:
         for name, one in held.items():
@@ -65,7 +65,7 @@ def image(held: Mapping[str, Held]) -> Image:
 
 
 def placed(node: Path, told: Sequence[Message]) -> Writer:
-    """A replica that holds this."""
+    """A replica with these messages."""
     writer = Writer(node)
     for message in told:
         writer.append(message)
@@ -73,7 +73,7 @@ def placed(node: Path, told: Sequence[Message]) -> Writer:
 
 
 class Appointed(Scenario):
-    """Three replicas of an HA group. The first master's entries are on all of them; `n1` alone may have confirmed more."""
+    """Three replicas of an HA group. All have the entries of the first master; only `n1` may have confirmed more."""
 
     def __init__(self, base: Path, count: int = 70, more: int = 24) -> None:
         super().__init__(base)
@@ -107,13 +107,13 @@ class Appointed(Scenario):
         return {name: Held(told, confirmed) for name in NODES}
 
     def _alone(self, rng: random.Random) -> dict[str, Held]:
-        """`n1` confirmed entries that nobody else has."""
+        """`n1` confirmed entries that no other replica has."""
         lag = rng.randrange(len(self.more) + 1)
         behind = [*self.common, *self.more[:lag]]
         own = [*self.common, *self.more]
         return {"n1": Held(own, len(own)), "n2": Held(behind, len(self.common)), "n3": Held(self.common, len(self.common))}
 
-    # What is whole
+    # Healthy variants
 
     def _observed(self, rng: random.Random, case: Case) -> Experiment:
         told = [members(observer="n4"), *self.common[1:]]
@@ -121,7 +121,7 @@ class Appointed(Scenario):
         return Experiment(image({**self._all(told, len(told)), "n4": Held(short, len(short))}), verdicts=SOUND)
 
     def _tails(self, rng: random.Random, names: Sequence[str]) -> Experiment:
-        """What was acknowledged by a master alone, and never confirmed."""
+        """Tails that only one master wrote and that were never confirmed."""
         later = [*self.common, election(2, "n2" if "n2" not in names else "n1"), *messages(2, rng.randrange(1, 20))]
         held = self._all(later, len(later))
         tail = [*self.common, *messages(1, rng.randrange(1, 9), "tail")]
@@ -129,7 +129,7 @@ class Appointed(Scenario):
         return Experiment(image(held), verdicts=SOUND)
 
     def _unclean(self, rng: random.Random, case: Case) -> Experiment:
-        """An operator forced another master: what was confirmed is given up, and the log says so."""
+        """An operator forced another master: confirmed entries are discarded, and the log records this."""
         kept = len(self.common) - 1
         later = [*self.common, election(2, "n2"), forced(2, "n2", kept), *messages(2, rng.randrange(1, 9))]
         return Experiment(image({**self._all(later, len(later)), "n1": self._alone(rng)["n1"]}), verdicts=SOUND)
@@ -142,10 +142,10 @@ class Appointed(Scenario):
         told = {"first": first[:-1], "middle": there, "last": back}[case.place]
         return Experiment(image(self._all(told, len(told))), verdicts=WHOLE)
 
-    # What is not
+    # Damage
 
     def _entry(self, case: Case, rng: random.Random, told: Sequence[Message], low: int, high: int) -> Placed:
-        """An entry of the log that these messages make, from index `low` to `high`."""
+        """An entry between the indexes `low` and `high` of the log of these messages."""
         return of_place(case.place, placed(Path("/probe/n1"), told).entries[low:high], rng)
 
     def _flip(self, files: Image, name: str, entry: Placed, at: int) -> None:
@@ -193,7 +193,7 @@ class Appointed(Scenario):
         return Experiment(image(held), [wanted], also=rf"{odd} .*")
 
     def _given_up(self, rng: random.Random, case: Case) -> Experiment:
-        """As an unclean election leaves it, without the record of it."""
+        """The result of an unclean election, without its record."""
         later = [*self.common, election(2, "n2"), *messages(2, rng.randrange(2, 9))]
         held = {**self._all(later, len(later)), "n1": self._alone(rng)["n1"]}
         entry = placed(Path("/probe/n1"), held["n1"].told).entries[len(self.common)]
@@ -201,7 +201,7 @@ class Appointed(Scenario):
         return Experiment(image(held), [Expected("n1", HISTORIES, APART, where, entry.index, start, stop)], also=r"n1 .*")
 
     def _other_entry(self, rng: random.Random, case: Case) -> Experiment:
-        """One replica recorded another entry as confirmed than the two others."""
+        """One replica recorded a different confirmed entry than the two others."""
         odd, entry = rng.choice(NODES), self._entry(case, rng, self.common, 2, len(self.common))
         told = list(self.common)
         body = bytes([entry.message.body[0] ^ 1]) + entry.message.body[1:]
@@ -216,7 +216,7 @@ class Appointed(Scenario):
         base = of_place(case.place, bases, rng)
         names = sorted(rng.sample(NODES, case.replicas))
         for name in names:
-            # Of the last file what was made ahead goes, too: nothing stands behind it.
+            # The preallocated rest of the last file is removed too.
             gone = [p for p in files if p.startswith(f"{name}/g1/dledger-{name}/data/") and int(p[-20:]) >= base and base == bases[-1]]
             for path in gone or [f"{name}/g1/dledger-{name}/data/{base:020d}"]:
                 del files[path]
@@ -224,7 +224,7 @@ class Appointed(Scenario):
         return Experiment(files, expected, also=rf"({'|'.join(names)}) .*")
 
     def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
-        """The only holder of the newest confirmed entries reads zeros where they were."""
+        """The only replica with the newest confirmed entries reads them as zeros."""
         held = self._alone(rng)
         files = image(held)
         entry = self._entry(case, rng, held["n1"].told, len(held["n2"].told), len(held["n1"].told))

@@ -1,7 +1,7 @@
-"""The suite of running nodes: replicas that are asked over the clients' port, up to a marker, and what their files or answers have wrong.
+"""The suite of running nodes: replicas are audited over the client port up to a marker, with errors in their files or answers.
 
-The nodes are in this process and answer real gRPC (`running_nodes.py`). Behind the marker anything may stand; a node that lags or does not
-answer is no finding.
+The nodes run in this process and answer real gRPC (`running_nodes.py`). Anything may follow the marker; a node that lags or does not answer
+is no finding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HISTORIES = r"replica\.(divergence|missing|extra|reordered|bytes)"
 
 
 class Running(Scenario):
-    """Three nodes in the middle of their work."""
+    """Three running nodes."""
 
     def __init__(self, base: Path, seed: int = 3) -> None:
         super().__init__(base)
@@ -59,7 +59,7 @@ class Running(Scenario):
         return cluster.audit(deep=True)
 
     def _image(self, rng: random.Random) -> Image:
-        """As nodes that run leave their files: nothing closed, anything behind the marker."""
+        """The files of running nodes: not closed, with anything after the marker."""
 
         def make(base: Path) -> None:
             for name in NODES:
@@ -124,7 +124,7 @@ class Running(Scenario):
         return Experiment(self._image(rng), [Expected(odd, HISTORIES, classes, where, entry.index, start, stop)], also=rf"{odd} .*")
 
     def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
-        """A node says that it applied the marker, and its log reads as zeros from some entry before it on."""
+        """A node claims to have applied the marker, but its log reads as zeros from an earlier entry on."""
         files, entry, name = self._experiment(rng).image, self._entry(case, rng), rng.choice(NODES)
         for path in [path for path in files if path.startswith(f"{name}/g1/dledger-{name}/data/")]:
             keep = min(max(entry.pos - int(path[-20:]), 0), FILE_BYTES)

@@ -1,7 +1,7 @@
 """One case of the fuzzer: damage a cluster on disk, audit it, judge the report, and undo the damage.
 
-Here live the matrix of cases (damage × kind of spot × first, middle, last × one, two, three replicas), the drawing of a case from a seed,
-and the verdict over the auditor: was everything found, at its place, by its class, on the right replica, and nothing else.
+This module has the matrix of cases (damage × kind of spot × first, middle, last × one, two, three replicas), draws a case from a seed, and
+judges the auditor: it must find all damage at its place, with its class, on the right replica, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tests.audit.fuzz.rewriting import EDITS, MIRRORED, rewrite
 
 HEADER_BYTES = 48
 NEAR = 64
-"""Damage of one blank or header may be told of all of it."""
+"""A finding about a damaged blank or header may cover all of it."""
 PLACES = ("first", "middle", "last")
 DRAWS = 8
-"""Tries to draw a case that changes something: a zero cannot be zeroed."""
+"""How often a draw is repeated if it changes nothing (zeroing a zero)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is damaged how. `damage` is a kind of `KINDS` with the kind of `spot`, or a row of `EDITS` or `FORGERIES`; `apart`: every
-    replica at another place. A case and its seed are one and the same damage for ever."""
+    """A kind of damage and its target. `damage` is a kind of `KINDS` with the kind of `spot`, or a row of `EDITS` or `FORGERIES`. `apart`:
+    each replica is damaged at another place. A case with its seed always means the same damage."""
 
     family: str
     damage: str
@@ -50,7 +50,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What came of a case. `complaints` are about the auditor; none for a case well handled."""
+    """The result of a case. `complaints`: the errors of the auditor, if any."""
 
     case: Case
     complaints: tuple[str, ...]
@@ -58,12 +58,12 @@ class CaseResult:
     classes: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     spread: int = 0
-    """Bytes that the narrowest finding at the place names beside those that were changed."""
+    """The number of unchanged bytes that the narrowest finding at the place covers."""
 
 
 @dataclass
 class DamagedCluster:
-    """A cluster on disk that is damaged and mended again, case by case."""
+    """A cluster on disk that is damaged and restored, case by case."""
 
     cluster: Cluster
     base: Path
@@ -77,7 +77,7 @@ class DamagedCluster:
         return audit([str(self.base / node) for node in self.cluster.nodes], deep=deep)
 
     def try_case(self, case: Case) -> CaseResult | None:
-        """None when nothing of this kind can be done here."""
+        """Returns None if the case is not possible here."""
         drawn = self.draw(case)
         if drawn is None:
             return None
@@ -86,7 +86,7 @@ class DamagedCluster:
         began = time.perf_counter()
         try:
             result = self.audit(deep=bool(case.seed % 2))
-        except Exception as error:  # whatever it was: an audit never ends with a stack trace
+        except Exception as error:  # any error: an audit must not end with a traceback
             return CaseResult(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
         finally:
             self._change({path: self.cluster.image.get(path) for path in changes})
@@ -130,35 +130,35 @@ class DamagedCluster:
             at = _at(rng, place, len(one.entries))
             holders = sum(other.entries[-1].index > one.entries[at].index for other in self.replicas)
             if renumbered == "renumbered" and case.replicas > 1 and not self.cluster.complete:
-                # All that still count agree: only clients can know better.
+                # All remaining replicas agree, so only clients could detect the damage.
                 return None
             found = rewrite(rng, image, one, name, at, renumbered=renumbered == "renumbered")
             if found is None or holders == len(self.replicas):
                 return found
-            # One against one.
+            # Two replicas that contradict each other.
             return found[0], [replace(mutation, classes=mutation.classes | {OPEN}) for mutation in found[1]]
         spots = one.spots.get(case.spot, [])
         return KINDS[case.damage].act(rng, image, one, spots[_at(rng, place, len(spots))]) if spots else None
 
     def _expected(self, case: Case, mutation: Mutation, chosen: list[Anatomy], mutations: list[Mutation]) -> Mutation:
-        """Damage is undecidable only where nobody is left who holds the place intact."""
+        """Damage is undecidable only if no replica has the place intact."""
         if "/data/" not in mutation.path or case.family != "bytes" or OPEN not in mutation.classes:
             return mutation
         place = int(mutation.path[-20:]) + mutation.start
-        # Of few places of a kind several replicas may have got the same one.
+        # If a kind has few places, several replicas may be damaged at the same one.
         near = {
             w.node
             for w in mutations
             if w.path[-20:] == mutation.path[-20:] and w.start < mutation.stop + NEAR and w.stop > mutation.start - NEAR
         }
         others = [one for one in self.replicas if (one.node not in near if case.apart else one not in chosen)]
-        # Whoever kept a tail that nobody followed holds other entries there.
+        # A replica with a tail that no other replica accepted has other entries there.
         own = next(one for one in self.replicas if one.node == mutation.node)
         there = next((entry for entry in own.entries if int(entry.path[-20:]) + entry.at + entry.size > place), own.entries[-1])
         spared = [one for one in others if int(one.end[0][-20:]) + one.end[1] > place and there.chain in _chains(one)]
         if spared:
             return replace(mutation, classes=mutation.classes - {OPEN})
-        # The first entry of a log that nobody has otherwise may as well go on from another log.
+        # If no other replica has the entry, the first entry of a log may continue another log.
         first = (
             mutation.path == self.replicas[0].entries[0].path.replace(self.replicas[0].node, mutation.node)
             and mutation.start < HEADER_BYTES
@@ -178,21 +178,21 @@ def _at(rng: random.Random, place: str, count: int) -> int:
 
 
 def matrix(replicas: Sequence[Anatomy]) -> Iterator[Case]:
-    """Every case there is for these replicas, with seed 0."""
+    """All cases for these replicas, with seed 0."""
     many = [(1, False), (2, False), (2, True), (3, False), (3, True)]
     for spot in everything(list(replicas)):
         for kind in KINDS.values():
             if kind.fits(spot):
                 yield from (Case("bytes", kind.name, spot, place, count, apart) for place in PLACES for count, apart in many)
     for edit in EDITS:
-        # An altered entry keeps its place either way.
+        # An altered entry keeps its place in both variants.
         for degree in ("renumbered",) if edit == "entry altered" else ("kept", "renumbered"):
-            # What all replicas agree on, and nothing in it contradicts, only clients can know better.
+            # Only clients can detect a consistent change on which all replicas agree.
             limit = 2 if degree == "renumbered" else 3
             counts: list[tuple[int, bool]] = [(count, False) for count in range(1, limit + 1)]
             yield from (Case("rewritten", f"{edit}, {degree}", "", place, count, apart) for place in PLACES for count, apart in counts)
     for forgery in FORGERIES:
-        # What two peers say of a third one's directory counts.
+        # The statements of two peers about the directory of a third count.
         counts = (1,) if forgery.startswith("peers") else (1, 2, 3)
         yield from (Case("forged", forgery, "", "first", count) for count in counts)
 
@@ -201,7 +201,7 @@ def matrix(replicas: Sequence[Anatomy]) -> Iterator[Case]:
 
 
 def judge(case: Case, result: Audit, mutations: list[Mutation], seconds: float) -> CaseResult:
-    """Hold what an audit said against what was done."""
+    """Compare the report of an audit with the damage."""
     failing = [finding for finding in result.findings if finding.fails]
     serious = [mutation for mutation in mutations if not mutation.mild]
     complaints = []
@@ -209,7 +209,7 @@ def judge(case: Case, result: Audit, mutations: list[Mutation], seconds: float) 
         complaints.append(f"the verdict is {result.verdict}")
     outvoted = case.family == "rewritten" and case.replicas == 2 and case.damage.endswith("renumbered")
     if case.family == "bytes" or case.replicas == 1:
-        # Otherwise the same forgery may be in the majority, and accuse the one that is right.
+        # Otherwise the same forgery may be in the majority, and the correct replica is accused.
         fair = [f for f in failing if case.family == "bytes" or f.klass != OPEN]
         accused = sorted({f.replica for f in fair} - {mutation.node for mutation in mutations})
         complaints += [f"{name} is accused: {[f.text for f in failing if f.replica == name][:3]}" for name in accused]
@@ -231,7 +231,7 @@ def judge(case: Case, result: Audit, mutations: list[Mutation], seconds: float) 
 
 
 def _touches(finding: Finding, mutation: Mutation, *, anywhere: bool) -> bool:
-    """`anywhere`: on whatever replica."""
+    """`anywhere`: on any replica."""
     flaw = finding.flaw
     if mutation.rules and re.fullmatch(mutation.rules, flaw.rule) and finding.replica == mutation.node:
         return True

@@ -1,7 +1,7 @@
-"""The suite of what clients kept: receipts and deliveries that lie, of a log that is right; and true ones, of a log that lost something.
+"""The suite of client records: false receipts and deliveries of a correct log, and true ones of a log that lost messages.
 
-Every row that lies must be named, with its number, and no other one. Rows that are true are shuffled, spread over files of both kinds,
-given twice, or lack what a client need not know: nobody may be accused of that. The replicas are compared once; a case is a join.
+Every false row must be reported with its number, and no other row. True rows are shuffled, spread over files of both kinds, repeated, or
+lack optional fields; none of this may lead to a finding. The replicas are compared once; a case is a join.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ LIES: dict[str, tuple[str, str, Callable[[Row], None]]] = {
     "delivery: without a topic": (ACKS, "client.delivery", _lie(topic=lambda value: None)),
     "delivery: without a time": (ACKS, "client.delivery", _lie(delivered_ms=lambda value: None)),
 }
-"""Which file, by which rule it must be told, what is changed in a row."""
+"""The file, the rule that must report the row, and the change of the row."""
 CHANGED = {"leave_out": "client.lost", "twice": "client.twice", "swap": "client.order"}
-"""Logs in which a frame that was acknowledged is gone, stands twice, or stands behind the next one."""
+"""Logs in which an acknowledged frame is missing, is stored twice, or is stored after the next one."""
 
 
 class Claims(Scenario):
-    """A log, or one that is wrong, and the files of its clients."""
+    """A correct or incorrect log, and the files of its clients."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -136,7 +136,7 @@ class Claims(Scenario):
         return Expected("clients", rule.replace(".", r"\."), frozenset({CLASSES[rule]}), proof=f"row {at + 1}:")
 
     def _log(self, how: str) -> MakeExperiment:
-        """The clients are right, and the log is wrong."""
+        """The records of the clients are true, and the log is wrong."""
 
         def act(rng: random.Random, case: Case) -> Experiment:
             number = of_place(case.place, range(4, 12), rng)
@@ -144,12 +144,12 @@ class Claims(Scenario):
                 made = write_clients(self.base / f"{how}-{number}", **{how: number})
                 self.changed[how, number] = made, audit(made.directories).groups
             made, groups = self.changed[how, number]
-            # Of two frames that changed places either may be told.
+            # If two frames changed places, either may be reported.
             rows = rf"row ({number + 1}|{number + 3}):" if how == "swap" else f"row {number + 1}:"
             wanted = Expected("clients", CHANGED[how].replace(".", r"\."), frozenset({CLASSES[CHANGED[how]]}), proof=rows)
             experiment = self._experiment(rng, {RECEIPTS: copy.deepcopy(made.receipts), ACKS: copy.deepcopy(made.deliveries)}, [wanted])
             self.now = groups
-            # Everything behind the frame has another place than its receipt says; and what the log tells of itself.
+            # All messages after the frame have other places than their receipts; and findings about the log itself.
             return Experiment(experiment.image, experiment.expected, also=r"clients client\.(receipt|order|phantom)|n\d .*")
 
         return act
@@ -164,7 +164,7 @@ class Claims(Scenario):
         return self._experiment(rng, {RECEIPTS: copy.deepcopy(self.true.receipts), ACKS: acks}, expected, files=1)
 
     def _order(self, rng: random.Random, case: Case) -> Experiment:
-        """A later message of a message group was handed out before an earlier one."""
+        """A later message of a message group was delivered before an earlier one."""
         acks = copy.deepcopy(self.true.deliveries)
         customer = rng.choice(sorted({row["message_group"] for row in acks if row["topic"] == FIFO}))
         mine = [row for row in acks if row["message_group"] == customer]
@@ -190,7 +190,7 @@ class Claims(Scenario):
         files: int = 0,
         verdicts: frozenset[str] = frozenset({"FAIL"}),
     ) -> Experiment:
-        """The files as the audit is given them: one of each kind where rows are counted, else any number; Parquet or JSON lines."""
+        """The files for the audit: one of each kind if rows are counted, otherwise any number; Parquet or JSON lines."""
         self.now = self.groups
         image = {}
         for name, rows in kept.items():
@@ -214,7 +214,7 @@ def _as_file(name: str, rows: list[Row], *, lines: bool, group: int) -> bytes:
 
 
 def _make_fifo(root: Path) -> None:
-    """The snapshot knows the consumer group as one that keeps the order."""
+    """Make the consumer group a FIFO group in the snapshot."""
     path = root / "state" / "snapshot"
     snapshot = json.loads(path.read_bytes())
     del snapshot["crc32c"]

@@ -1,7 +1,7 @@
-"""Data directories for the fuzzer, made by the product's own code: simulated clusters over disks in memory, stopped, killed or cut off.
+"""Data directories for the fuzzer, written by the product's code: simulated clusters over disks in memory, stopped, killed or partitioned.
 
-Here lives how a cluster comes to be and what it is like. An image is the bytes of every file, by path under one base directory; nothing in
-here damages anything. What the simulator leaves out (node identity, table of peers, key index) is written by the product's code as well.
+This module creates clusters and does not damage them. An image is the bytes of every file, by path under a base directory. Files that the
+simulator does not write (node identity, table of peers, key index) are written by the product's code as well.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FOR_EVER_NS = 3600 * 1000 * MS
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`clean`: every node was stopped in good order. `complete`: its replicas hold the same, so that nothing is left to be compared."""
+    """`clean`: every node was stopped cleanly. `complete`: all replicas have the same entries."""
 
     name: str
     image: Image
@@ -49,7 +49,7 @@ class Cluster:
         return sorted({path.partition("/")[0] for path in self.image})
 
     def write(self, base: Path) -> list[str]:
-        """Put it on disk; the node directories."""
+        """Write it to disk. Returns the node directories."""
         for path, data in self.image.items():
             target = base / path
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -58,16 +58,16 @@ class Cluster:
 
 
 class _Enough(Exception):
-    """The moment has come at which the cluster is looked at."""
+    """Ends the simulation at the chosen time."""
 
 
 def at_rest(seed: int, *, steps: int = 700, file_bytes: int = SMALL_FILE_BYTES, kinds: Sequence[str] = ()) -> Cluster:
-    """Everything was healed and came to rest, then every node was stopped in good order."""
+    """A cluster that was healed and became quiescent before every node was stopped cleanly."""
     world = World(seed, file_bytes=file_bytes)
     outcome = world.run(steps, acting(draw(seed, world.names, steps, kinds) if kinds else Plan()))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
     members = world.members()
-    # Whoever was removed, or stands beside a group with one voter left, proves nothing.
+    # A removed replica, or one beside a group with a single voter, need not have all entries.
     complete = members is None or (len(members.voters) > 1 and {*members.nodes} == {*world.names})
     return Cluster(f"rest-{seed}{'-trimmed' if kinds else ''}", stopped(world), clean=True, complete=complete)
 
@@ -82,9 +82,9 @@ def interrupted(
     append: str | None = None,
     group: Settings | None = None,
 ) -> Cluster:
-    """Everything ended in the middle: all nodes were stopped in good order one by one as they were (`power` None), killed at once (False),
-    or lost their power at once (True). `kinds` of faults until then; None: all ordinary ones. `append`: None for every node in another
-    way. `group`: what kind of group; None: three nodes of which a majority decides."""
+    """A cluster whose run was interrupted: all nodes were stopped cleanly one by one (`power` None), killed at once (False), or lost their
+    power at once (True). `kinds`: the faults until then; None: all ordinary ones. `append`: the append mode; None: a different one on each
+    node. `group`: the kind of group; None: a Raft group of three nodes."""
     settings = replace(group or Settings.of_nodes(3), file_bytes=SMALL_FILE_BYTES, policy=policy, append=append)
     world = World(seed, settings=settings)
     until(world, at_ms, draw(seed, world.names, at_ms, tuple(FAULTS) if kinds is None else kinds) if kinds != () else Plan())
@@ -94,8 +94,8 @@ def interrupted(
 
 
 def cut_off(seed: int, node: str, *, from_ms: int, at_ms: int) -> Cluster:
-    """One node (`leader`: whoever leads then) could not be heard any more for the last part of the run: it lags behind, or goes on for a
-    while as a leader that nobody follows. Stopped in good order."""
+    """A cleanly stopped cluster in which one node (`leader`: the leader at that time) was isolated for the last part of the run. It lags
+    behind, or stayed leader for a while without followers."""
     world = World(seed, file_bytes=SMALL_FILE_BYTES)
     event = FaultEvent(from_ms * MS, "isolate", {"node": node, "inbound": True, "outbound": True, "for_ns": FOR_EVER_NS, "salt": 0})
     until(world, at_ms, Plan((event,)))
@@ -114,7 +114,7 @@ def until(world: World, at_ms: int, plan: Plan) -> None:
         outcome = world.run(1 << 40, begin)
     except _Enough:
         return
-    raise AssertionError(f"seed {world.seed} ended before its moment: {outcome.violation}")
+    raise AssertionError(f"seed {world.seed} ended before its time: {outcome.violation}")
 
 
 def killed(world: World, *, power: bool) -> Image:
@@ -134,13 +134,13 @@ def killed(world: World, *, power: bool) -> Image:
 
 
 def stopped(world: World) -> Image:
-    """What the nodes' disks hold when every process was stopped in good order as far as it had come."""
+    """The contents of the disks after every process was stopped cleanly in its current state."""
     image: Image = {}
     for station in world.stations.values():
         station.medium.repair()
         applied = -1
         if station.life is not None:
-            # Nothing stays in the memory of a process that is asked to stop, the sync under way included.
+            # A process that is asked to stop writes everything, including the data of a running sync.
             log = station.life.log
             if (job := log._durability.job) is not None:
                 job.run()
@@ -152,7 +152,7 @@ def stopped(world: World) -> Image:
         try:
             life = station.medium.live(0, random.Random(0), station.lives + 1, lambda node, entries: None)
         except StorageError:
-            # An installation was under way: it stays as it is.
+            # An installation was running; it stays unfinished.
             _introduce(world, station, disk)
         else:
             _introduce(world, station, disk)
@@ -162,7 +162,7 @@ def stopped(world: World) -> Image:
 
 
 def _stop(life: Life, applied: int) -> None:
-    """As a node stops: apply what is known to be committed, write everything that is derived, close."""
+    """Stop a replica as a node does: apply the known committed entries, write all derived state, close."""
     store, machine, log = life.store, life.machine, life.store.log
     while machine.applied_index < applied:
         machine.apply(_committed(log, machine.applied_index + 1, applied))
@@ -190,7 +190,7 @@ def _committed(log: EntryLog, first: int, last: int) -> Range:
 
 
 def _introduce(world: World, station: Station, disk: object) -> None:
-    """The files of a node that are beside its groups' logs."""
+    """Write the files of a node other than the logs of its groups."""
     name, medium = station.name, station.medium
     state = f"{medium.root}/state"
     identity.write_node(disk, f"/{name}", identity.NodeIdentity(CLUSTER_ID, name, CREATED_MS))  # type: ignore[arg-type]
@@ -206,4 +206,4 @@ HEALTHY: dict[str, Make] = {
     "lagging": lambda: cut_off(20, "n3", from_ms=600, at_ms=900),
     "failed over": lambda: cut_off(30, "leader", from_ms=700, at_ms=1600),
 }
-"""What the fuzzer damages. An audit of the undamaged cluster reports nothing."""
+"""The clusters that the fuzzer damages. An audit of an undamaged one reports nothing."""

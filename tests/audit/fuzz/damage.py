@@ -1,7 +1,7 @@
-"""The ways in which bytes of a data directory go wrong, and what an audit must say about each.
+"""The kinds of damage to the bytes of a data directory, and the findings that an audit must report for each.
 
-Here live the kinds of damage as a table: which spots they are for, what they do, which class of finding they must lead to. Nothing here
-runs an audit. A kind changes an image by what it returns: new bytes for a path, or None for a file that is gone.
+Each row of the table defines the spots for a kind of damage, the damage, and the class of the required finding. This module runs no audit.
+A kind returns its changes of an image: new bytes for a path, or None for a removed file.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Scramble = Callable[[random.Random, bytes, int, int], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What was done to one file of one replica: some finding must name the replica and the file, touch these bytes, and have one of these
-    classes. `mild`: nobody can or need tell (docs/format.md calls it a hint, or says that it means nothing)."""
+    """A change of one file of a replica: a finding must name the replica and the file, touch these bytes, and have one of these classes.
+    `mild`: a finding is not required, because docs/format.md calls the bytes a hint or meaningless."""
 
     node: str
     path: str
@@ -33,12 +33,12 @@ class Mutation:
     classes: frozenset[str]
     mild: bool = False
     rules: str = ""
-    """A pattern: findings of these rules on this replica tell of it too, wherever they point."""
+    """A pattern: findings of these rules on this replica also count, wherever they point."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way of damage. `fits`: which spots it is for."""
+    """A kind of damage. `fits`: whether it applies to a spot."""
 
     name: str
     fits: Callable[[str], bool]
@@ -63,21 +63,21 @@ def _fill(byte: bytes) -> Scramble:
 
 
 def _garbage(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
-    """Up to 300 bytes from somewhere in the spot on."""
+    """Overwrite up to 300 bytes from a random byte of the spot on."""
     at = rng.randrange(start, stop)
     end = min(len(data), at + rng.randrange(1, 300))
     return data[:at] + rng.randbytes(end - at) + data[end:]
 
 
 def _stale_sector(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
-    """The sector was never written."""
+    """The sector reads as if it was never written."""
     at = rng.randrange(start, stop) // SECTOR * SECTOR
     end = min(len(data), at + SECTOR)
     return data[:at] + bytes(end - at) + data[end:]
 
 
 def _misdirected(rng: random.Random, data: bytes, start: int, stop: int) -> bytes:
-    """The sector holds what was meant for another place of the file."""
+    """The sector contains the bytes of another place of the file."""
     at = rng.randrange(start, stop) // SECTOR * SECTOR
     other = rng.randrange(0, max(1, len(data) // SECTOR)) * SECTOR
     end = min(len(data), at + SECTOR)
@@ -123,9 +123,9 @@ def _wound(one: Anatomy, spot: Spot, places: list[int], before: bytes, after: by
 
 
 def classes_of(one: Anatomy, path: str, places: list[int], after: bytes) -> frozenset[str]:
-    """What changed bytes of this file may be called."""
+    """The possible classes of a finding about these changed bytes."""
     if "/data/" in path:
-        # Behind its last bytes, or where it reads as zero, a log looks as if it had lost what stood there.
+        # After its last bytes, or where it reads as zero, a log looks as if it had lost entries.
         last = one.entries[-1]
         gone = not any(after[places[0] : min(places[0] + 48, places[-1])]) or bytes(200) in after[places[0] : places[-1] + 1]
         ends = path == last.path and any(last.at <= at < last.at + last.size for at in places)
@@ -133,14 +133,14 @@ def classes_of(one: Anatomy, path: str, places: list[int], after: bytes) -> froz
     if path.startswith((f"{one.root}/index/", f"{one.root}/state/bloom/", f"{one.root}/state/keyindex")):
         return frozenset({DERIVED, ROT})
     if path.endswith(("hardstate", "syncedmark")):
-        # A slot that reads as zero looks as if it had never been written; then the other one is what counts.
+        # A slot of zeros looks as if it was never written; then the other slot counts.
         return frozenset({ROT, MISSING, DIVERGENCE})
     return frozenset({DERIVED if "/consumequeue/" in path or path.startswith(f"{one.log}/index/") else ROT})
 
 
 def means_nothing(one: Anatomy, path: str, at: int, before: bytes, after: bytes) -> bool:
-    """Bytes on which docs/format.md says nothing rests: the digits of the log checkpoint, stamps of the store checkpoint, units below what
-    was trimmed."""
+    """Whether docs/format.md calls this byte meaningless: the digits of the log checkpoint, timestamps of the store checkpoint, units below
+    a trim."""
     if path == f"{one.log}/checkpoint":
         return before[at : at + 1].isdigit() and after[at : at + 1].isdigit()
     if path == f"{one.root}/checkpoint":
@@ -156,7 +156,7 @@ def means_nothing(one: Anatomy, path: str, at: int, before: bytes, after: bytes)
 # ---------------------------------------------------------------------------------------------------------------- whole files
 
 SMALL = r"snapshot|older snapshot|identity|node|peers|boots|begin"
-"""Files of one piece: a finding is about all of it."""
+"""Small files: a finding covers the whole file."""
 FILES = rf".* file|{SMALL}"
 
 
@@ -182,14 +182,14 @@ def _file_classes(kind: str, *, gone: bool) -> frozenset[str]:
 
 
 def _spare(one: Anatomy, spot: Spot) -> bool:
-    """Files that may be missing: allocated ahead of the log, hints, what a start makes again."""
+    """Whether the file may be missing: preallocated log files, hints, and files that a start creates again."""
     if spot.kind == "log file":
         return spot.path > one.end[0]
     if spot.kind in ("index file", "queue file"):
         used = [other for other in one.spots if other.startswith(spot.kind.split()[0]) and not other.endswith((" file", " tail"))]
         return not any(s.path == spot.path for kind in used for s in one.spots[kind])
     if spot.kind == "snapshot":
-        # The one before counts then, or the log is whole.
+        # Then the previous snapshot counts, or the log is complete.
         return True
     return spot.kind in ("older snapshot", "peers", "boots")
 
@@ -200,7 +200,7 @@ def _next_name(path: str, size: int) -> str:
 
 
 def _misnamed(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
-    """A file under a name that no file can have."""
+    """Rename a file to an invalid name."""
     path = _next_name(spot.path, 1)
     gone = Mutation(one.node, spot.path, 0, len(image[spot.path]), _file_classes(spot.kind, gone=True), _spare(one, spot))
     alien = Mutation(one.node, path, 0, 1, frozenset({EXTRA}))
@@ -208,7 +208,7 @@ def _misnamed(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tup
 
 
 def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
-    """A file of another place of the space holds this one's bytes."""
+    """Copy the bytes of a file over another file of the same kind."""
     size = len(image[spot.path])
     others = [s.path for s in one.spots[spot.kind] if s.path != spot.path and s.path.rpartition("/")[0] == spot.path.rpartition("/")[0]]
     others = [path for path in others if image[path] != image[spot.path]]
@@ -222,7 +222,7 @@ def _copied(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple
 
 
 def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
-    """Two files of one space have each other's names."""
+    """Swap the names of two files of the same kind."""
     found = _copied(rng, image, one, spot)
     if found is None:
         return None
@@ -234,7 +234,7 @@ def _swapped(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tupl
 
 
 def _foreign(rng: random.Random, image: Image, one: Anatomy, spot: Spot) -> tuple[Changes, list[Mutation]] | None:
-    """Another replica's file lies here."""
+    """Replace a file by that of another replica."""
     others = sorted({path.partition("/")[0] for path in image} - {one.node})
     for other in rng.sample(others, len(others)):
         path = spot.path.replace(one.node, other)

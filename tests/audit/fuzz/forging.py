@@ -1,7 +1,7 @@
-"""Small files that carry the right checksum and say the wrong thing: marks, hard states, identities, begins, snapshots, checkpoints.
+"""Small files with valid checksums and wrong contents: marks, hard states, identities, begins, snapshots, checkpoints.
 
-Each row names the file, what is changed in it, and the classes of which the finding must be. The file at fault is the one that was forged,
-whoever else contradicts it.
+Each row has the file, the change, and the allowed classes of the finding. The finding must be about the forged file, even if it contradicts
+other files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _json(pattern: str, change: Callable[[dict[str, Any], Anatomy], None]) -> Fo
             return None
         value = json.loads(image[path])
         if value.get("applied_index", 1) < 1:
-            # A snapshot of next to nothing: another number may be as good.
+            # An almost empty snapshot: another number may be equally valid.
             return None
         change(value, one)
         return path, sealed(value)
@@ -64,7 +64,7 @@ def _other_peer(value: dict[str, Any], one: Anatomy) -> None:
 
 
 def _nudged(value: Any) -> Any:
-    """The nearest value of the same shape that is another one."""
+    """A different value of the same type, as close as possible."""
     if isinstance(value, dict):
         if not value:
             return {"other": 1}
@@ -78,7 +78,7 @@ def _nudged(value: Any) -> Any:
 
 
 def _state(key: str) -> Forge:
-    """A part of the derived state. Of a trimmed log it is derived from the snapshot before this one."""
+    """Change a part of the derived state. In a trimmed log, this state is derived from the previous snapshot."""
 
     def forge(image: Image, one: Anatomy) -> tuple[str, bytes] | None:
         path = f"{one.root}/state/snapshot"
@@ -170,11 +170,11 @@ TOLD_ELSEWHERE: dict[str, str] = {
     "peers": r"peers\.incarnation",
     "log checkpoint": r"commit\.lost",
 }
-"""Rules by which something else in the same directory tells of a forgery: two files contradict each other, and either may be at fault."""
+"""Further rules that may report a forgery: two files of the directory contradict each other, and either may be wrong."""
 
 
 def forge(image: Image, one: Anatomy, name: str) -> tuple[Changes, list[Mutation]] | None:
-    """None where the replica has no such file."""
+    """Returns None if the replica has no such file."""
     make, classes = FORGERIES[name]
     found = make(image, one)
     if found is None or image.get(found[0]) == found[1]:

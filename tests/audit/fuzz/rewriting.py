@@ -1,9 +1,9 @@
-"""Logs that are whole in themselves and hold another history: entries left out, repeated, exchanged, invented or altered, and everything
-made to fit: positions, both CRCs, index units, consume queue units, the synced mark.
+"""Consistent logs with another history: entries are omitted, repeated, exchanged, invented or altered, and everything else is adjusted:
+positions, both CRCs, index units, consume queue units, the synced mark.
 
-Such a log is what a wrong writer or a forger leaves: no checksum tells it. Two degrees: `kept` leaves index and queue offset of every entry
-as they were, so that the log contradicts itself; `renumbered` counts them anew, so that only the other replicas can tell. The fuzzer's own
-writer of docs/format.md.
+A faulty writer or a forger leaves such a log; no checksum detects it. There are two degrees: `kept` keeps the index and queue offset of
+every entry, so the log contradicts itself; `renumbered` counts them anew, so only the other replicas differ. The module has its own writer
+of docs/format.md.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tests.audit.fuzz.clusters import Image
 from tests.audit.fuzz.damage import DERIVED, DIVERGENCE, EXTRA, MISSING, REORDERED, Changes, Mutation
 
 MIRRORED = {MISSING: EXTRA, EXTRA: MISSING}
-"""What the majority lacks the minority has too much."""
+"""An entry that the majority lacks is an extra entry of the minority."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One entry before it has its place."""
+    """An entry before it gets its position."""
 
     entry: Entry
     channel: int
@@ -40,14 +40,14 @@ Edit = Callable[[random.Random, list[Raw], int], list[Raw] | None]
 
 
 def _drop(rng: random.Random, raws: list[Raw], at: int) -> list[Raw] | None:
-    """Not the last one: a log that ends before it only lags."""
+    """Omit an entry, but not the last one: a log without it would only lag."""
     if at + 1 == len(raws):
         return None
     return raws[:at] + raws[at + 1 :]
 
 
 def _repeat(rng: random.Random, raws: list[Raw], at: int) -> list[Raw] | None:
-    """Not the last one: that nobody else has it, the others may have lost it."""
+    """Repeat an entry, but not the last one: the other replicas could have lost the copy."""
     if at + 1 == len(raws):
         return None
     return [*raws[: at + 1], *raws[at:]]
@@ -60,7 +60,7 @@ def _exchange(rng: random.Random, raws: list[Raw], at: int) -> list[Raw] | None:
 
 
 def _alter(rng: random.Random, raws: list[Raw], at: int) -> list[Raw] | None:
-    """Other bytes in the body, and a BODYCRC that fits them: only of messages, which nobody reads JSON from."""
+    """Alter the body and adjust BODYCRC; only for messages, whose bodies are not parsed as JSON."""
     one = raws[at]
     length = struct.unpack_from(">i", one.record, 84)[0]
     if not length or one.entry.topic.startswith("rmq_sys_"):
@@ -94,10 +94,10 @@ def raws_of(image: Image, one: Anatomy) -> list[Raw]:
 def rewrite(
     rng: random.Random, image: Image, one: Anatomy, name: str, at: int, *, renumbered: bool
 ) -> tuple[Changes, list[Mutation]] | None:
-    """The replica with the edit at its entry `at`; None where it cannot be made there."""
+    """Make the edit at the entry `at` of a replica. Returns None if it is not possible there."""
     edit, klass = EDITS[name]
     if one.entries[0].index or len(one.entries) < 4 or one.entries[at].index > _committed(image, one):
-        # What was never committed may be replaced.
+        # Uncommitted entries may be replaced.
         return None
     raws = edit(rng, raws_of(image, one), at)
     if raws is None:
@@ -109,7 +109,7 @@ def rewrite(
 
 
 def _lay(image: Image, one: Anatomy, raws: list[Raw], *, renumbered: bool) -> tuple[Changes, list[tuple[str, int, int]]]:
-    """Everything that is a function of the entries in their order. Also where each of them stands."""
+    """Write everything that follows from the entries in their order. Also returns the position of each entry."""
     size = one.data_bytes
     space, index, queues, places = bytearray(), bytearray(), dict[tuple[str, int], bytearray](), []
     chain = crc32c.crc32c(one.identity["log_id"].encode())
@@ -147,7 +147,7 @@ def _lay(image: Image, one: Anatomy, raws: list[Raw], *, renumbered: bool) -> tu
 
 
 def _committed(image: Image, one: Anatomy) -> int:
-    """As the log checkpoint noted it."""
+    """The committed index according to the log checkpoint."""
     return int(image[f"{one.log}/checkpoint"].split(b"=")[-1])
 
 

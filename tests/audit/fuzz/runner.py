@@ -26,10 +26,10 @@ from tests.audit.fuzz.case import Case, CaseResult
 from tests.audit.fuzz.clusters import Cluster, at_rest, cut_off, interrupted
 
 PIECE = 250
-"""Draws in a piece: cases, and those that can do nothing (a zero cannot be zeroed)."""
+"""Draws per piece, including draws that change nothing (zeroing a zero)."""
 HEALTHY_PIECE = 20
 SOUND = "healthy"
-"""The family of cases in which nothing is wrong."""
+"""The family of cases without damage."""
 EMPTY_MAX = 8
 """After this many pieces in a row without a case, none is expected any more."""
 Tell = Callable[[str], object]
@@ -38,20 +38,20 @@ GROUPS = ("trim", "kill", "isolate", "membership", "join", "left-behind", "trans
 
 
 class Suite(Protocol):
-    """A kind of cases and what they are done to."""
+    """A kind of cases and the files they damage."""
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Without end, the same for one seed; `only` those whose description holds this text."""
+        """Endless cases, the same for one seed. `only`: those whose description contains this text."""
         ...
 
     def try_case(self, case: Case) -> CaseResult | None:
-        """None when nothing of this kind can be done here."""
+        """Returns None if the case is not possible here."""
         ...
 
 
 @dataclass
 class Tally:
-    """What came of everything so far."""
+    """The results so far."""
 
     cases: int = 0
     healthy: int = 0
@@ -64,7 +64,7 @@ class Tally:
     complaints: list[str] = field(default_factory=list)
 
     def add(self, where: str, case_result: CaseResult) -> None:
-        """A case was tried."""
+        """Add the result of a case."""
         if case_result.case.family == SOUND:
             self.healthy += 1
         else:
@@ -104,7 +104,7 @@ class Tally:
         }
 
     def save(self, path: Path) -> None:
-        """Everything, whole or not at all."""
+        """Write all figures atomically."""
         names = ("cases", "healthy", "to_the_byte", "seconds", "complaints", "classes", "rules", "damages", "suites")
         beside = path.with_suffix(".tmp")
         beside.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1) + "\n")
@@ -112,7 +112,7 @@ class Tally:
 
     @classmethod
     def load(cls, path: Path) -> Tally:
-        """What `save` wrote."""
+        """Read the figures that `save` wrote."""
         value = json.loads(path.read_text())
         return cls(**{name: Counter(part) if isinstance(part, dict) else part for name, part in value.items()})
 
@@ -127,8 +127,8 @@ def run_cases(
     pieces: Path | None = None,
     tell: Tell = lambda text: None,
 ) -> Tally:
-    """`count` cases at least, healthy ones among them, piece by piece, each piece of another suite. `pieces`: a directory where each is
-    written when it is done; what is there already is not done again."""
+    """Run at least `count` cases, including healthy ones, in pieces of one suite each. `pieces`: a directory for finished pieces, which are
+    not run again."""
     tally, suites = Tally(), dict[str, Suite]()
     empty = 0
     for number in numbers():
@@ -164,8 +164,8 @@ def _piece(name: str, suite: Suite, seed: int, number: int, draws: int, only: st
 
 
 def spread(strata: Sequence[Case], seed: int, shares: Mapping[str, int]) -> Iterator[Case]:
-    """Cases without end: each way of damage in turn, some with a greater share, and for each its strata in random order, none a second time
-    before all had their turn."""
+    """Endless cases: each kind of damage in turn, some with a greater share. The strata of a kind come in random order, each once before
+    any comes twice."""
     order = random.Random(f"order {seed}")
     by_damage: dict[str, list[Case]] = {}
     for case in strata:
@@ -206,7 +206,7 @@ def run_healthy(base: Path, count: int, seed: int, *, pieces: Path | None = None
 
 
 def _audit_healthy(base: Path, cluster: Cluster, *, deep: bool) -> str:
-    """What is wrong with the audit of a healthy cluster; empty for nothing."""
+    """The error in the audit of a healthy cluster; empty if there is none."""
     result = audit(cluster.write(base), deep=deep)
     shutil.rmtree(base)
     wrong = [finding.text for finding in result.findings if finding.fails]
@@ -216,8 +216,8 @@ def _audit_healthy(base: Path, cluster: Cluster, *, deep: bool) -> str:
 
 
 def healthy(seed: int) -> Cluster:
-    """Some cluster without damage: at rest or in the middle, trimmed or whole, stopped, killed or without power, after all kinds of faults
-    but damaged media, under every flush policy and with every way of appending."""
+    """A random undamaged cluster: quiescent or interrupted, trimmed or complete, stopped, killed or without power, after all kinds of
+    faults except damaged media, with any flush policy and append mode."""
     rng = random.Random(f"healthy {seed}")
     way = rng.randrange(8)
     at_ms = rng.randrange(300, 4000)

@@ -33,7 +33,7 @@ FAILS = frozenset({FAIL})
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One finding that there must be. `rules`: a pattern. `index`, `file` (how its path ends) and the bytes count where they are said."""
+    """A required finding. `rules`: a pattern. `index`, `file` (the end of its path) and the bytes are compared if they are given."""
 
     replica: str
     rules: str
@@ -43,10 +43,10 @@ class Expected:
     start: int = 0
     stop: int = 0
     proof: str = ""
-    """A pattern of how what is said begins: of a file of clients the row."""
+    """A pattern for the beginning of the proof, such as the row in a client file."""
 
     def meets(self, finding: Finding) -> bool:
-        """Whether this finding is the one."""
+        """Whether this finding matches."""
         flaw = finding.flaw
         if finding.replica != self.replica or not re.fullmatch(self.rules, flaw.rule) or finding.klass not in self.classes:
             return False
@@ -57,7 +57,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What the files are after it, and what must be said. `also`: a pattern of further findings, `REPLICA RULE`, that may be said."""
+    """The changed files and the required findings. `also`: a pattern `REPLICA RULE` of further findings that are allowed."""
 
     image: Image
     expected: Sequence[Expected] = ()
@@ -69,19 +69,19 @@ MakeExperiment = Callable[[random.Random, Case], Experiment | None]
 
 
 class Scenario(ABC):
-    """A suite with a table of experiments: each at the first, a middle and the last place, on as many replicas as make a difference."""
+    """A suite with a table of experiments: each at the first, a middle and the last place, on the listed numbers of replicas."""
 
     experiments: Mapping[str, tuple[MakeExperiment, tuple[int, ...]]]
-    """By name: what does it, and to how many replicas."""
+    """By name: the experiment, and the numbers of damaged replicas."""
     sound: Mapping[str, MakeExperiment]
-    """Ways in which nothing is wrong."""
+    """Variants without damage."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self.image: Image = {}
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Every experiment at every place, and every healthy variant as often."""
+        """All experiments at all places, and each healthy variant as often."""
         family = type(self).__name__.lower()
         strata = [
             Case(family, name, "", place, count) for name, (_, counts) in self.experiments.items() for place in PLACES for count in counts
@@ -90,7 +90,7 @@ class Scenario(ABC):
         return spread([case for case in strata if only in str(case)], seed, {})
 
     def try_case(self, case: Case) -> CaseResult | None:
-        """None when nothing of this kind can be done."""
+        """Returns None if the case is not possible."""
         rng = random.Random(f"{case.seed} {case.damage} {case.place} {case.replicas}")
         act = self.sound[case.damage] if case.family == UNHURT else self.experiments[case.damage][0]
         experiment = act(rng, case)
@@ -100,16 +100,16 @@ class Scenario(ABC):
         began = time.perf_counter()
         try:
             result = self.audit()
-        except Exception as error:  # whatever it was: an audit never ends with a stack trace
+        except Exception as error:  # any error: an audit must not end with a traceback
             return CaseResult(case, (f"the audit raised {error!r}",), time.perf_counter() - began)
         return judge(case, experiment, result, time.perf_counter() - began)
 
     @abstractmethod
     def audit(self) -> Audit:
-        """What the auditor says of the files as they are."""
+        """Audit the current files."""
 
     def lay(self, image: Image) -> None:
-        """Make the files those of the image; only what differs is written."""
+        """Make the files equal to the image; only differing files are written."""
         for path in self.image.keys() - image.keys():
             (self.base / path).unlink()
         for path, data in image.items():
@@ -120,7 +120,7 @@ class Scenario(ABC):
 
 
 def judge(case: Case, experiment: Experiment, result: Audit, seconds: float) -> CaseResult:
-    """Hold what an audit said against what was done."""
+    """Compare the report of an audit with the experiment."""
     failing = [finding for finding in result.findings if finding.fails]
     complaints = []
     if result.verdict not in experiment.verdicts:
@@ -156,7 +156,7 @@ def of_place(place: str, things: Sequence[T], rng: random.Random) -> T:
 
 
 def span(entry: Placed, file_bytes: int) -> tuple[str, int, int]:
-    """Where an entry stands: how the path of its log file ends, and its bytes there."""
+    """The place of an entry: the end of the path of its log file, and its bytes in that file."""
     at = entry.pos % file_bytes
     return f"data/{entry.pos - at:020d}", at, at + entry.size
 

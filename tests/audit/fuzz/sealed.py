@@ -1,7 +1,7 @@
-"""Two suites over logs whose files are sealed: one reads every byte (`--deep`), the other the edges alone (`--agreement`).
+"""Two suites over logs with sealed files: one reads every byte (`--deep`), the other only the edges (`--agreement`).
 
-What is forged here has right checksums everywhere: seal records with another digest or other edges, sealed files of another history (on one
-replica, on the majority, on all of them), digests that nodes noted; and ends that are gone. The fuzzer's own writer of docs/format.md.
+All forgeries have valid checksums: seal records with another digest or other edges, sealed files of another history (on one replica, the
+majority, or all), recorded digests; and lost log ends. The files come from the fuzzer's own writer of docs/format.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Edit = Callable[[list[Message]], list[Message]]
 
 
 class Truth:
-    """One history, its files and their seals, as one replica holds them."""
+    """A history, its files and their seals on one replica."""
 
     def __init__(self, seed: int) -> None:
         self.messages = history(seed, COUNT)
@@ -41,29 +41,30 @@ class Truth:
             self.writer.append(message)
         grouped = groupby(self.writer.entries, lambda entry: entry.pos // FILE_BYTES)
         self.files: list[list[Placed]] = [list(entries) for _, entries in grouped]
-        # Of the last file it is not known yet what it will hold.
+        # The contents of the last file are not final.
         self.sealed = list(range(len(self.files) - 1))
 
     def record(self, file: int, **other: object) -> Message:
-        """The seal record of a file; `other` things it may say."""
+        """The seal record of a file; `other`: fields with other values."""
         entries, last = self.files[file], self.writer.entries[-1]
         edges = {"base": file * FILE_BYTES, "first": entries[0].index, "last": entries[-1].index}
         value = {**edges, "end": entries[-1].pos + entries[-1].size, "sha256": digest(self.writer, file), "replicas": ["n1", "n2"], "v": 1}
         return Message(STORAGE, json.dumps({**value, **other}, sort_keys=True).encode(), tag="seal", term=last.term, time=last.message.time)
 
     def records(self, file: int = -1, **other: object) -> list[Message]:
-        """All of them; that of `file` may say something else."""
+        """All seal records; that of `file` may have other values."""
         return [self.record(each, **(other if each == file else {})) for each in self.sealed]
 
 
 def digest(writer: Writer, file: int) -> str:
-    """As a node computes it of a complete file."""
+    """The digest that a node computes for a complete file."""
     data = bytes(writer.space[file * FILE_BYTES : (file + 1) * FILE_BYTES])
     return hashlib.sha256(hashlib.sha256(data).digest()).hexdigest()
 
 
 def cluster(truth: Truth, records: Sequence[Message], edits: dict[str, Edit] | None = None, ends: dict[str, int] | None = None) -> Image:
-    """Three replicas; some hold an edited history, some end so many entries earlier. Each noted the digests of its own complete files."""
+    """Three replicas. `edits`: replicas with an edited history. `ends`: replicas that end this many entries earlier. Each replica recorded
+    the digests of its complete files."""
 
     def make(base: Path) -> None:
         for name in NODES:
@@ -80,7 +81,7 @@ def cluster(truth: Truth, records: Sequence[Message], edits: dict[str, Edit] | N
 
 
 def altered(at: int, salt: bytes) -> Edit:
-    """The message at this entry is another one, and everything fits it."""
+    """Replace the message at an entry and adjust everything else."""
 
     def edit(messages: list[Message]) -> list[Message]:
         one = messages[at]
@@ -90,7 +91,7 @@ def altered(at: int, salt: bytes) -> Edit:
 
 
 class _Seals(Scenario):
-    """What both have in common: the truth, and ways of being whole."""
+    """The common part of both suites: the true history and the healthy variants."""
 
     def __init__(self, base: Path, seed: int = 5) -> None:
         super().__init__(base)
@@ -106,7 +107,8 @@ class _Seals(Scenario):
         return [str(self.base / name) for name in NODES]
 
     def _lagging(self, rng: random.Random, case: Case) -> Experiment:
-        """One replica ends before the seals, or within a sealed file. (Were it two, what the third recorded as committed would be lost.)"""
+        """One replica ends before the seals, or within a sealed file. (If two did, entries that the third recorded as committed would be
+        lost.)"""
         ends = {rng.choice(NODES): rng.randrange(1, COUNT)}
         return Experiment(cluster(self.truth, self.truth.records(), ends=ends), verdicts=SOUND)
 
@@ -124,7 +126,7 @@ class _Seals(Scenario):
 
 
 class Seals(_Seals):
-    """All bytes are read and held against the records."""
+    """All bytes are read and compared with the records."""
 
     def __init__(self, base: Path, seed: int = 5) -> None:
         super().__init__(base, seed)
@@ -141,7 +143,7 @@ class Seals(_Seals):
         return audit(self.directories(), deep=True)
 
     def _digest(self, rng: random.Random, case: Case) -> Experiment:
-        """The record in everybody's log is wrong."""
+        """The record is wrong in all logs."""
         file = of_place(case.place, self.truth.sealed, rng)
         return self._recorded(file, "seal.digest", frozenset({ROT, DIVERGENCE}), sha256=rng.randbytes(32).hex())
 
@@ -156,7 +158,8 @@ class Seals(_Seals):
         return Experiment(image, [Expected(name, rule, classes, f"data/{file * FILE_BYTES:020d}") for name in NODES])
 
     def _replaced(self, rng: random.Random, case: Case) -> Experiment:
-        """From a message in a sealed file on, some replicas hold another history. Of one the others tell; of more the record alone."""
+        """Some replicas have another history from a message in a sealed file on. If it is one replica, the others show it; if more, only
+        the seal record does."""
         image, names, file, entry = self._other_history(case, rng)
         where, start, stop = span(entry, FILE_BYTES)
         if case.replicas == 1:
@@ -176,13 +179,13 @@ class Seals(_Seals):
             data = image[path]
             image[path] = data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
         classes = frozenset({"undecidable"} if case.replicas == 3 else {ROT})
-        # Where no replica has the sealed bytes, that the entry is all that differs is not known.
+        # If no replica has the sealed bytes, the extent of the difference is unknown.
         also = r"n\d seal\.digest" if case.replicas == 3 else ""
         return Experiment(image, [Expected(name, r"entry\..*", classes, where, entry.index, at, at + 1) for name in names], also=also)
 
 
 class Agreement(_Seals):
-    """Next to nothing is read: histories, edges of files, noted digests."""
+    """Only histories, edges of files and recorded digests are read."""
 
     def __init__(self, base: Path, seed: int = 5) -> None:
         super().__init__(base, seed)
@@ -227,7 +230,7 @@ class Agreement(_Seals):
             value["digests"][str(file * FILE_BYTES)] = rng.randbytes(32).hex()
             image[path] = sealed(value)
         where = f"data/{file * FILE_BYTES:020d}"
-        # Which files are sealed, the snapshot says: the log is not read.
+        # The snapshot lists the sealed files, because the log is not read.
         return Experiment(_told(image, self.truth.records()), [Expected(n, r"seal\.noted", frozenset({DIVERGENCE}), where) for n in names])
 
     def _recorded(self, rng: random.Random, case: Case) -> Experiment:
@@ -248,7 +251,7 @@ class Agreement(_Seals):
         return Experiment(image, [Expected(name, r"entry\.chain.*", frozenset({ROT}), where, index, at, at + 1)])
 
     def _end_lost(self, rng: random.Random, case: Case) -> Experiment:
-        """Log and index read as zeros from an entry on, as if it had never been, and the synced mark knows better."""
+        """Log and index read as zeros from an entry on; only the synced mark shows that it existed."""
         file = of_place(case.place, [*self.truth.sealed, len(self.truth.files) - 1], rng)
         entry = of_place(case.place, self.truth.files[file][1:], rng)
         image, names = dict(self.plain), sorted(rng.sample(NODES, case.replicas))
@@ -261,7 +264,7 @@ class Agreement(_Seals):
 
 
 def _told(image: Image, records: Sequence[Message]) -> Image:
-    """The snapshots say as well what was sealed."""
+    """Add the seals to the snapshots."""
     seals = [{key: part for key, part in json.loads(record.body).items() if key != "v"} for record in records]
     for name in NODES:
         path = f"{name}/g1/state/snapshot"

@@ -1,4 +1,4 @@
-"""All suites by name: damage to the bytes of a cluster in each state, and to what accompanies the logs."""
+"""All suites by name: damage to the bytes of a cluster in each state, and to the files beside the logs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.audit.fuzz.sealed import Agreement, Seals
 from tests.audit.fuzz.witnesses import Backups
 
 SHARE = 6
-"""Damage of the bytes of a spot is tried so much more often than that of whole files."""
+"""Damage to bytes is tried this many times more often than damage to whole files."""
 ALL = ("bytes", "rewritten", "forged")
 
 
 @dataclass
 class Damaged(DamagedCluster):
-    """One healthy cluster that is damaged in every way of some families."""
+    """A healthy cluster that is damaged in all ways of some families."""
 
     families: tuple[str, ...] = ALL
 
     def cases(self, seed: int, only: str = "") -> Iterator[Case]:
-        """Over the whole matrix."""
+        """Cases of the whole matrix."""
         strata = [case for case in matrix(self.replicas) if case.family in self.families and only in str(case)]
         return spread(strata, seed, dict.fromkeys(SCRAMBLES, SHARE))
 
@@ -49,5 +49,5 @@ SCENARIOS: dict[str, Callable[[Path], Suite]] = {
     "backups": Backups,
     "running": Running,
 }
-"""What is beside or between the logs, and groups of another rule."""
+"""Suites of files beside the logs, and of HA groups."""
 SUITES = STATES | SCENARIOS

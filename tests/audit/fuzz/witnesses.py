@@ -1,7 +1,7 @@
-"""The suite of backups as a source: beside the replicas they count for no majority, and what is wrong in one is said of it alone.
+"""The suite of backups as audit sources: a backup does not count for a majority, and errors in a backup are reported only for it.
 
-A backup may be forged so that its manifest fits. Backups of any age, of any replica, several of them, beside replicas that lag: all of
-that is as it should be. The fuzzer's own reading of docs/format.md §15.
+A backup may be forged together with its manifest. Backups of any age and any replica, several backups, and lagging replicas are all valid.
+The module has its own implementation of docs/format.md §15.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HISTORIES = r"replica\.(divergence|missing|extra|reordered)"
 
 
 def backup_of(node: str, messages: Sequence[Message]) -> Image:
-    """What `ledgermq backup` leaves of a replica: log, index and small files, nothing derived besides, and the manifest."""
+    """The result of `ledgermq backup` for a replica: log, index and small files, no other derived files, and the manifest."""
 
     def make(base: Path) -> None:
         writer = Writer(base / node)
@@ -39,7 +39,7 @@ def backup_of(node: str, messages: Sequence[Message]) -> Image:
 
 
 def with_manifest(node: str, files: Image) -> Image:
-    """The files and a manifest that fits them."""
+    """The files with a matching manifest."""
     told = {}
     for path, data in sorted(files.items()):
         if path != MANIFEST:
@@ -92,7 +92,7 @@ class Backups(Scenario):
         return {**(replicas or self.plain), **below}
 
     def _some(self, rng: random.Random) -> tuple[str, int, Image]:
-        """A backup of one replica: whose, with how many entries."""
+        """A backup of a random replica: its node, its number of entries, its files."""
         node, count = rng.choice(NODES), rng.randrange(COUNT // 2, len(self.messages) + 1)
         return node, count, backup_of(node, self.messages[:count])
 
@@ -125,7 +125,7 @@ class Backups(Scenario):
         return of_place(case.place, plain, rng)
 
     def _history(self, rng: random.Random, case: Case) -> Experiment:
-        """Taken of something else: right in itself, its manifest fits."""
+        """A consistent backup of another history, with a matching manifest."""
         node, count, _ = self._some(rng)
         entry = self._entry(case, rng, count)
         other = list(self.messages[:count])
@@ -137,7 +137,7 @@ class Backups(Scenario):
         return self._experiment(node, backup_of(node, other), [wanted], also=rf"{node}:backup .*")
 
     def _rot(self, rng: random.Random, case: Case) -> Experiment:
-        """The disk had gone wrong before the backup was made: the manifest says what was read."""
+        """The replica was damaged before the backup, so the manifest matches the damaged bytes."""
         node, count, files = self._some(rng)
         entry = self._entry(case, rng, count)
         where, start, _ = span(entry, FILE_BYTES)
@@ -147,11 +147,11 @@ class Backups(Scenario):
         return self._experiment(node, with_manifest(node, files), [wanted])
 
     def _left_out(self, rng: random.Random, case: Case) -> Experiment:
-        """A log file is in neither."""
+        """A log file is missing in the backup and in its manifest."""
         node, count, files = self._some(rng)
         bases = sorted({entry.pos - entry.pos % FILE_BYTES for entry in self.entries[:count]})
         base = of_place(case.place, bases, rng)
-        # What comes after the last entry is not missed.
+        # Missing bytes after the last entry are not reported.
         gone = [path for path in files if "/data/" in path and int(path[-20:]) >= base] if base == bases[-1] else []
         gone = gone or [f"g1/dledger-{node}/data/{base:020d}"]
         for path in gone:
@@ -160,7 +160,7 @@ class Backups(Scenario):
         return self._experiment(node, with_manifest(node, files), [wanted], also=rf"{node}:backup .*")
 
     def _beside(self, rng: random.Random, case: Case) -> Experiment:
-        """The backup is right, and some replicas are not."""
+        """The backup is correct, and some replicas are damaged."""
         node, _, files = self._some(rng)
         entry = self._entry(case, rng, len(self.messages))
         where, start, _ = span(entry, FILE_BYTES)

@@ -1,8 +1,8 @@
-"""Broken writers: the product's own writer with one thing wrong in it, the same on every replica, and the rule that must catch it.
+"""Broken writers: the product's writer with one planted bug, the same on every replica, and the rule that must detect it.
 
-A mistake that all replicas make alike is seen by no comparison and by no checksum that the same code computes; only an auditor that was
-written from docs/format.md finds it. Each row patches the place in the product where the thing is decided, nothing else; what the patched
-writer leaves is a whole cluster. `test_audit_broken_writers.py` also writes with nothing broken, and wants PASS.
+No comparison of replicas, and no checksum computed by the same code, detects an error that all replicas share; only an auditor written from
+docs/format.md does. Each row patches one place of the product, and the patched writer writes a whole cluster.
+`test_audit_broken_writers.py` also writes without a patch and expects PASS.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ledgermq.storage.file_digest import file_digest
 FILE_BYTES, INDEX_BYTES, QUEUE_BYTES = 8192, 32 * 64, 20 * 30
 BATCHES = 24
 WRONG_FROM = 20
-"""Most writers go wrong at this entry."""
+"""Most broken writers fail from this entry on."""
 Patch = Callable[[pytest.MonkeyPatch], None]
 Heads = NDArray[Any]
 I64 = NDArray[np.int64]
@@ -39,7 +39,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """`rule` must be among the findings, on every replica. `derives`: the machine goes along with it; else nothing is applied, and the
+    """`rule` must be among the findings of every replica. `derives`: the machine can apply the entries; otherwise none is applied, and the
     nodes are killed."""
 
     patch: Patch
@@ -48,7 +48,7 @@ class Broken:
 
 
 def write(base: Path, names: Sequence[str] = NODES, *, derives: bool = True) -> list[str]:
-    """The same history on these replicas by whatever the product's writer is at the moment; the node directories."""
+    """Write the same history on these replicas with the (patched) writer of the product. Returns the node directories."""
     disk = ForgetfulDisk()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit_scan, "RealDisk", lambda: disk)
@@ -80,14 +80,14 @@ def _write(base: Path, names: Sequence[str], derives: bool) -> None:
 
 
 def _filling(one: StoredReplica) -> UnsealedBatch:
-    """A message as long as what is left of the file: it has to go into the next one."""
+    """A message as long as the rest of the file, so that it must go to the next file."""
     rest = FILE_BYTES - one.store.log.end_pos % FILE_BYTES
     empty = int(batch_of(0, 1, 0).sizes[0])
     return batch_of(0, 1, max(rest - empty + 12, 12))
 
 
 def _seal_of(one: StoredReplica, base: int) -> UnsealedBatch:
-    """What a leader proposes when a majority has told the same digest of a file."""
+    """The seal that a leader proposes when a majority has reported the same digest of a file."""
     log = one.store.log
     index = 0
     while log.pos_of(index + 1) < base + FILE_BYTES:
@@ -102,7 +102,7 @@ def _seal_of(one: StoredReplica, base: int) -> UnsealedBatch:
 
 
 def _field(name: str, change: Callable[[Heads, I64], Any], *, every: bool = False) -> Patch:
-    """Every entry from `WRONG_FROM` on gets a wrong field of header or record before its CRCs are computed."""
+    """Give every entry from `WRONG_FROM` on a wrong field in its header or record before its CRCs are computed."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = entry_sealing.seal
@@ -134,7 +134,7 @@ def _seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _body_crc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checksum of the body begins with another value."""
+    """The body CRC starts with another value."""
     monkeypatch.setattr(
         entry_sealing,
         "body_crcs_of",
@@ -145,7 +145,7 @@ def _body_crc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checksum covers what was there before the server filled its fields in: all but the record's fixed part."""
+    """The body CRC covers all but the fixed part of the record, which the server fills in later."""
     monkeypatch.setattr(
         entry_sealing,
         "body_crcs_of",
@@ -156,13 +156,13 @@ def _body_crc_of_less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The chain leaves the channel out."""
+    """The chain CRC omits the channel."""
     original = entry_sealing.chained
     monkeypatch.setattr(entry_sealing, "chained", lambda heads, crcs: [item[:32] + item[36:] for item in original(heads, crcs)])
 
 
 def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch begins the chain anew."""
+    """Every batch starts a new chain."""
     original = entry_sealing.seal
 
     def seal(batch: UnsealedBatch, *, prev_chain: int, first_index: int, **rest: Any) -> int:
@@ -172,7 +172,7 @@ def _chain_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _blank_room(room: int) -> Patch:
-    """A blank is wanted for other entries than those that leave less than 8 bytes."""
+    """Write a blank for other entries than those that would leave less than 8 bytes."""
     return lambda monkeypatch: monkeypatch.setattr(placing, "BLANK_BYTES", room)
 
 
@@ -185,7 +185,7 @@ def _blank(change: Callable[[bytes], bytes]) -> Patch:
 
 
 def _unit(name: str, change: Callable[[Any], Any]) -> Patch:
-    """Index units."""
+    """Patch the index units."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = entry_log.make_units
@@ -201,7 +201,7 @@ def _unit(name: str, change: Callable[[Any], Any]) -> Patch:
 
 
 def _queue_unit(name: str, change: Callable[[Any], Any]) -> Patch:
-    """Consume queue units."""
+    """Patch the consume queue units."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = queue_buffer.BufferedQueues.append
@@ -217,7 +217,7 @@ def _queue_unit(name: str, change: Callable[[Any], Any]) -> Patch:
 
 
 def _export(change: Callable[[dict[str, Any]], object]) -> Patch:
-    """Snapshots."""
+    """Patch the snapshots."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         original = Machine.export
@@ -246,7 +246,7 @@ def _mark(**more: int) -> Patch:
 
 
 def _hard_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A term is written one too low."""
+    """Write a term that is one too low."""
     original = hard_state.HardStateFile.save
     monkeypatch.setattr(hard_state.HardStateFile, "save", lambda self, value: original(self, HardState(value.term - 1, value.vote)))
 
@@ -266,7 +266,7 @@ def _seal_record(name: str, change: Callable[[Any], Any]) -> Patch:
 
 
 def _tags_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hash that is never negative, as a careless translation of Java's has it."""
+    """A tags hash that is never negative, as in an incorrect port of Java's."""
     hashed = layout.java_hash
     monkeypatch.setattr(layout, "java_hash", lambda text: hashed(text) % (1 << 32))
 
