@@ -251,7 +251,7 @@ def test_a_call_asks_what_is_meant_and_reads_the_answer(
 
 
 def test_every_operation_is_in_the_cases() -> None:
-    """Whoever adds one adds what it asks and reads."""
+    """A new operation must add its request and its answer to the cases."""
     mentioned = {name for call, *_ in CASES for name in call.__code__.co_names}
     offered = {name for name in dir(Admin) if not name.startswith("_")}
     assert offered - mentioned == {"skip"} and offered == {name for name in dir(AsyncAdmin) if not name.startswith("_")}
@@ -317,7 +317,7 @@ def test_a_birth_beyond_the_calendar_is_unknown() -> None:
 
 @both
 def test_a_query_goes_on_page_by_page(run: Run) -> None:
-    """Until the limit, or until nothing follows; what lags is told once for each broker group."""
+    """Pages are read until the limit or the end; a lag is reported once per broker group."""
     lagging = [pb.IndexProgress(broker_group="g1", indexed_to=1, applied_to=2)]
     first = answer_to("Query", messages=[peeked(1), peeked(2)], next=b"x", lagging=lagging)
     second = answer_to("Query", messages=[peeked(3)], lagging=lagging)
@@ -342,7 +342,7 @@ def test_a_trace_is_whole(run: Run) -> None:
 
 @both
 def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
-    """The cursor of the queue and the count make the offset; a queue nobody knows is not guessed."""
+    """The offset is the queue's cursor plus the count; an unknown queue is an error."""
     with fake_nodes() as nodes:
         nodes[0].answers("GroupLag", answer_to("GroupLag", topics=LAG))
         nodes[0].answers("ResetGroup", answer_to("ResetGroup"))
@@ -355,7 +355,7 @@ def test_skipping_goes_on_behind_what_is_in_flight(run: Run) -> None:
 
 @both
 def test_a_transfer_is_followed_until_it_is_done(run: Run) -> None:
-    """Asked again while it is under way; without an end it is refused, with what is missing."""
+    """The command repeats the request while the transfer runs; if it does not end, the command fails and reports the lag."""
     under_way, done = answer_to("TransferLeadership", lag_entries=3), answer_to("TransferLeadership", done=True)
     with fake_nodes() as nodes:
         nodes[0].answers("TransferLeadership", under_way, under_way, done)
@@ -444,7 +444,7 @@ def test_calls_are_signed(run: Run) -> None:
 
 @pytest.mark.parametrize("waiting", ["for an answer", "for another try"])
 def test_the_event_loop_goes_on(waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a call is under way, other tasks run: one of them brings about what it waits for. A pause is no sleep of the thread."""
+    """While a call runs, other tasks run too; one of them completes it here. A pause does not block the thread."""
     free = threading.Event()
     monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=time.monotonic))
 

@@ -128,7 +128,7 @@ def test_many_failures_of_one_endpoint_move_on_once() -> None:
 
 
 def test_a_web_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """http_proxy is for the web; a cluster on loopback answers all the same."""
+    """A proxy set by http_proxy is ignored, so a cluster on loopback stays reachable."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     with fake_nodes() as nodes:

@@ -74,7 +74,7 @@ READERS: dict[str, Callable[[Path], list[tuple[str, str]]]] = {
 
 
 def test_an_election_is_not_the_end(tmp_path: Path) -> None:
-    """Nothing came for as long as asked for, but nobody could say whether there is more."""
+    """No message arrived within the wait, but without a leader the end of the queue is unknown."""
 
     async def work() -> None:
         log, path = filled(), tmp_path / "x.jsonl"
@@ -234,7 +234,7 @@ def test_what_a_crash_tore_is_cut_or_ended(tmp_path: Path, name: str, before: by
     ],
 )
 def test_which_way_a_group_reads(committed: dict[int, int], progress: list[Progress] | None, streams: bool) -> None:
-    """Leases are not given up: a group that has any goes on with them."""
+    """A group with leases continues with leases."""
     log = filled()
     log.committed = {("g1", queue): offset for queue, offset in committed.items()}
     assert asyncio.run(by_offsets(FakeConnection(log), "t", "x", "", progress)) is streams

@@ -108,7 +108,7 @@ def test_what_is_never_committed_does_not_pile_up(run: Run, tmp_path: Path, monk
 
 
 def test_a_file_that_cannot_be_written_ends_the_reading(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application hears of it with the next batch, not from a trace in a log."""
+    """The next batch raises the error to the application."""
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

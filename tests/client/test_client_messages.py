@@ -50,7 +50,7 @@ def test_a_message_carries_everything_it_was_given() -> None:
 
 
 def test_all_sent_and_acknowledged() -> None:
-    """The summary counts, names the durability the node stated, and progress was told."""
+    """The summary has the counts and the durability that the node stated; progress was reported."""
     told: list[int] = []
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", sent)
@@ -63,7 +63,7 @@ def test_all_sent_and_acknowledged() -> None:
 
 
 def test_the_summary_names_the_weaker_class() -> None:
-    """One acknowledgement from memory among durable ones, first or last: nobody may take the batch for durable."""
+    """If one acknowledgement is from memory, first or last, the whole batch counts as not durable."""
     for classes in (["durable", "memory", "durable"], ["memory", "durable", "durable"], ["durable", "durable", "memory"]):
         with fake_nodes() as nodes, Connection(endpoints(nodes)) as connection:
             nodes[0].answers("SendMessage", sent)
@@ -76,7 +76,7 @@ def test_the_summary_names_the_weaker_class() -> None:
 
 @pytest.mark.parametrize("failure", [UNAVAILABLE, pb.SendMessageResponse(status=status(50002, "no leader"))])
 def test_a_send_is_repeated_under_its_own_id(failure: object) -> None:
-    """A failure that may pass is sent again with the same message id, so that a duplicate can be told."""
+    """After a retryable failure, the message is sent again with the same id, so that the node can detect a duplicate."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", failure, failure, sent)
         with Connection(endpoints(nodes)) as connection:
@@ -116,7 +116,7 @@ def test_a_window_that_failed_lands_at_the_next_endpoint() -> None:
 
 
 def test_sending_gives_up_in_time() -> None:
-    """What nobody acknowledges fails as unreachable after the time-out."""
+    """Unacknowledged messages fail as unreachable after the timeout."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", UNAVAILABLE)
         with Connection(endpoints(nodes), timeout_s=0.2) as connection:
@@ -125,7 +125,7 @@ def test_sending_gives_up_in_time() -> None:
 
 
 def test_a_failure_found_late_is_still_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the source stalls for longer than the time-out, a call that failed meanwhile gets its repetitions all the same."""
+    """If the source stalls for longer than the timeout, a call that failed in the meantime is still repeated."""
     with fake_nodes() as nodes:
         nodes[0].answers("SendMessage", UNAVAILABLE, sent)
 

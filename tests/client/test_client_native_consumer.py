@@ -65,7 +65,7 @@ async def read(log: FakeLog, **options: Any) -> dict[int, list[bytes]]:
 
 
 async def some(consumer: AsyncConsumer, messages: int) -> list[Batch]:
-    """Batches with at least so many messages."""
+    """Read batches until there are at least this many messages."""
     batches: list[Batch] = []
     while sum(map(len, batches)) < messages:
         batch = await consumer.next_batch()
@@ -209,7 +209,7 @@ def test_a_gap_that_nobody_explains_is_never_passed_over(run: Run) -> None:
 
 
 def test_damage_on_the_way_is_read_again_and_damage_in_the_log_is_an_error(run: Run) -> None:
-    """The body CRC decides; who switches it off gets the bytes as they are."""
+    """The body CRC detects damage; without the check, the consumer gets the stored bytes."""
     log = filled(20, {"g1": 1})
     log.corrupt = 2
     assert run(read(log)) == {0: [body("g1", 0, k) for k in range(20)]}
@@ -268,7 +268,7 @@ def test_a_message_larger_than_all_credit_still_comes(run: Run) -> None:
 
 
 def test_messages_with_other_tags_are_passed_over(run: Run) -> None:
-    """Exactly these tags, however many others there are; positions go on all the same."""
+    """Only messages with these tags are delivered; positions advance past the others."""
 
     async def work() -> None:
         log = FakeLog({"g1": 1})
@@ -285,7 +285,7 @@ def test_messages_with_other_tags_are_passed_over(run: Run) -> None:
 
 
 def test_a_leader_that_moves_is_followed(run: Run) -> None:
-    """In the middle of everything, also while nobody leads."""
+    """The consumer follows a leader change at any time, also through a period without a leader."""
 
     async def work() -> None:
         log = filled(100)
@@ -385,7 +385,7 @@ def test_commits_are_where_the_next_member_begins(run: Run) -> None:
 
 
 def test_by_itself_only_what_is_processed_is_committed(run: Run) -> None:
-    """A batch counts as processed when the next one is asked for: one that fails in the work comes again."""
+    """A batch counts as processed when the next one is requested; a batch whose processing fails is delivered again."""
 
     async def work() -> None:
         log = filled(30, {"g1": 1})
@@ -404,7 +404,7 @@ def test_by_itself_only_what_is_processed_is_committed(run: Run) -> None:
 
 
 def test_members_share_the_queues_and_take_over_from_those_that_leave(run: Run) -> None:
-    """Nobody reads a queue of another, and everything is read."""
+    """No member reads the queue of another member, and all messages are read."""
 
     async def work() -> None:
         log = filled(40, {"g1": 4})
@@ -478,7 +478,7 @@ def test_what_was_revoked_is_not_committed_any_more(run: Run) -> None:
 
 
 def test_a_member_without_a_coordinator_lets_everything_go(run: Run) -> None:
-    """Others may have its queues by then. Afterwards it joins again and goes on."""
+    """Its queues may be assigned to others by then. Later it joins again and continues."""
 
     async def work() -> None:
         log = filled(10, {"g1": 1, "g2": 1})
@@ -522,7 +522,7 @@ def test_members_that_begin_anew_ask_which_queues_the_numbers_mean(run: Run) -> 
 
 
 def test_a_member_goes_along_when_another_broker_group_coordinates(run: Run) -> None:
-    """As when a topic grew into a broker group that stands before the first one."""
+    """For example, because the topic got queues in a broker group that sorts before the first one."""
 
     async def work() -> None:
         log = filled(10, {"g1": 1})
@@ -573,7 +573,7 @@ def test_a_consumer_that_was_told_nonsense_asks_nobody() -> None:
 
 
 def test_committing_without_a_group_is_an_error(run: Run) -> None:
-    """There is nobody whose offset it would be."""
+    """Without a group, there is no offset to commit."""
 
     async def work() -> None:
         async with consumer_of(filled(1)) as consumer:
@@ -584,7 +584,7 @@ def test_committing_without_a_group_is_an_error(run: Run) -> None:
 
 
 def test_progress_and_statistics(run: Run) -> None:
-    """Told as batches come; lag is unknown until every queue is known."""
+    """Progress is reported with batches; the lag is unknown until every queue is known."""
 
     async def work() -> None:
         log = filled(50, {"g1": 1})
@@ -632,7 +632,7 @@ def test_the_same_over_real_streams() -> None:
 
 
 def test_a_consumer_reads_from_the_endpoint_it_was_given_where_that_serves(run: Run) -> None:
-    """Node 0 is the first endpoint and node 2 leads: only who asked for the nearest is served by 0."""
+    """Node 0 is the first endpoint and node 2 leads: node 0 serves only consumers that asked for the nearest replica."""
     for read_from, expected in (("leader", [2]), ("nearest", [0])):
         log = filled(20, {"g1": 1})
         log.lead("g1", 2)

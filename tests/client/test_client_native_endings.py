@@ -1,4 +1,5 @@
-"""Producers that are left, closed, cancelled or given nonsense: outcomes are told, nobody waits for ever, no message spoils others."""
+"""Producers that are abandoned, closed, cancelled or given invalid input: every message has an outcome, no caller waits forever, and no
+message affects others."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def run(scenario: Scenario, nodes: int = 1) -> None:
 
 
 def test_a_future_that_is_cancelled_is_no_failure() -> None:
-    """Whoever stops waiting for an acknowledgement does not make `flush` wait for ever; the message is stored and counted."""
+    """If a caller cancels an acknowledgement, `flush` still returns; the message is stored and counted."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t") as sending:
@@ -53,7 +54,7 @@ def test_a_future_that_is_cancelled_is_no_failure() -> None:
 
 
 def test_a_cancelled_send_has_sent_nothing() -> None:
-    """The call that fills a frame lets the loop go on, but not between the acceptance and the future that tells of it."""
+    """The call that fills a frame yields to the event loop, but not between accepting the message and returning its future."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", batch_bytes=1) as sending:
@@ -70,7 +71,7 @@ def test_a_cancelled_send_has_sent_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [{"tag": "\ud800"}, {"keys": ("\udfff",)}, {"properties": {"a": "\ud800"}}, {"tag": 5}, {"keys": (5,)}])
 def test_what_cannot_be_encoded_fails_alone(wrong: dict[str, Any]) -> None:
-    """Text that is none, or of another type, is found when a frame is made; the messages beside it are sent."""
+    """Invalid text or a wrong type is detected when a frame is encoded; the other messages are sent."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with AsyncProducer(endpoints(nodes), "t", linger_ms=50) as sending:
@@ -118,7 +119,7 @@ def test_whoever_waits_in_flush_hears_of_the_end() -> None:
 
 
 def test_receipts_that_cannot_be_kept_end_the_producer(tmp_path: Path) -> None:
-    """At once and with the reason: nobody goes on sending for receipts that are lost."""
+    """The producer ends at once with the reason, instead of sending messages whose receipts are lost."""
 
     class Full(ReceiptLog):
         def write(self, receipt: Any) -> None:
@@ -144,7 +145,7 @@ def test_a_node_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("ledgermq.client.native.stream.FINAL_ANSWER_S", 0.05)
 
     class Deaf:
-        """A call whose frames nobody takes."""
+        """A call whose frames are never read."""
 
         def __init__(self, call: Any) -> None:
             self.read, self.cancel, self._call = call.read, call.cancel, call

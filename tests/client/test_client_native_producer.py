@@ -1,4 +1,5 @@
-"""Producers against nodes in this process that misbehave: nothing lost, nothing twice, order kept, memory bounded, every outcome told."""
+"""Producers against misbehaving nodes in this process: no loss, no duplicates, order kept, memory bounded, and an outcome for every
+message."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def test_a_message_is_acknowledged_with_its_place_and_found_there() -> None:
 
 @pytest.mark.parametrize("trouble", list(Trouble))
 def test_whatever_happens_to_a_frame_each_message_is_stored_once_and_in_order(trouble: Trouble, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the frames that were under way behind it. What is refused fails alone."""
+    """The same holds for the frames in flight behind it. A refused message fails alone."""
     monkeypatch.setattr("ledgermq.client.native.stream.ANSWER_TIMEOUT_S", 0.3)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
@@ -124,7 +125,7 @@ def test_order_keys_decide_the_queue_over_several_broker_groups() -> None:
 
 
 def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
-    """Frames go on in runs over the queues of the quick one."""
+    """Frames are sent in runs to the queues of the fast group."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with producer(nodes) as sending:
@@ -137,8 +138,8 @@ def test_a_slow_broker_group_is_not_used_while_there_is_another() -> None:
 
 
 def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three groups on three nodes, one killed: what goes anywhere goes on to the other two. What waited for the dead one is stored when
-    another node leads it; everything acknowledged is there, once."""
+    """Three groups on three nodes, one killed: messages without a fixed queue go to the other two groups. Messages that waited for the dead
+    group are stored when another node leads it; every acknowledged message is stored once."""
     monkeypatch.setattr("ledgermq.client.native.connection.MISSED_S", 60.0)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
@@ -168,7 +169,7 @@ def test_a_broker_group_whose_leader_is_dead_is_not_used_while_there_are_others(
 
 
 def test_memory_is_bounded_while_nothing_is_answered() -> None:
-    """Senders wait for room; at most the buffer is held, and at most five frames of the window are under way."""
+    """Senders wait for room; at most the buffer is held, and at most five frames of the window are in flight."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         nodes[0].hold.clear()
@@ -216,7 +217,7 @@ def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
 
 
 def test_a_name_opened_elsewhere_fences_the_older_producer() -> None:
-    """The newer one goes on with the sequence numbers; the older one fails for good."""
+    """The newer producer continues the sequence numbers; the older one fails permanently."""
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         async with producer(nodes, name="loader") as older:
@@ -437,7 +438,7 @@ class Relay:
 
 
 def test_a_connection_that_dies_without_a_word_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sent to an address that nobody has any more is neither answered nor refused, and TCP tries for a quarter of an hour."""
+    """Packets to an address without a host are neither answered nor refused, and TCP retries for a quarter of an hour."""
     waits = ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
     short = [(name, 300 if name in waits else value) for name, value in connection.OPTIONS]
     monkeypatch.setattr(connection, "OPTIONS", short)
@@ -495,7 +496,7 @@ def test_a_producer_learns_of_queues_that_its_topic_gets_while_it_runs() -> None
 
 
 def test_a_producer_asks_for_queues_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after it was told once that there is no such topic: what it knew goes on."""
+    """The producer also continues with the known queues after an answer that the topic does not exist."""
     monkeypatch.setattr("ledgermq.client.native.producer.ROUTE_S", 0.01)
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:

@@ -1,4 +1,4 @@
-"""Ranges of queues against a cluster in memory, on virtual time: what lies in them comes once; what retention took is not passed over."""
+"""Reads ranges of queues from a cluster in memory, on virtual time: each message is returned once, and loss by retention is reported."""
 
 from __future__ import annotations
 

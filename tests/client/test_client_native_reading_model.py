@@ -1,7 +1,8 @@
-"""The laws of reading, held against clusters that redirect, break, trim and cut as they like: a model of what must come, and hypothesis.
+"""Checks the guarantees of reading against a model with hypothesis, on clusters that redirect, break, trim and truncate at random.
 
-Alone: every stored message of a queue is seen once and in order, and what is missing is what was told to be skipped. In a group: every
-message is seen, whoever joins, leaves or dies, what is committed was handed out, and members that settled share the queues without overlap.
+Alone: every stored message of a queue is seen once and in order, and missing messages are those reported as skipped. In a group: every
+message is seen while members join, leave or fail; committed messages were delivered; and after rebalancing, members share the queues
+without overlap.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WINDOW = 1 << 20
 
 
 class Cluster(RuleBasedStateMachine):
-    """What happens to the cluster, whoever reads it."""
+    """The events of the cluster, independent of its readers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -174,7 +175,7 @@ class Sharing(Cluster):
     @precondition(lambda self: self.members)
     @rule(which=st.integers(0, 3))
     def die(self, which: int) -> None:
-        """Nothing is committed and nobody is told; what it had is free after a while."""
+        """The member fails without committing or leaving; its queues are released after the session timeout."""
         consumer = self.members.pop(which % len(self.members))
         for task in consumer._tasks:
             task.cancel()

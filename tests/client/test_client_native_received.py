@@ -92,7 +92,7 @@ def test_columns_agree_with_messages(rows: list[tuple[bytes, Fields]], data: st.
 
 
 def test_an_arrow_batch_has_the_columns_that_are_asked_for() -> None:
-    """In that order; a column that there is none of is the caller's mistake."""
+    """Columns are returned in the requested order; an unknown column is an error of the caller."""
     batch = batch_of([(b"x", Fields(tag="a")), (b"yy", Fields())])
     assert batch.to_arrow(["body", "tag"]).to_pydict() == {"body": [b"x", b"yy"], "tag": ["a", None]}
     assert batch.to_arrow().schema.names == list(arrow.COLUMNS)

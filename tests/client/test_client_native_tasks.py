@@ -54,7 +54,8 @@ def numbers(bodies: list[bytes]) -> list[int]:
 
 
 def test_a_name_stores_each_message_once(cluster: LocalCluster) -> None:
-    """Another process under the same name goes on behind what is stored, however it cuts its messages; the first one is refused then."""
+    """Another process under the same name continues after the stored messages, with any batch boundaries; the first process is then
+    refused."""
     CommandLine(cluster.endpoints).ok("topic", "create", "names", "--queues", str(QUEUES))
     with TaskConnection(cluster.endpoints) as connection:
         (group,) = connection.locate("names").broker_groups

@@ -33,7 +33,7 @@ def test_the_kind_of_a_file_is_in_its_name() -> None:
 
 
 def test_json_lines_are_what_consume_prints() -> None:
-    """The place where a message was is passed over; bad lines are named, and empty ones are none."""
+    """The position fields are ignored; bad lines are reported, and empty lines are skipped."""
     lines = [
         b'{"v":1,"message_id":"01AB","topic":"t","queue":1,"offset":4,"body":"a","tag":"x","keys":["k"],"properties":{"p":"q"},"attempt":1}',
         b"",

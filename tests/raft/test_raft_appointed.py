@@ -20,7 +20,7 @@ ALL_IN_SYNC = {"n1": "", "n2": "", "n3": ""}
 
 
 class Pair(Cluster):
-    """Three replicas without faults, told what the test tells them; wishes are kept."""
+    """Three replicas without faults that receive only what the test sends; their requests are kept."""
 
     def __init__(self, rules: HaRules | None = None, rule: Rule = Rule.IN_SYNC) -> None:
         ha = rules or HaRules()
@@ -53,7 +53,7 @@ class Pair(Cluster):
             self.turn(self.members[name])
 
     def settle(self) -> None:
-        """Everything under way arrives and is synced."""
+        """Deliver all messages and sync all disks."""
         for _ in range(10):
             for member in self.up():
                 self.turn(member)
@@ -75,7 +75,7 @@ class Pair(Cluster):
         raise AssertionError([repr(member.core) for member in self.members.values()])
 
     def answered(self, known: Appointment, for_ms: int) -> Appointment:
-        """What the set has become after a time in which the controller hears and answers n1."""
+        """The in-sync set after a time in which the controller receives and answers the requests of n1."""
         seen = len(self.wishes)
         for _ in range(for_ms // 10):
             self.now_ns += 10 * MS
@@ -130,14 +130,14 @@ def test_nobody_leads_by_votes() -> None:
 
 
 def test_a_real_vote_is_no_way_to_lead_either(led: Pair) -> None:
-    """Whoever collects votes under this rule stays what he is."""
+    """Under this rule, collecting votes does not change the role of a replica."""
     voter = core(led, "n2")
     voter.step(VoteReply("n3", "n2", 2, False, True), led.now_ns)
     assert voter.role is Role.FOLLOWER
 
 
 def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:
-    """n3 alone is cut off: n2 hears the master, so n3 wishes nothing."""
+    """Only n3 is partitioned: n2 has contact with the master, so n3 requests no election."""
     led.cut = {("n1", "n3"), ("n3", "n1")}
     led.until(lambda: led.now_ns > 3_000 * MS)
     assert not [wish for wish in led.wishes if isinstance(wish, ElectionRequest)]
@@ -208,7 +208,7 @@ def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
 
 
 def deaf(pair: Pair) -> None:
-    """n1 is heard by everybody and hears nobody."""
+    """All nodes receive messages from n1, but n1 receives none."""
     pair.cut = {("n2", "n1"), ("n3", "n1")}
 
 
@@ -226,8 +226,8 @@ def test_a_master_that_is_heard_and_hears_nobody_steps_down_and_another_is_elect
 
 @pytest.mark.parametrize("rules", [HaRules(), HaRules(ack_async=True), HaRules(minimum=2)], ids=["alone", "async", "two"])
 def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answered(rules: HaRules) -> None:
-    """Its wish may be granted without its hearing of that, and nobody else could be elected then: it asks for the same set first, and
-    goes on for as long as that is answered."""
+    """Its request may be granted without its knowledge, and then no other node could be elected. So it first requests the same set, and
+    continues as long as that is answered."""
     pair = Pair(rules)
     pair.appoint(FIRST)
     pair.members["n1"].propose(1)
@@ -242,14 +242,14 @@ def test_a_master_that_hears_nobody_takes_nobody_out_before_the_controller_answe
 
 
 def test_one_slave_that_answers_keeps_a_master_in_office(led: Pair) -> None:
-    """Whatever became of the controller and of the other slave: who is left may well be all that there is."""
+    """Whatever happened to the controller and the other slave, these two may be the only remaining nodes."""
     led.cut = {("n2", "n1")}
     led.until(lambda: led.now_ns > 8_000 * MS)
     assert core(led, "n1").role is Role.LEADER
 
 
 def test_alone_in_the_set_a_master_needs_nobody(led: Pair) -> None:
-    """The controller agreed to that: nobody else can be elected."""
+    """The controller agreed to this set, so no other node can be elected."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": ""}))
     deaf(led)
     led.until(lambda: led.now_ns > 8_000 * MS)
@@ -268,7 +268,7 @@ def test_everybody_in_sync_is_waited_for(led: Pair) -> None:
 
 
 def test_the_set_shrinks_when_that_is_agreed_and_not_before(led: Pair) -> None:
-    """A silent slave: the master wishes it out, waits on, and commits once it hears that the controller agreed."""
+    """With a silent slave, the master requests its removal from the set, waits, and commits once it learns that the controller agreed."""
     led.down["n3"] = 1 << 60
     led.members["n1"].propose(1)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
@@ -304,7 +304,7 @@ def test_who_is_wished_into_the_set_is_waited_for_at_once(led: Pair) -> None:
 
 
 def test_a_wish_that_is_not_meant_any_more_is_made_void(led: Pair) -> None:
-    """Its node is gone again, and nobody knows if it was granted: the same set once more, in a new version."""
+    """The node is gone again, and the outcome of the request is unknown: the master requests the same set in a new version."""
     smaller = Appointment(0, 2, 1, "n1", {"n1": "", "n2": ""}, Cause.STARTED, "n1")
     led.appoint(smaller)
     led.until(lambda: any(isinstance(wish, AlterIsr) for wish in led.wishes))
@@ -429,7 +429,7 @@ def test_a_read_asks_everybody_in_sync(led: Pair) -> None:
 
 
 def test_a_handover_is_an_election_the_master_asks_for(led: Pair) -> None:
-    """The successor needs no canvass, and campaigns on nobody's word."""
+    """The successor needs no canvass and no vote of other nodes."""
     assert core(led, "n1").transfer("n3", Cause.OPERATOR, led.now_ns, 5_000 * MS) is None
     led.settle()
     wish = led.wishes[-1]
@@ -473,8 +473,8 @@ def test_who_is_asked_out_of_the_set_stays_out_until_nobody_asks_any_more(led: P
 
 
 def test_a_set_that_is_short_takes_back_who_was_asked_out() -> None:
-    """Another node ended while one was kept out for its removal: with a minimum of two the group goes on with the one that is left. The
-    removal is refused, because the group cannot do without it now."""
+    """Another node failed while one was kept out for its removal: with a minimum of two, the group continues with the node that was to be
+    removed. The removal is refused, because the group needs this node now."""
     pair = Pair(HaRules(minimum=2))
     pair.appoint(FIRST)
     master = pair.members["n1"]
@@ -590,7 +590,7 @@ def test_a_group_changes_over_and_back(rival: bool) -> None:
 
 
 def test_no_epoch_is_wished_for_under_a_rule_that_a_power_cut_could_undo() -> None:
-    """The entry that makes the rule may be lost and made anew at a lower index; the controller must not have heard of the higher one."""
+    """The entry that sets the rule may be lost and appended again at a lower index; the controller must not know the higher index."""
     pair = Pair(rule=Rule.MAJORITY)
     pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
     leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
@@ -621,7 +621,7 @@ def test_to_change_the_rule_every_voter_is_needed() -> None:
 
 
 def test_under_the_rule_of_all_every_vote_and_every_copy_is_needed() -> None:
-    """Two of three elect nobody and commit nothing."""
+    """Two of three replicas cannot elect a leader or commit an entry."""
     pair = Pair(rule=Rule.MAJORITY)
     pair.until(lambda: any(member.core.role is Role.LEADER for member in pair.members.values()))
     leader = next(member for member in pair.members.values() if member.core.role is Role.LEADER)
@@ -686,7 +686,7 @@ def test_elect_refuses_what_it_must() -> None:
 
 
 def test_a_controller_that_forgot_everything_elects_nobody_of_a_group_that_had_a_master(led: Pair) -> None:
-    """Of whom it does not know who was in sync; the log says that there was an epoch."""
+    """It does not know the in-sync set, but the log shows that there was an epoch."""
     led.down["n1"] = 1 << 60
     led.until(lambda: any(isinstance(wish, ElectionRequest) for wish in led.wishes))
     wish = next(wish for wish in led.wishes if isinstance(wish, ElectionRequest))
@@ -706,7 +706,7 @@ def test_alter_is_the_masters_and_from_the_version_it_knew() -> None:
 
 
 def test_force_leaves_the_others_out() -> None:
-    """An epoch above all, a set of one, and a cause that says so."""
+    """A forced election has an epoch above all others, a set of one node, and the cause `forced`."""
     forced = force(FIRST, ElectionRequest("n3", "x", 0, 1, 9, ALL_IN_SYNC, Cause.FORCED, "an operator"))
     assert isinstance(forced, Appointment) and forced.forced and (forced.epoch, forced.in_sync) == (10, {"n3": "x"})
     assert isinstance(force(FIRST, ElectionRequest("n3", "x", 0, 0, 9, ALL_IN_SYNC, Cause.FORCED, "an operator")), str)
@@ -727,7 +727,7 @@ def test_json_and_back() -> None:
 
 
 def test_a_canvass_reaches_only_who_may_be_elected(led: Pair) -> None:
-    """Nobody else's log or ear matters."""
+    """The logs and contacts of other nodes do not matter."""
     led.appoint(replace(FIRST, version=2, in_sync={"n1": "", "n2": ""}))
     led.down["n1"] = 1 << 60
     replica = core(led, "n2")

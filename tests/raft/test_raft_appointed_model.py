@@ -1,10 +1,10 @@
 """Groups of the rule IN_SYNC under random faults (docs/architecture.md, HA groups).
 
-A controller appoints the masters and alone changes the in-sync set. Wishes and news are lost, late and repeated, and at times there is no
-controller.
+A controller appoints the masters, and only it changes the in-sync set. Requests and notifications are lost, late and repeated, and at times
+there is no controller.
 
-Besides the checks of `memory_cluster.py`: whatever anybody calls committed lies on the stable storage of everyone whom the controller would
-make master next. Every rule is broken once, to see the checks notice it.
+In addition to the checks of `memory_cluster.py`: every entry that a node reports as committed is on the stable storage of each node that
+the controller could make master next. Each rule is broken once to show that the checks detect it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class HaMember(Member):
 
 
 class Controller:
-    """The agreed state, and the functions that change it; what is asked and told travels through the cluster."""
+    """The agreed state and the functions that change it; requests and notifications are delivered by the cluster."""
 
     elect, alter = staticmethod(ha_control.elect), staticmethod(ha_control.alter)
 
@@ -118,7 +118,7 @@ class HaCluster(Cluster):
             self.check_electable("the set changed")
 
     def tell(self) -> None:
-        """Somebody hears of the latest appointment, or of an older one again."""
+        """Notify a node of the latest appointment, or again of an older one."""
         log = self.controller.log
         member = self.chance.choice(self.up()) if self.up() else None
         if member is not None:
@@ -152,7 +152,7 @@ class HaCluster(Cluster):
             self.check_electable(f"{member.name} committed {core.commit_index}")
 
     def check_electable(self, when: str) -> None:
-        """Whoever may be master next has everything that anybody calls committed."""
+        """Check that every node that may become master has all entries that any node reports as committed."""
         known = self.controller.known
         electable = tuple(self.members) if known is None else tuple(known.in_sync)
         last = max(self.committed)
@@ -172,7 +172,7 @@ class HaCluster(Cluster):
         self.progress(self.members.values(), 30_000 * MS, lambda known: set(known.in_sync) == set(self.members))
 
     def deafen(self) -> str:
-        """From a whole group: everybody and the controller hear the master, and it hears nobody. The others go on without it."""
+        """All nodes and the controller receive messages from the master, but it receives none. The others continue without it."""
         master = next(member.name for member in self.up() if member.core.accepting)
         self.cut = {(name, master) for name in self.members if name != master}
         self.deaf = {master}
@@ -198,7 +198,7 @@ class HaCluster(Cluster):
         raise AssertionError(f"no progress: {self.controller.known} {[repr(m.core) for m in self.members.values()]}")
 
     def let_all_happen(self) -> None:
-        """Messages, wishes, news and syncs, until there are none."""
+        """Deliver messages, requests and notifications and finish syncs until none are left."""
         while self.network or self.wishes:
             while self.network:
                 self.deliver()
@@ -255,7 +255,7 @@ def test_a_master_that_hears_nobody_is_replaced(first: int) -> None:
 
 
 class ForcedCluster(HaCluster):
-    """Sometimes the whole in-sync set ends at once, and an operator makes somebody else master: whoever is left and knows most."""
+    """Sometimes the whole in-sync set fails at once, and an operator makes the remaining node with the longest log master."""
 
     forced = lost = 0
     loses_it_all = 0.3
@@ -314,7 +314,7 @@ def test_after_an_unclean_election_nothing_is_lost_but_what_it_gave_up(first: in
 
 
 class ShrinksAtOnce(Core):
-    """Planted: a master goes on without a slave before the controller agreed."""
+    """Planted: a master continues without a slave before the controller agreed."""
 
     def _policy_of(self, members: Members) -> Policy:
         core, me, silence_ns = self, self.config.node, self.config.timing.election_max_ns
@@ -332,7 +332,7 @@ def in_sync(policy: type[InSync]) -> dict[Rule, type[Policy]]:
 
 
 class JoinsLaterPolicy(InSync):
-    """Planted: whom it wished into the set a master waits for only once that is agreed and heard."""
+    """Planted: a master waits for a slave that it asked to add to the set only after it learns of the agreement."""
 
     def required(self) -> Collection[str]:
         return self.electors()
@@ -361,7 +361,7 @@ class LeadsAgain(Core):
 
 
 class CountsMajorityPolicy(InSync):
-    """Planted: committed by a majority, whoever is in sync."""
+    """Planted: a majority commits, independent of the in-sync set."""
 
     def reached(self, own: int, peers: Peers, value: Callable[[Peer], int]) -> int:
         values = sorted([own, *(value(peer) for peer in peers.values())])
@@ -375,7 +375,7 @@ class CountsMajority(Core):
 
 
 class AnybodyRunsPolicy(InSync):
-    """Planted, with a controller that does not look either: who is not in sync becomes master."""
+    """Planted, with a controller that does not check either: a node outside the in-sync set becomes master."""
 
     def may_campaign(self) -> bool:
         return True
@@ -394,7 +394,7 @@ class AnybodyElected(Controller):
 
 
 class EpochIgnored(Controller):
-    """Planted: the controller elects whoever asks, also after an epoch that is over, and gives the one after it."""
+    """Planted: the controller elects any node that asks, also for a past epoch, and assigns the epoch after it."""
 
     @staticmethod
     def elect(known: Appointment | None, ask: ElectionRequest) -> Appointment | str:
@@ -411,7 +411,7 @@ class VersionIgnored(Controller):
 
 
 class StaysInOfficePolicy(InSync):
-    """Planted: a master that hears nobody keeps its slaves quiet for ever."""
+    """Planted: a master that receives no messages keeps its slaves from campaigning forever."""
 
     def silence_ns(self, now_ns: int, peers: Peers) -> int:
         return 0
@@ -424,7 +424,8 @@ class StaysInOffice(Core):
 
 
 class ShrinksUnheard(Core):
-    """Planted: a master that hears nobody has them taken out before it knows that it hears the controller."""
+    """Planted: a master that receives no messages removes its slaves from the set before it knows that it can receive the controller's
+    answers."""
 
     class review_type(IsrReview):
         def review(self, now_ns: int) -> None:

@@ -35,7 +35,7 @@ def test_every_change_ends_from_every_state(minimum: int, goals: tuple[Goal, ...
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("minimum", [1, 2])
 def test_every_change_ends_although_a_node_is_cut_off(minimum: int) -> None:
-    """The states that are nearest to the beginning; whoever is cut off for good, the others go on where they are enough."""
+    """The states nearest to the initial state; whichever node is partitioned permanently, the others continue if enough remain."""
     assert Search(States(minimum, cuts=1), (Goal("n3"),), (2,)).run(1_500) >= 1_500
 
 
@@ -57,7 +57,7 @@ class WishesBack(Core):
 
 
 class LeavesAnywayReview(IsrReview):
-    """Planted, as it was once: whom a change wants out leaves, however few stay."""
+    """Planted, a former bug: a node that a change removes leaves the set, however few remain."""
 
     def leaving_set(self, agreed: Appointment, now_ns: int) -> set[str]:
         return super().leaving_set(agreed, now_ns) | (self.evicting.keys() & agreed.in_sync.keys())
@@ -70,7 +70,7 @@ class LeavesAnyway(Core):
 
 
 class RemovesAnywayPolicy(InSync):
-    """Planted, as it was once: a change is made although too few of those who stay can be heard."""
+    """Planted, a former bug: a change is made although too few of the remaining nodes respond."""
 
     def would_stall(self, voters: Sequence[str], there: Sequence[str], *, leaves: bool) -> str | None:
         return None

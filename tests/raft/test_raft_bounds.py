@@ -55,7 +55,8 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 
 def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
-    """Bytes under way are bounded by the window and one range; nothing is read again for it, however long it takes; the others go on."""
+    """Bytes in flight are bounded by the window and one range; no range is read again for it, however long it takes; the others
+    continue."""
     raft = leading()
     heard(raft, "c", 1)
     total = {"b": 0, "c": 0}
@@ -75,7 +76,7 @@ def test_a_follower_that_stops_reading_costs_its_window_and_no_more() -> None:
 
 
 class Links(Cluster):
-    """Three members with steady disks; the test takes links away. Elections are counted by the terms in which somebody led."""
+    """Three members with reliable disks; the test cuts links. Elections are counted by the terms that had a leader."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(3, seed)
@@ -143,7 +144,8 @@ def test_a_flapping_link_of_a_follower_costs_at_most_one_election(link: str, see
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("way", ["out", "in", "both"])
 def test_a_leader_cut_off_costs_one_election_per_cut_and_none_per_heal(way: str, seed: int) -> None:
-    """What a leader says, what it hears, or both are lost, again and again: one election a cut (a split vote adds a term), none a heal."""
+    """The messages from a leader, to it, or both are lost repeatedly: each cut costs one election (a split vote adds a term), a heal
+    none."""
     links = Links(seed)
     links.begin()
     chance = Random(seed)

@@ -185,7 +185,7 @@ def test_the_five_properties_of_figure_3_hold(size: int, seeds: int) -> None:
 
 
 class VotesTwiceElection(Election):
-    """Planted: a follower gives its vote to whoever asks last."""
+    """Planted: a follower gives its vote to the last candidate that asks."""
 
     def on_vote_request(self, request: VoteRequest, now_ns: int) -> None:
         if self.role is Role.FOLLOWER:
@@ -219,8 +219,8 @@ def test_the_five_properties_notice_a_broken_rule(planted: type[Core], property_
 
 
 def test_election_safety_in_every_order_of_requests() -> None:
-    """Figure 3, §5.2: two candidates of one term, three voters, each of which hears them in either order or one of them not at all: never
-    do both get a majority of the five."""
+    """Figure 3, §5.2: two candidates of one term and three voters, each of which receives the requests in either order, or only one of
+    them: the candidates never both get a majority of the five."""
     names = ("a", "b", "c", "d", "e")
     orders = [("a", "b"), ("b", "a"), ("a",), ("b",), ()]
     outcomes = set()
@@ -271,8 +271,8 @@ def test_log_matching_is_by_chain_too() -> None:
 
 
 def test_5_2_split_votes_resolve() -> None:
-    """§5.2: members that all start in one moment and talk 10 ms late elect one of them, nearly always with the first candidates, and never
-    need many terms: randomised timers tell them apart."""
+    """§5.2: members that start at the same time with 10 ms of latency elect a leader, nearly always among the first candidates, and never
+    need many terms, because timers are randomised."""
     terms = []
     for seed in range(60):
         size = 3 + seed % 3
@@ -426,8 +426,8 @@ def test_5_5_a_whole_conversation_again_changes_nothing(order: tuple[str, str]) 
 
 
 def test_5_6_late_heartbeats_keep_a_leader() -> None:
-    """§5.6: as long as messages take less than the shortest election timeout minus a heartbeat period, nobody campaigns: the periods that
-    `Timing` allows leave room for it."""
+    """§5.6: as long as messages take less than the shortest election timeout minus a heartbeat period, no member campaigns; the periods
+    that `Timing` allows leave room for this."""
     timing = Timing()
     chance = Random(6)
     raft = core([1])
@@ -444,7 +444,7 @@ def test_5_6_late_heartbeats_keep_a_leader() -> None:
 
 
 def test_6_membership_entries_begin_with_a_proposal() -> None:
-    """§6: a leader's driver cannot slip a membership entry in that nobody checked."""
+    """§6: the driver of a leader cannot append a membership entry that was not checked."""
     raft = leader()
     with pytest.raises(AssertionError, match="propose_members"):
         raft.appended(Extent(1, 1, 2, 100, membership=True))

@@ -1,6 +1,6 @@
-"""Flow control towards followers, in virtual time with real cores: whatever the link to one of three does, what is under way to it stays
-within its window, it hears a heartbeat in every period, the group commits as if it were not there, and once the link is well again it has
-everything within a few round trips and what the window needs for the lag. The window itself follows what the link carries."""
+"""Flow control towards followers, in virtual time with real cores. Whatever the link to one of three members does, the bytes in flight to
+it stay within its window, it receives a heartbeat in every period, and the group commits without it. Once the link recovers, it catches up
+within a few round trips and the time that the window needs for the lag. The window adapts to the throughput of the link."""
 
 from __future__ import annotations
 

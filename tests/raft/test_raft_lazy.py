@@ -1,4 +1,4 @@
-"""Urgent and lazy entries, and the replicated index: what a leader knows before anything is durable, and whom it tells to sync."""
+"""Urgent and lazy entries, and the replicated index: what a leader knows before entries are durable, and which members it asks to sync."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_peers_are_told_when_lazy_entries_become_urgent() -> None:
 
 
 def test_a_range_on_its_way_becomes_urgent_when_it_has_arrived() -> None:
-    """The leader was in no hurry when it pushed; by the reply it is, and the peer hears of it at once."""
+    """The range became urgent between the push and the reply, and the peer is notified at once."""
     raft = led(lazy=1)
     pushes(raft)
     raft.request_flush()
@@ -156,7 +156,7 @@ def test_what_the_leader_syncs_its_peers_sync_too() -> None:
 
 
 def test_a_new_leader_takes_all_it_finds_for_urgent() -> None:
-    """Nobody knows any more which class the entries of earlier terms are: some may be durable ones whose callers wait."""
+    """The class of entries of earlier terms is unknown: callers may wait for their durability."""
     raft = leader([1, 1, 1])
     assert raft.urgent_index == 3
     beats = said(raft, LATER + raft.config.timing.heartbeat_ns)

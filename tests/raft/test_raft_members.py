@@ -213,7 +213,7 @@ def test_4_2_1_copies_of_learners_do_not_count() -> None:
 
 
 def test_4_2_1_provisional_copies_do_not_count() -> None:
-    """A voter whose directory nobody would miss: its copy is no copy, and its answer no answer (docs/architecture.md, Durability)."""
+    """The copies and answers of a voter whose directory is provisional do not count (docs/architecture.md, Durability)."""
     raft = leading("b")
     raft.appended(Extent(2, 2, 2, 100))
     raft.synced(*raft.sync_begins())
@@ -242,7 +242,7 @@ def test_4_2_2_a_removed_leader_leads_until_that_is_committed_without_counting_i
 
 
 def test_4_2_2_a_removed_leader_without_a_successor_just_stops() -> None:
-    """§4.2.2: nobody is told, the others elect by themselves."""
+    """§4.2.2: no member is notified; the others elect a leader by themselves."""
     raft = leading()
     change(raft, Change.REMOVE, "a")
     raft.synced(*raft.sync_begins())
@@ -271,7 +271,7 @@ def test_4_2_2_who_is_being_removed_may_still_be_needed() -> None:
 
 
 def test_4_2_2_who_was_removed_hears_of_it() -> None:
-    """For the longest election timeout after the commit the leader still tells it; then it is forgotten."""
+    """The leader still notifies it for the longest election timeout after the commit, then forgets it."""
     raft = leading()
     change(raft, Change.REMOVE, "c")
     commit(raft, "b")
@@ -287,7 +287,7 @@ def test_4_2_2_who_was_removed_hears_of_it() -> None:
 
 
 def test_4_2_3_removed_servers_cannot_disturb() -> None:
-    """§4.2.3, §9.6: who hears its leader answers no stranger's candidacy with a vote, and keeps its term."""
+    """§4.2.3, §9.6: a member in contact with its leader grants no vote to a stranger, and keeps its term."""
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)
@@ -363,7 +363,8 @@ def test_a_returning_voter_is_owed_its_promotion() -> None:
 
 
 def test_answers_of_the_lost_directory_promote_nobody() -> None:
-    """One that was on its way when the new directory was taken in lacks the entry that says so: whoever holds that is the new one."""
+    """An answer that was in flight when the new directory was accepted lacks the entry that names the directory; only the new directory has
+    it."""
     raft = leading()
     before = AppendReply("c", "a", 2, raft.election.leading.round, 1, False, 1, 1)
     assert change(raft, Change.RETURN, "c", "c2") is None

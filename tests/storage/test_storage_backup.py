@@ -75,7 +75,7 @@ def made(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_backup_ends_at_the_committed_point(made: tuple[Path, Path]) -> None:
-    """Entries up to the committed one are kept byte for byte, what lies behind is zero, and the source is not changed."""
+    """Entries up to the committed one are kept byte for byte, zeros follow, and the source is not changed."""
     source, target = made
     before = b"".join(data for name, data in content(source / "g1/dledger-n1/data").items())
     manifest = read_manifest(DISK, str(target))
@@ -88,7 +88,8 @@ def test_backup_ends_at_the_committed_point(made: tuple[Path, Path]) -> None:
 
 
 def test_restored_directory_starts_as_the_node_with_every_entry(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """The log of the restored directory ends at the point, opens as after a clean stop, and goes on; no commit and no vote is claimed."""
+    """The log of the restored directory ends at the point, opens as after a clean stop, and accepts entries; it contains no commit index
+    and no vote."""
     source, target = made
     bring_back(target, tmp_path / "r")
     assert read_log_checkpoint(DISK, str(tmp_path / "r/g1/dledger-n1")) == LogCheckpoint(149, -1)
@@ -394,7 +395,7 @@ def seal_again(backup: Path, path: str, **changes: Any) -> None:
 def test_a_manifest_does_not_vouch_for_entries(
     made: tuple[Path, Path], tmp_path: Path, kind: str, base: int | None, offset: int, reason: str
 ) -> None:
-    """Damage that came with matching digests is found all the same: entries, units and the end are proved by themselves."""
+    """Damage with matching digests is found as well, because entries, units and the end are verified independently."""
     folder = made[1] / "g1/dledger-n1"
     if kind == "syncedmark":
         path = folder / kind
@@ -450,7 +451,8 @@ def test_interrupted_restore_does_not_start(made: tuple[Path, Path], tmp_path: P
 
 @pytest.mark.parametrize("what", ["not empty", "inside", "no node", "no note", "a file"])
 def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
-    """A target in use or inside the source, a directory of nobody, and a log without a committed point are refused; nothing is made."""
+    """A target in use or inside the source, a directory without an identity, and a log without a committed point are refused; nothing is
+    created."""
     store = new_node(tmp_path / "n1")
     append(store.log, 10)
     settle(store, 9)

@@ -1,7 +1,7 @@
-"""Bad input, row by row of docs/bad-files.md: every file of a group directory missing, short, empty, damaged, or somebody else's.
+"""Bad input, row by row of docs/bad-files.md: every file of a group directory missing, short, empty, damaged, or from another directory.
 
-Three answers exist. What others rely on is refused, with a status and a sentence, and left as it is. What can be made again is made again.
-What is only a hint is ignored. Nothing acknowledged is missing afterwards in any case.
+There are three reactions. A file that others depend on is refused with a status and a message, and left unchanged. A file that can be
+rebuilt is rebuilt. A hint is ignored. In no case is an acknowledged message lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNT = 60
 
 
 def filled(root: Path) -> Path:
-    """A directory with sixty acknowledged entries in several files, stopped in good order."""
+    """A cleanly stopped directory with sixty acknowledged entries in several files."""
     GroupStore.create(DISK, str(root), ME)
     store = GroupStore.open(DISK, str(root), ME)
     store.queues.start({}, 0)
@@ -168,7 +168,7 @@ MADE_AGAIN: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("row", MADE_AGAIN)
 def test_made_again_or_ignored(tmp_path: Path, row: str) -> None:
-    """What is derived is built again from the log, and a hint that cannot be read is none."""
+    """Derived files are rebuilt from the log, and unreadable hints are ignored."""
     root = filled(tmp_path / "g1")
     MADE_AGAIN[row](root)
     whole(root)
@@ -248,7 +248,7 @@ def test_a_directory_of_another_format_version_is_refused(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff" * 30])
 def test_a_damaged_table_of_peers_is_refused(tmp_path: Path, data: bytes) -> None:
-    """Who met this directory decides whether it may vote: that is never guessed."""
+    """The peers that know this directory decide whether it may vote; this is never guessed."""
     root = filled(tmp_path / "g1")
     (root / "state/peers.json").write_bytes(data)
     with pytest.raises(Damaged, match="damaged or edited by hand") as refused:
@@ -257,7 +257,7 @@ def test_a_damaged_table_of_peers_is_refused(tmp_path: Path, data: bytes) -> Non
 
 
 def test_a_file_shortened_under_a_running_log_is_an_error_of_the_read(tmp_path: Path) -> None:
-    """What this process did not write is read with pread: a file that ends too early is an OSError, and nobody gets half an entry."""
+    """Files of earlier processes are read with pread: a file that ends too early raises an OSError, and no reader gets half an entry."""
     root = filled(tmp_path / "g1")
     store = GroupStore.open(DISK, str(root), ME)
     shorten(FIRST, 300)(root)

@@ -151,7 +151,7 @@ def test_open_files_are_bounded(tmp_path: Path) -> None:
 
 
 def test_full_disk_is_told_and_dispatch_resumes(tmp_path: Path) -> None:
-    """A full disk in the middle of a batch loses and doubles nothing once the same batch comes again."""
+    """After a full disk in the middle of a batch, dispatching the batch again loses and repeats nothing."""
     disk = FaultyDisk(RealDisk())
     queues = fresh(tmp_path, disk)
     batch = columns(*[("a", i % 3, i // 3) for i in range(60)])

@@ -43,7 +43,7 @@ above it, the last of all."""
 
 @dataclass(frozen=True)
 class Template:
-    """An undamaged log: the medium, and where everything lies on it."""
+    """An undamaged log: the disk, and the positions of everything on it."""
 
     disk: ForgetfulDisk
     starts: tuple[int, ...]
@@ -206,7 +206,7 @@ def judge(form: Template, damaged: ForgetfulDisk, demand: Demand, what: str, *, 
 
 @pytest.mark.parametrize(("subject", "trimmed"), [*product(SUBJECTS, [False]), *product([at for at in SUBJECTS if at >= PER_FILE], [True])])
 def test_every_state_of_header_body_unit_and_mark(subject: int, trimmed: bool) -> None:
-    """After an unclean end: torn or corrupt, never mistaken for one another, wherever the entry lies, in a whole log and a trimmed one."""
+    """After an unclean end, torn and corrupt entries are never confused, at any position, in complete and trimmed logs."""
     labels = set()
     for filler, subject_, header, body, unit, mark in cases():
         if subject_ != subject:
@@ -296,7 +296,7 @@ def tails(form: Template) -> dict[str, tuple[bytes, str]]:
 
 @pytest.mark.parametrize("filler", [True, False])
 def test_every_kind_of_tail(filler: bool) -> None:
-    """Whatever lies behind the last valid entry is erased, and nothing in front of it."""
+    """Everything behind the last valid entry is erased, and nothing before it."""
     form = template(filler=filler, marked=MARKED)
     for name, (data, label) in tails(form).items():
         disk = copy.deepcopy(form.disk)
@@ -311,7 +311,7 @@ def test_every_kind_of_tail(filler: bool) -> None:
 
 
 def test_no_valid_slot_of_the_mark_is_damage() -> None:
-    """With both slots gone nobody knows what was synced: the log is not opened at all, and not touched."""
+    """Without both slots it is unknown what was synced: the log is not opened and not changed."""
     form = template(filler=True, marked=MARKED)
     disk = copy.deepcopy(form.disk)
     file = disk.open(f"{LOG}/syncedmark")

@@ -99,7 +99,7 @@ def test_percentiles_tell_the_rare_slow_flush() -> None:
 
 @pytest.mark.parametrize("flush_s", [0.000001, 0.01, 0.3, 2.0])
 def test_measuring_is_bounded(flush_s: float) -> None:
-    """However fast or slow the disk, measuring ends within twenty seconds and the flushes under way then, and within the file."""
+    """Measuring ends within twenty seconds plus the running flushes, and within the file, at any disk speed."""
     disk = PretendedDisk(0.0, 20 * MIB, lambda number: flush_s)
     measured_on(disk)
     assert disk.now_ns / 1e9 <= 20 + 8 * flush_s

@@ -202,7 +202,7 @@ def test_only_known_bytes_come_from_the_map(tmp_path: Path) -> None:
 
 
 def test_truncation_leaves_no_trace(tmp_path: Path) -> None:
-    """For every cut: the files are those of a log that never had the entries, and appending goes on from there."""
+    """After any truncation, the files equal those of a log that never had the entries, and appending continues from there."""
     for cut in range(0, 40, 3):
         plain, cut_log = tmp_path / f"plain{cut}", tmp_path / f"cut{cut}"
         log = new_log(plain)
@@ -400,7 +400,7 @@ def test_full_disk_refuses_messages_and_keeps_room_for_control_records(tmp_path:
 
 
 def test_a_follower_takes_control_records_on_a_full_disk(tmp_path: Path) -> None:
-    """A follower tells the records that may use its reserve by their topic."""
+    """A follower recognizes the records that may use its reserve by their topic."""
     leader = new_log(tmp_path / "leader")
     disk = FaultyDisk(RealDisk())
     follower = new_log(tmp_path / "follower", disk)
@@ -483,7 +483,7 @@ def test_a_failed_allocation_is_not_tried_again_at_once(tmp_path: Path) -> None:
 
 
 def test_a_prepared_file_is_synced_before_it_gets_its_name(tmp_path: Path) -> None:
-    """A name of the log never stands for a file whose length or blocks a power cut could take."""
+    """A file gets its final name only when a power cut can no longer lose its length or blocks."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 100)
@@ -495,7 +495,7 @@ def test_a_prepared_file_is_synced_before_it_gets_its_name(tmp_path: Path) -> No
 
 
 class ManualRunner:
-    """A background that works only when told."""
+    """A background runner that works only on request."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []

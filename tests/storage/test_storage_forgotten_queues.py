@@ -28,7 +28,7 @@ def files(path: Path) -> list[str]:
 
 
 def vanished(kind: type[ConsumeQueues], path: Path) -> ConsumeQueues:
-    """A queue of 25 messages that were all trimmed, forgotten, beside one that goes on."""
+    """A queue whose 25 messages were all trimmed and that was forgotten, beside a queue in use."""
     queues = make(kind, path)
     queues.append(run(*LITE, 0, 25))
     queues.append(columns(("t", 0, 0)))

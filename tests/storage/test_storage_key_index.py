@@ -108,7 +108,7 @@ def test_repeated_dispatch_changes_nothing_and_a_gap_is_an_assertion() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_power_cuts_leave_nothing_wrong_and_lose_no_key(seed: int) -> None:
-    """Any subset of unsynced sectors may survive, again and again: afterwards the files are those of an undisturbed index."""
+    """Any subset of unsynced sectors may survive each of several power cuts: afterwards the files equal those of an undisturbed index."""
     chance = random.Random(seed)
     disk = ForgetfulDisk()
     log = KeyLog(disk)
@@ -282,7 +282,7 @@ def test_whoever_looks_can_tell_that_keys_went_meanwhile() -> None:
 
 
 def test_stray_files_are_removed_at_start() -> None:
-    """RocketMQ opens whatever lies in the directory: what the position does not name goes."""
+    """RocketMQ opens every file in the directory, so files that the position does not name are removed."""
     log = KeyLog()
     log.send(*some(30))
     log.catch_up()
@@ -316,7 +316,7 @@ def test_full_disk_stops_between_two_keys_and_goes_on() -> None:
 
 
 def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
-    """Nobody knows what such a sync left on the medium: everything behind the position is written again."""
+    """The result of such a sync on the disk is unknown, so everything behind the position is written again."""
     disk = ForgetfulDisk()
     log = KeyLog(disk)
     log.send(*some(60))
@@ -344,7 +344,7 @@ def test_sync_that_finds_no_room_goes_back_to_what_is_durable() -> None:
 
 
 def test_changed_numbers_apply_to_new_files_only() -> None:
-    """Files tell their own size: a start with other numbers goes on with them, and old ones still answer."""
+    """Files contain their own size: after a start with other numbers, old files are still used and searched."""
     log = KeyLog()
     log.send(*some(60))
     log.catch_up()
@@ -588,7 +588,8 @@ def test_file_names_are_utc_times() -> None:
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_what_a_killed_life_indexed_beyond_its_position_does_not_outlive_a_stop_in_good_order(flushed: bool) -> None:
-    """The next life applies less, because nobody tells it that more was committed, and stops: the file is that of what it applied."""
+    """The next process applies fewer entries, because it does not learn that more were committed, and stops: the file matches the applied
+    entries."""
     log = KeyLog(slots=70, units=1000)
     log.send(*some(40))
     log.catch_up()

@@ -99,7 +99,7 @@ def truncate(owner: Owner) -> None:
 
 
 def checkpoint(owner: Owner) -> None:
-    """The two hint files, again and again."""
+    """Write the two hint files repeatedly."""
     owner.open()
     for _ in range(3):
         owner.append(2)
@@ -152,7 +152,7 @@ def bootstrap(owner: Owner) -> None:
 
 
 def close(owner: Owner) -> None:
-    """A stop in good order with everything still to do."""
+    """A clean stop with all work pending."""
     owner.open()
     owner.append(5)
     owner.sync()
@@ -301,7 +301,7 @@ def indexing(base: KeyLog, medium: ForgetfulDisk, at: int = -1, *, half: bool = 
 
 
 def check_keys(base: KeyLog, medium: ForgetfulDisk, name: str) -> None:
-    """The next life comes to the same files as an index that nobody disturbed."""
+    """The next process creates the same files as an undisturbed index."""
     disk, done = indexing(base, medium)
     assert done
     log = copy.copy(base)

@@ -1,4 +1,4 @@
-"""Descriptors, maps or memory at their limit are no failing disk: the store refuses and goes on, or stops with a status of its own."""
+"""Exhausted descriptors, maps or memory do not count as a disk failure: the store refuses and continues, or stops with its own status."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ def test_a_sync_that_could_not_begin_is_no_failed_sync(tmp_path: Path) -> None:
 
 
 def test_a_write_at_the_limit_stops_with_its_own_status(tmp_path: Path) -> None:
-    """In the middle of a write nobody knows what is there: the log stops, names the limit, and the next start sorts it out."""
+    """After a failure in the middle of a write, the contents are unknown: the log stops and names the limit, and the next start
+    recovers."""
     disk = FaultyDisk(RealDisk())
     log = new_log(tmp_path / "log", disk)
     append(log, 3)

@@ -1,4 +1,4 @@
-"""The three ways of appending: who does what to the files and when, what readers see, and that the first failure is the last."""
+"""The three append modes: which file operations they make and when, what readers see, and that the first failure ends appending."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Model:
         self.at[which] += length
 
     def back(self) -> None:
-        """As a truncation: everything is drained, and writing goes on from an earlier place."""
+        """Go back as a truncation does: drain everything, then continue writing at an earlier position."""
         which = self.chance.random() < 0.5
         self.pool.drain()
         self.at[which] = self.chance.randint(0, self.at[which])
@@ -166,7 +166,7 @@ def test_without_a_free_buffer_the_writer_copies_itself() -> None:
 
 
 def test_the_commit_runner_is_called_once_for_what_waits() -> None:
-    """Small pieces wait for the next sync; from so many bytes on the runner is asked, once until it has begun."""
+    """Small pieces wait for the next sync; above a number of bytes the runner is called, once until it has started."""
     works: list[Callable[[], object]] = []
     disk = ForgetfulDisk()
     disk.mkdirs("/d")
@@ -210,7 +210,7 @@ def test_the_first_failed_write_is_the_last(mode: str) -> None:
 
 
 def test_a_map_that_cannot_be_made_refuses_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """At the limit of maps or descriptors an append is refused whole and the log goes on when there is room for a map again."""
+    """At the limit of maps or descriptors an append is refused as a whole, and the log continues when a map is possible again."""
     log = open_log(RealDisk(), "map", str(tmp_path / "log"))
     append(log, 1)
     assert log._data.at(0).swap_out()
@@ -249,7 +249,7 @@ def test_a_sync_whose_copy_fails_syncs_nothing() -> None:
 
 
 def test_a_failed_commit_reaches_the_next_append_and_the_next_sync() -> None:
-    """The runner has nobody to tell; whoever comes next does not go on."""
+    """The runner cannot report its failure, so the next append or sync raises it."""
     for meet in ("append", "sync"):
         disk = FaultyDisk(ForgetfulDisk())
         works: list[Callable[[], object]] = []
@@ -269,7 +269,7 @@ def test_a_failed_commit_reaches_the_next_append_and_the_next_sync() -> None:
 
 
 def test_a_closed_pool_takes_and_gives_nothing() -> None:
-    """Its buffers are gone; a late commit does nothing, a late sync is told."""
+    """Its buffers are released; a late commit does nothing, and a late sync raises an error."""
     works: list[Callable[[], object]] = []
     disk = FaultyDisk(ForgetfulDisk())
     disk.mkdirs("/d")
@@ -287,7 +287,7 @@ def test_a_closed_pool_takes_and_gives_nothing() -> None:
 
 
 def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All buffers or none; where locking is not allowed the pool works all the same and says what to do."""
+    """All buffers are locked or none; without permission to lock, the pool works unlocked and logs what to do."""
     locked: list[object] = []
     monkeypatch.setattr(memory, "lock", locked.append)
     pool = PoolWriter(3, 4096, run_now, lock_memory=True)
@@ -392,7 +392,7 @@ def test_threads_that_copy_sync_and_append(tmp_path: Path, mode: str) -> None:
 
 
 def test_a_drain_waits_for_the_thread_that_copies() -> None:
-    """A sync that finds a copy under way does not return before those bytes are in the file."""
+    """A sync that finds a running copy does not return before its bytes are in the file."""
     disk = ForgetfulDisk()
     disk.mkdirs("/d")
     file = disk.create("/d/a", SIZE, allocate=True)

@@ -197,7 +197,7 @@ def test_cold_maps_are_bounded(tmp_path: Path) -> None:
 
 
 def test_maps_not_used_for_a_while_go(tmp_path: Path) -> None:
-    """Few maps go too when nobody used them for so many group commits; any use keeps one."""
+    """Even a few maps are removed if they were not used for a number of group commits; any use keeps a map."""
     files = queue(RealDisk(), tmp_path, files=4)
     for base in files.bases:
         bytes(files.at(base).view()[:1])

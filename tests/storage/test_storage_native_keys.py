@@ -100,7 +100,7 @@ def test_what_only_looks_native_is_found_as_it_is() -> None:
 
 @pytest.mark.parametrize("begin", [1, 3, 6])
 def test_a_frame_that_is_trimmed_in_its_middle_is_counted_from_the_begin(begin: int) -> None:
-    """The message that the index knows is gone: what is left of its frame is found all the same."""
+    """The indexed message was trimmed, but the rest of its frame is still found."""
     log = KeyLog(slots=50, units=2000)
     ids = frame(1, 5, 8)
     store(log, ids)

@@ -48,7 +48,7 @@ MESSAGES = 40
 
 
 def filled(disk: Disk, root: str, me: Identity = ME, *, queued: bool = False, observers: tuple[str, ...] = ()) -> None:
-    """A replica of a bootstrapped group with messages in several files, stopped in good order."""
+    """A cleanly stopped replica of a bootstrapped group with messages in several files."""
     disk.mkdirs(root.rpartition("/")[0])
     GroupStore.create(disk, root, me)
     store = GroupStore.open(disk, root, me)
@@ -101,7 +101,7 @@ def check(disk: Disk, root: str, vote: str | None = "n1") -> None:
 
 
 def test_the_log_goes_on_under_a_new_id_and_the_old_replicas_are_refused(tmp_path: Path) -> None:
-    """The entries stay, chained as they were; the same configuration opens it; who has the old log does not fit any more."""
+    """The entries stay with their chain; the same configuration opens the log; replicas with the old log are refused."""
     disk, root = RealDisk(), str(tmp_path / "n1/g1")
     filled(disk, root)
     recover(disk, root)
@@ -115,7 +115,8 @@ def test_the_log_goes_on_under_a_new_id_and_the_old_replicas_are_refused(tmp_pat
 
 
 def test_a_recovered_directory_passes_the_audit_on_its_own(tmp_path: Path) -> None:
-    """One voter is all there is, with nothing to compare it with. The chain begins where the record says; without it, nobody knows why."""
+    """There is one voter and no replica to compare it with. The chain begins where the record says; without the record, the audit cannot
+    explain the beginning."""
     disk, directory = RealDisk(), str(tmp_path / "n1")
     filled(disk, f"{directory}/g1", queued=True)
     write_node(disk, directory, NodeIdentity(CLUSTER, "n1", CREATED))
@@ -162,7 +163,7 @@ def test_it_can_happen_twice(tmp_path: Path) -> None:
 
 
 def test_a_damaged_or_empty_log_is_no_survivor(tmp_path: Path) -> None:
-    """Nothing is begun anew from what nobody can vouch for; nothing is changed."""
+    """No new cluster is created from an unverified log, and nothing is changed."""
     disk, root = RealDisk(), str(tmp_path / "n1/g1")
     filled(disk, root)
     (tmp_path / f"n1/g1/dledger-n1/data/{FILE_BYTES:020d}").unlink()
@@ -291,7 +292,7 @@ def test_what_an_observer_cannot_know_it_does_not_say(tmp_path: Path) -> None:
 
 
 def test_who_votes_is_not_promoted_as_an_observer(tmp_path: Path) -> None:
-    """It is told which command is meant for it; nothing is changed."""
+    """The refusal names the right command; nothing is changed."""
     disk, root = RealDisk(), str(tmp_path / "n1/g1")
     filled(disk, root)
     with pytest.raises(Refused, match="n1 is not an observer of broker group"):
@@ -304,7 +305,8 @@ def promote(directory: Path, *options: str) -> int:
 
 
 def test_the_command_promotes_and_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Explained on stderr, one line a group on stdout, one object with --json; refused without --yes where nobody can be asked."""
+    """The command explains itself on stderr and prints one line per group on stdout, or one object with --json. Without a terminal it
+    requires --yes."""
     disk, directory = RealDisk(), tmp_path / "n4"
     observer_of(disk, f"{directory}/g1")
     write_node(disk, str(directory), NodeIdentity(CLUSTER, "n4", CREATED))

@@ -66,7 +66,7 @@ def test_any_subset_of_dirty_pages_survives(scenario: str, through_map: bool) ->
 
 @pytest.mark.parametrize("scenario", ["snapshot", "hard state", "bootstrap", "close"])
 def test_any_subset_of_dirty_pages_of_the_small_files_survives(scenario: str) -> None:
-    """The same for what lies beside the log."""
+    """The same for the files beside the log."""
     assert check(scenario, through_map=False, samples=2, stride=4) > 4
 
 

@@ -12,7 +12,7 @@ from tests.storage.log_material import RealDisk, append, make_identity
 
 
 def counter(step: int = 1) -> Callable[[], int]:
-    """A clock that goes on by `step` whenever somebody looks."""
+    """A clock that advances by `step` at each call."""
     now = 0
 
     def clock() -> int:

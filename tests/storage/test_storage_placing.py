@@ -29,7 +29,7 @@ def positions_of(sizes: list[int], pos: int) -> list[int]:
 
 @given(SIZES, st.integers(0, 5), st.integers(0, FILE_BYTES - BLANK_BYTES))
 def test_entries_lie_one_after_the_other_and_none_across_two_files(sizes: list[int], file: int, inside: int) -> None:
-    """Positions, pieces and end are those of the plain rule, and every piece lies in one file and is placed where it is expected."""
+    """Positions, pieces and end follow the rule, and every piece is in one file at the expected position."""
     pos = file * FILE_BYTES + inside
     expected = positions_of(sizes, pos)
     positions, cuts, end = place(np.array(sizes, np.int32), pos, FILE_BYTES)
@@ -45,7 +45,7 @@ def test_entries_lie_one_after_the_other_and_none_across_two_files(sizes: list[i
 
 @given(st.integers(139, 400), st.integers(0, FILE_BYTES - BLANK_BYTES))
 def test_a_range_that_skips_room_or_leaves_none_is_out_of_place(size: int, pos: int) -> None:
-    """Whoever receives entries takes them at one place only: where the rule puts them."""
+    """A receiver accepts entries only at the position that the rule gives."""
     (expected,) = positions_of([size], pos)
     for at in (pos, FILE_BYTES, 2 * FILE_BYTES):
         assert is_placed(piece(at, [size]), pos, FILE_BYTES) == (at == expected)

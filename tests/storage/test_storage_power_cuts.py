@@ -113,7 +113,7 @@ class Life:
             self.log.finish_sync(job, None)
 
     def stop(self) -> None:
-        """A stop in good order, maybe followed by a power cut: nothing may be missing."""
+        """A clean stop, possibly followed by a power cut: nothing may be missing."""
         self.finish()
         self.log.flush_mark()
         end = self.log.end_index
@@ -281,7 +281,8 @@ def test_what_a_failed_sync_left_behind_the_end_does_not_come_back() -> None:
 
 
 def test_units_that_recovery_made_survive_a_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recovery moves the mark over what it found: the units it made for those entries are durable by then, in files nobody checks again."""
+    """Recovery advances the mark over the entries it found. Their units must be durable first, because their files are not checked
+    again."""
     monkeypatch.setattr(log_recovery, "STRUCTURE_BYTES", 1)
     life = Life(0, "pwrite")
     for number in range(12):

@@ -109,7 +109,7 @@ def test_scattered_batches_wait_and_a_sync_writes_them(tmp_path: Path) -> None:
 
 
 def test_units_of_messages_before_a_place_are_written_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that waits of queues with such a unit, some queues a step; queues without one go on waiting."""
+    """All waiting units of queues with such a unit are written, some queues per step; other queues keep waiting."""
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 4)
     log = Log(7)
     log.grow(40, QUEUES[:10])
@@ -156,7 +156,7 @@ def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path) -> None:
 
 
 def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a full buffer nor a sync loses a unit when a write finds no room; reading goes on meanwhile."""
+    """Neither a full buffer nor a sync loses a unit when a write finds no room; reads continue."""
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 5)
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path / "waiting", disk, waiting_max=200)

@@ -1,4 +1,5 @@
-"""Units read beside their owner: what is written, piece by piece; what was trimmed is told; what was never written is damage."""
+"""Reads of units concurrent with their writer: written units are returned piece by piece, trimmed ones are reported, and unwritten ones are
+damage."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("each_mode")
 
 
 def expected_row(clean: bool, below: Below, above: Above) -> tuple[str, Act]:
-    """The table once more, as a sentence: damage refuses; otherwise what lies above decides."""
+    """The expected result by rule: damage refuses; otherwise the entries above decide."""
     if below is Below.DAMAGED:
         return "corrupt", Act.REFUSE
     if above is Above.NOTHING:
@@ -178,7 +178,7 @@ def test_row_garbage_after_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_row_lone_blank(tmp_path: Path) -> None:
-    """A blank whose entry never arrived is erased, and the same entry can come again."""
+    """A blank whose entry was never written is erased, and the same entry can be appended again."""
     log = marked_log(tmp_path / "log", 15)
     end = log.end_pos
     append(log, 1, body_bytes=3000)
@@ -355,7 +355,7 @@ def test_truncation_can_be_interrupted_anywhere(tmp_path: Path) -> None:
 
 
 def test_files_behind_a_gap_above_the_mark_go_away(tmp_path: Path) -> None:
-    """Only an interrupted truncation leaves a gap; what lies behind it was being removed."""
+    """Only an interrupted truncation leaves a gap; the files behind it were being removed."""
     log = marked_log(tmp_path / "log", 5, above=100)
     log.close()
     (tmp_path / "log/data" / f"{2 * FILE_BYTES:020d}").unlink()

@@ -67,8 +67,8 @@ def carried_out(disk: object, plan: DirectoryRepair) -> list[str]:
 
 
 def test_files_are_exchanged_and_every_step_is_noted() -> None:
-    """Log files are whole, derived ones gone, both slots tell the mark, the term and the vote stay, all behind them is zero, nothing
-    unfinished is left, and the log opens."""
+    """Log files are complete, derived files are removed, both slots have the mark, term and vote stay, zeros follow the entries, no
+    unfinished file is left, and the log opens."""
     victim, before, plan = damaged()
     voted = victim.disk.read_file(f"{log_of('n1')}/hardstate")
     said = carried_out(victim.disk, plan)
@@ -86,7 +86,7 @@ def test_files_are_exchanged_and_every_step_is_noted() -> None:
 
 
 def test_a_crash_at_any_point_is_finished_by_the_same_plan_or_by_the_node() -> None:
-    """The fence stands from before the first change to after the last: what opens without it is whole."""
+    """The fence exists from before the first change until after the last: a directory that opens without it is complete."""
     victim, before, plan = damaged()
     peer = replicas()["n2"]
     whole = KillDisk(copy.deepcopy(victim.disk))

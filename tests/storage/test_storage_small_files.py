@@ -248,7 +248,7 @@ def test_node_identity(tmp_path: Path) -> None:
 
 
 def test_peers(tmp_path: Path) -> None:
-    """Incarnations of peers are kept, and who of them recorded ours; no file is nobody, nor is a file without that list."""
+    """The incarnations of peers are kept, and which peers recorded ours; a missing file or a file without that list means none."""
     assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({}, frozenset())
     identity.write_peers(DISK, str(tmp_path), {"n2": "b", "n3": "c"}, {"n3"})
     assert (identity.read_peers(DISK, str(tmp_path)), identity.read_met_by(DISK, str(tmp_path))) == ({"n2": "b", "n3": "c"}, {"n3"})

@@ -1,4 +1,4 @@
-"""The group store: creating, opening, refusing, stopping in good order and otherwise."""
+"""The group store: creating, opening, refusing, clean and unclean stops."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_a_begin_file_that_cannot_be_believed_is_refused(tmp_path: Path) -> None
 
 
 def test_a_mark_from_before_the_begin_is_raised_to_it(tmp_path: Path) -> None:
-    """A damaged slot brings an old mark back: what lies before the begin was synced all the same, the rest is verified and kept."""
+    """After slot damage an old mark is used: entries before the begin were synced anyway, the rest are verified and kept."""
     log = filled(tmp_path)
     old = (tmp_path / "syncedmark").read_bytes()
     for _ in range(3):
@@ -338,7 +338,7 @@ def test_a_start_wants_only_what_the_minimum_leaves(tmp_path: Path) -> None:
 
 
 def test_a_trim_that_has_begun_ends_where_it_began(tmp_path: Path) -> None:
-    """Another trim record may be applied between its steps: what lies below that one's minimums is not covered by every snapshot yet."""
+    """Another trim record may be applied between the steps; entries below its minimal offsets are not covered by every snapshot yet."""
     queue, once = queues(tmp_path / "a"), queues(tmp_path / "b")
     for each in (queue, once):
         each.append(columns(*ROWS))
