@@ -45,7 +45,7 @@ def test_a_damaged_node_file_is_refused(tmp_path: Path, text: bytes, kind: type[
 
 
 def test_a_node_directory_of_another_node_cluster_or_version_is_refused(tmp_path: Path) -> None:
-    """Whose directory it is decides before anything else: 71 for somebody else's, 76 for another version's."""
+    """The owner of the directory is checked first: status 71 for another node or cluster, 76 for another version."""
     ours = single(tmp_path)
     for node, cluster, version, kind, words in (
         ("n2", ours.cluster_id, 1, Unusable, "every node needs its own directory"),
@@ -66,7 +66,7 @@ def test_a_directory_without_node_file_but_with_files_is_refused(tmp_path: Path)
 
 
 def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
-    """The second one is told what to do."""
+    """The second process exits with an error that names the remedy."""
     first = took(tmp_path)
     with pytest.raises(FatalError, match="used by another process") as refused:
         DataDirectory(single(tmp_path)).take(RealDisk())
@@ -76,7 +76,7 @@ def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(0o755, 0o750), (0o777, 0o770), (0o705, 0o700), (0o750, 0o750), (0o700, 0o700)])
 def test_a_data_directory_that_is_open_to_others_is_closed(tmp_path: Path, before: int, after: int) -> None:
-    """Files of earlier versions are 0644: whoever cannot enter the directory cannot read them."""
+    """Files of earlier versions have mode 0644; a closed directory protects them."""
     took(tmp_path).release()
     tmp_path.chmod(before)
     took(tmp_path).release()
@@ -93,7 +93,7 @@ def test_a_directory_that_is_not_ours_stays_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_data_directory_of_another_user_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its mode cannot be changed, and the node serves all the same."""
+    """Its mode cannot be changed; the node warns and starts anyway."""
 
     def refuse(self: Path, mode: int) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -120,7 +120,7 @@ def test_what_fails_while_a_group_is_opened_has_a_status(tmp_path: Path, name: s
 
 
 def test_a_snapshot_that_cannot_be_opened_at_the_limit_is_left_out(tmp_path: Path) -> None:
-    """Snapshot and checkpoint may be old: a process without descriptors goes on, and writes them when it has some again."""
+    """Snapshot and checkpoint may be old: a process without free descriptors continues, and writes them later."""
     driver = filled(tmp_path)
     hosted = driver.group
 

@@ -26,7 +26,7 @@ def test_calls_wait_while_a_sync_runs_and_while_too_many_batches_are_open(most: 
 
 
 def test_after_answers_calls_wait_until_the_loop_has_rested() -> None:
-    """Who was just answered sends again: these calls are one batch."""
+    """Clients that were just answered send again: their calls form one batch."""
     gate = BatchGate()
     gate.turned(Output(), answers=True)
     assert gate.shut
@@ -45,7 +45,7 @@ def test_a_group_that_can_answer_before_a_sync_holds_nothing() -> None:
 
 
 def test_a_gate_that_opens_without_an_answer_lets_its_calls_through() -> None:
-    """The commit of a batch that nobody waits for wakes nobody else; calls behind it get their turn all the same."""
+    """The commit of a batch without waiting callers answers no call; the calls behind it still get their turn."""
 
     async def main() -> None:
         synced = asyncio.Event()

@@ -21,7 +21,7 @@ WOULD_STALL = "this would lose the quorum: 3 of the voters n1, n2, n3, n4 are ne
 
 
 class World:
-    """Node n1 of four, which is asked; the group's leader is somebody who grants what `refuses` does not name."""
+    """Node n1 of four, which receives the calls; the group's leader grants all changes except those in `refuses`."""
 
     def __init__(self, *, voters: Sequence[str] = ("n1", "n2", "n3"), **settings: Any) -> None:
         self.state = metadata.State()
@@ -149,7 +149,7 @@ def test_a_move_that_would_lose_the_quorum_is_not_begun(silent: tuple[str, ...])
 
 
 def test_a_quorum_that_would_be_lost_meanwhile_is_an_error_at_once() -> None:
-    """Not something to wait for: the same command goes on once they are back, and it can be given up all the same."""
+    """The command fails instead of waiting; repeated once the nodes are back, it continues, and it can still be cancelled."""
     world = World()
     world.refuses[Kind.PROMOTE] = "n4 is 9 entries behind entry 12, the end of the log; promote it once it has caught up"
     assert world.ask().step == "promote"
@@ -181,7 +181,7 @@ def test_a_target_that_cannot_lead_yet_is_waited_for() -> None:
 
 
 def test_a_hand_over_without_enough_nodes_is_an_error_at_once() -> None:
-    """Nobody comes into the in-sync set by waiting for nodes that are down."""
+    """Waiting for stopped nodes cannot bring them into the in-sync set."""
     world = World(replication="ha", ack="in-sync", min_in_sync=3)
     world.transfer_refusal = NOT_IN_SYNC
     world.ask()
@@ -190,7 +190,7 @@ def test_a_hand_over_without_enough_nodes_is_an_error_at_once() -> None:
 
 
 def test_a_change_that_is_not_possible_yet_is_waited_for_as_long_as_enough_nodes_answer() -> None:
-    """The leader says so in its answer, not as a refusal; who is missing is named all the same."""
+    """The leader reports this in its answer, not as a refusal, and names the missing node."""
     world = World()
     world.not_yet[Kind.REMOVE] = "the change before, entry 7, is not committed yet; ask again"
     waits = world.ask()
@@ -200,7 +200,7 @@ def test_a_change_that_is_not_possible_yet_is_waited_for_as_long_as_enough_nodes
 
 
 def test_a_target_that_was_down_when_it_was_added_is_let_in_by_the_move() -> None:
-    """Nobody has to repeat `member add`; the replicas of a new group are let in, too."""
+    """`member add` need not be repeated; the replicas of a new group are admitted too."""
     world = World()
     world.lag = 10_000
     world.ask()
@@ -247,7 +247,7 @@ def test_a_target_that_dies_is_named_while_it_is_waited_for() -> None:
 
 @pytest.mark.parametrize("how_far", [Kind.ADD, Kind.PROMOTE, Kind.REMOVE])
 def test_a_move_is_given_up_from_wherever_it_is(how_far: int) -> None:
-    """Everybody is what he was; nothing to give up is said so, and that the source has gone already."""
+    """All roles are restored. The command reports if there is no move, or if the source was already removed."""
     world = World()
     world.refuses[how_far] = "not now"
     world.ask()
@@ -309,7 +309,7 @@ def test_a_group_that_cannot_be_is_refused(fields: dict[str, Any], words: str) -
 
 
 def test_a_group_begins_only_while_all_answer() -> None:
-    """Who is missing is named: it may know a replica of that name."""
+    """The error names the missing node, because it may have a replica of that name."""
     world = World()
     world.silent("n3")
     with pytest.raises(LedgerError, match="n3 does not answer; start n3, or remove it for good: ledgermq member remove n3"):

@@ -77,7 +77,7 @@ def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: 
 
 
 def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_path: Path) -> None:
-    """One node of three acknowledges nothing, says that it is not ready, and goes on when a second one is back."""
+    """One node of three acknowledges nothing, reports that it is not ready, and continues when a second node is back."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         leader = real.leader(cluster)
@@ -122,7 +122,7 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
 
 
 def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
-    """Garbage ends its own connection; the node goes on and logs no bug."""
+    """Garbage ends its own connection; the node continues and logs no internal error."""
     rng = random.Random(11)
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")

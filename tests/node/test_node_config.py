@@ -119,7 +119,7 @@ def test_ha_settings_that_cannot_work_are_refused_in_a_sentence(settings: dict[s
     ],
 )
 def test_wrong_key_or_value_names_key_value_and_what_is_accepted(key: str, value: Any, said: list[str]) -> None:
-    """Every fault says where it is, what is there, and what may be there instead."""
+    """Every error names the place, the value, and the accepted values."""
     with pytest.raises(ConfigError) as caught:
         validate(changed(key, value))
     for part in said:
@@ -170,7 +170,7 @@ def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> 
 
 
 def test_example_names_every_setting_of_a_broker_group_and_they_are_valid_together() -> None:
-    """What is commented out is true as well; sizes of derived files and the time of a group that was added are for nobody's hand."""
+    """Commented settings are valid too; sizes of derived files and the creation time of an added group are not user settings."""
     above, group_and_rest = EXAMPLE.split("    - name: g1\n")
     group, below = group_and_rest.split("nodes:", 1)
     spelled = group.replace("\n      # ", "\n      ").replace("replication: raft", "replication: ha")
@@ -272,7 +272,7 @@ def test_no_secret_at_all_is_refused() -> None:
 
 
 def test_a_preferred_leader_must_be_a_replica() -> None:
-    """A wrong name is told at the start, not by a leader that never moves."""
+    """A wrong name is an error at the start, instead of a leader that never moves."""
     tree = example()
     tree["cluster"]["groups"][0]["preferred_leader"] = "n2"
     assert validate(tree).cluster.groups[0].preferred_leader == "n2"
@@ -293,7 +293,7 @@ def test_a_node_that_joins_hosts_what_it_is_to_join_and_begins_none_of_it(join: 
 
 
 def test_a_joining_node_names_the_cluster_it_joins() -> None:
-    """Itself alone is no cluster; replicas that are gone meanwhile do not matter to it; a wrong group is told."""
+    """A node cannot join only itself; replicas that were removed in the meantime are ignored; a wrong group is an error."""
     tree = example()
     tree["nodes"] = {name: tree["nodes"][name] for name in ("n1", "n2")}
     assert validate({**tree, "join": True}).hosted_groups
@@ -329,7 +329,7 @@ OPEN = "anyone who reaches the port may read and write"
     ],
 )
 def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host: str) -> None:
-    """Loopback, or callers who are asked who they are, or the sentence; health and metrics need a sentence of their own."""
+    """Only loopback, or authenticated callers, or an explicit consent; health and metrics need a separate consent."""
     loaded = validate({**example(), **settings})
     loaded.check_exposure()
     assert loaded.http_host == http_host
@@ -344,7 +344,7 @@ def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host:
     ],
 )
 def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
-    """Exit 77 and the words to say; encryption alone asks nobody who they are."""
+    """Exit status 77 and the required consent; encryption alone does not authenticate callers."""
     loaded = validate({**example(), "listen_host": "0.0.0.0", **settings})
     with pytest.raises(FatalError) as caught:
         loaded.check_exposure()

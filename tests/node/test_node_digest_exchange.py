@@ -1,4 +1,5 @@
-"""Agreement over a hosted group with real files: who differs is told at once, by whom it can be told, and nothing is repaired for it."""
+"""The digest exchange over a hosted group with real files: a differing replica is reported at once by each node that can detect it, and
+nothing is repaired."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def metric(name: str) -> float | None:
 
 
 def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> None:
-    """Two of three differ and the third does not answer: nobody knows who is right, and that they differ is certain."""
+    """Two of three differ and the third does not answer: it is unknown which is right, but the difference is reported."""
     one: Stage = stage(files=1)
     one.machine.members = THREE
     one.peers.digests = {"n2": {0: "ab" * 32}}
@@ -44,7 +45,7 @@ def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> 
 
 
 def test_a_replica_that_differs_from_the_record_says_so_and_looks_at_the_file(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once in the log, and in metric and status for as long as it lasts; the scrub is told where to look."""
+    """It is logged once, shown in metric and status while it lasts, and the scrub is asked to read the file."""
     one: Stage = stage(files=2)
     one.machine.members = THREE
     asked: list[int] = []
@@ -76,7 +77,7 @@ def test_a_digest_of_an_earlier_life_that_differs_is_computed_again_before_anyth
 
 
 def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its digest of before speaks of other bytes: nobody says for ever that it differs."""
+    """The old digest is for other bytes, so the file is digested again and no longer reported as different."""
     one: Stage = stage(files=2)
     one.machine.members = THREE
     path = Path(f"{one.driver.group.store.log_directory}/data/{SIZE:020d}")
@@ -94,7 +95,7 @@ def test_a_file_that_was_put_back_while_the_group_ran_is_read_again(stage: Any, 
 
 
 def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> None:
-    """A check that is under way when the files' next life begins finishes with the digests of the former one."""
+    """A check that runs while the file is replaced finishes with digests of the old file, which are discarded."""
     one: Stage = stage(files=1)
     digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
     digests.want([0])
@@ -106,7 +107,7 @@ def test_what_was_computed_when_it_ended_is_known_and_not_noted(stage: Any) -> N
 
 
 def test_files_that_nobody_agrees_on_keep_no_other_file_waiting(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A question names so many files at most: the next one goes on behind them."""
+    """A request names a limited number of files; the next request continues after them."""
     one: Stage = stage(files=3)
     one.machine.members = THREE
     monkeypatch.setattr(digest_exchange, "ASKED_AT_ONCE", 1)
@@ -129,7 +130,7 @@ def test_answers_hold_the_digests_alone_where_nothing_else_is_asked(stage: Any) 
 
 
 def test_a_check_looks_at_new_files_only(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: what was told once is not gone through again, twice a second."""
+    """Files whose digests were already reported are not examined again at each check, however many there are."""
     one: Stage = stage(files=3)
     one.check()
     book = one.driver.group.files

@@ -1,4 +1,4 @@
-"""A cluster whose disk fills up: clear refusals, reads and elections go on, writing resumes by itself when space returns."""
+"""A cluster whose disk fills up: writes are refused clearly, reads and elections continue, and writes resume when space returns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fill(directory: Path) -> Path:
 
 
 def test_full_disk_refuses_writes_keeps_reads_and_elections_and_recovers(small_disk: Path) -> None:
-    """All three nodes on one full file system; nothing acknowledged is lost, and nobody has to restart a node."""
+    """All three nodes are on one full file system; no acknowledged message is lost, and no node needs a restart."""
     with real.running(small_disk, log_file_bytes=2 << 20) as cluster:
         real.create_topic(cluster, "t", queues=1)
         leader = real.leader(cluster)

@@ -201,7 +201,7 @@ def test_timer_wakes_a_group_without_any_input() -> None:
 
 
 def test_sync_runs_on_its_own_thread_while_packets_flow_and_calls_gather() -> None:
-    """While a sync is under way the engine goes on turning for packets; calls wait for its end and then are one batch."""
+    """During a sync the engine continues to turn for packets; calls wait for the end of the sync and then form one batch."""
 
     async def main() -> None:
         release = threading.Event()

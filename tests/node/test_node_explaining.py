@@ -1,4 +1,5 @@
-"""Why a message was not delivered, and its trace: every reason from a history that leads there, told by a node that leads nothing."""
+"""Why a message was not delivered, and its trace: every reason, produced by a matching history and reported by a node that leads no
+group."""
 
 from __future__ import annotations
 
@@ -199,7 +200,7 @@ def test_every_reason_and_the_trace_behind_it(story: Callable[[Story], Awaitable
 
 
 def test_a_receive_that_waits_is_named() -> None:
-    """Somebody of the group asks, and the message is about to come."""
+    """A client of the group waits in a receive, so the message is about to be delivered."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)
@@ -220,7 +221,7 @@ def test_a_receive_that_waits_is_named() -> None:
 
 @pytest.mark.parametrize("less", [0, 400])
 def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
-    """The few bytes beside the body decide whether it fits; what is told is the length on the wire."""
+    """The bytes beside the body decide whether it fits; the reported length is that on the wire."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)
@@ -233,7 +234,7 @@ def test_how_long_a_message_is_for_its_consumer(less: int) -> None:
 
 
 def test_what_nobody_has() -> None:
-    """An unknown id is not found; one older than the log has expired, as far as its time tells; a trace of it is refused."""
+    """An unknown id is not found; an id older than the log has expired, judging by its time; its trace is refused."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)
@@ -254,7 +255,7 @@ def test_what_nobody_has() -> None:
 
 
 def test_what_retention_removed_is_not_made_up() -> None:
-    """A message that is done, and whose records were trimmed, is done; how is said to be unknown."""
+    """A message that is done and whose records were trimmed is reported as done in an unknown way."""
 
     async def work(bench: QueryBench) -> None:
         s = Story(bench)

@@ -1,4 +1,4 @@
-"""A directory begins its group only when nobody knows of a log that goes on without it: nodes greet each other over their real files."""
+"""A directory founds its group only if no node knows of a log that continues without it: nodes exchange greetings over their real files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def all_meet(places: Iterable[Place]) -> None:
 
 
 def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_restart(tmp_path: Path) -> None:
-    """Nobody waits for anybody a second time, also not for nodes that came later."""
+    """No node waits for others a second time, nor for nodes that were added later."""
     nodes = FOUNDERS
     places = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
     all_meet(places[:2])

@@ -184,7 +184,7 @@ def peek(token: int) -> Peek:
 
 
 def test_a_group_that_opens_runs_and_its_turns_are_those_of_the_open_group() -> None:
-    """Nothing stands between the engine and a group that runs."""
+    """The engine calls a running group directly."""
     running = FakeRunning([lambda: turned(done=[Done(1, Refused("x"))], view=VIEW)])
     life = Life(running)
     output = life.turn(peek(1), packets=[("n2", RAFT)])
@@ -253,7 +253,7 @@ def test_a_sync_that_failed_is_not_hidden_by_a_damage_in_the_same_turn() -> None
 
 
 def test_a_turn_that_fails_in_another_way_ends_the_process() -> None:
-    """A failed sync, or anything that is no damage of a committed range, is none of this."""
+    """A failed sync, or any error other than damage of a committed range, ends the process."""
     for failure in (Fenced("a sync failed"), LogFenced("a write failed", 73), OSError(5, "EIO"), AssertionError("I4")):
         life = Life(FakeRunning([failure]))
         with pytest.raises(type(failure)):
@@ -261,7 +261,7 @@ def test_a_turn_that_fails_in_another_way_ends_the_process() -> None:
 
 
 def test_a_log_that_differs_from_its_leaders_ends_this_group_alone() -> None:
-    """It is refused for good, with what to do, and never opened again by itself; the process and its other groups go on."""
+    """The group is refused permanently with a remedy and not reopened; the process and its other groups continue."""
     before = FakeRunning([turned, Diverged("n2 would replace entry 5, but entries up to 9 are committed")])
     life = Life(before)
     life.turn(peek(1))
@@ -276,7 +276,7 @@ def test_a_log_that_differs_from_its_leaders_ends_this_group_alone() -> None:
 
 
 def test_calls_of_earlier_turns_are_answered_when_the_run_ends() -> None:
-    """No caller waits for ever: what the group took and had not answered has an unknown outcome."""
+    """No caller waits forever: calls that the group accepted and did not answer get an unknown outcome."""
     life = Life(FakeRunning([turned, lambda: turned(done=[Done(1, Refused("x"))]), DAMAGE]), rebuild=FakeRebuild([step()]))
     life.turn(peek(1), peek(2))
     life.turn(peek(3))
@@ -349,7 +349,7 @@ def test_what_nobody_can_mend_ends_the_process_from_a_turn() -> None:
 
 
 def test_a_full_disk_makes_a_rebuild_wait_and_ends_nothing() -> None:
-    """Other groups of the node go on; it begins anew with the directory as it is then."""
+    """Other groups of the node continue; later the rebuild starts again with the current directory."""
     first, second = FakeRebuild([NoSpace("the disk is full")]), FakeRebuild([step(finished=True)])
     life = Life(FakeRunning([DAMAGE]), Broken(State.REPAIRING, "rotten", second), FakeRunning(), rebuild=first)
     life.turn()
@@ -415,7 +415,7 @@ class FakeRange(FakeRebuild):
 
 
 def test_a_range_is_put_back_while_the_group_runs() -> None:
-    """Its steps run on the group's thread between turns, its packets leave with the turns, its answers reach it and nobody else."""
+    """Its steps run on the group's thread between turns, its packets are sent with the turns, and only it receives its answers."""
     running = FakeRunning()
     life = Life(running)
     life.opener.range = FakeRange([step(packets=(("n2", REQUEST),), wake_at_ns=FAR_NS), step(finished=True, wake_at_ns=FAR_NS)])
@@ -446,7 +446,7 @@ def test_a_range_that_cannot_be_put_back_is_said_and_the_next_one_may_begin() ->
 
 
 def test_a_group_that_stops_meanwhile_lets_go_of_the_range() -> None:
-    """Damage was met elsewhere: whoever waits hears it, nothing is written beside the repair of the whole log, files are closed."""
+    """Other damage was found: waiting callers get an error, nothing is written beside the repair of the whole log, and files are closed."""
     gate = threading.Event()
 
     class Slow(FakeRange):
@@ -501,7 +501,7 @@ def test_an_operator_may_have_the_whole_log_mended() -> None:
 
 
 def test_an_empty_log_is_joining_and_a_directory_that_is_not_there_is_waited_for() -> None:
-    """Nothing but peers can say what belongs there; it is tried again and again, and never an error."""
+    """Only the peers know the contents; the node retries, and this is not an error."""
     life = Life(Broken(State.JOINING, "no peer has said yet which log this is", None), FakeRunning(end_index=-1))
     assert life.group.state is State.JOINING and life.turn().wake_at_ns == life.now_ns + OPEN_AGAIN_NS
     life.now_ns += OPEN_AGAIN_NS
@@ -512,7 +512,7 @@ def test_an_empty_log_is_joining_and_a_directory_that_is_not_there_is_waited_for
 
 
 def test_a_stop_in_the_middle_of_a_rebuild_lets_go_of_its_files() -> None:
-    """The next start goes on; nothing is written from a damaged state."""
+    """The next start continues; no state is written from a damaged log."""
     rebuild = FakeRebuild([step(wake_at_ns=FAR_NS)])
     running = FakeRunning([DAMAGE])
     life = Life(running, rebuild=rebuild)

@@ -111,7 +111,7 @@ def steps(indexer: Indexer) -> int:
 
 
 def test_pieces_are_small_and_syncs_come_with_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step reads a bounded piece; after so many bytes the index is made durable, and a full file gets its filter verified."""
+    """A step reads a bounded piece; after a number of bytes the index is synced, and a full file gets a verified filter."""
     monkeypatch.setattr(indexing, "STEP_BYTES", 1000)
     monkeypatch.setattr(indexing, "SYNC_EVERY_BYTES", 3000)
     log = KeyLog()
@@ -125,7 +125,7 @@ def test_pieces_are_small_and_syncs_come_with_the_bytes(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("where", ["pwrite", "create", "replace_file", "mkdirs"])
 def test_full_disk_pauses_the_index_and_nothing_else(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever finds no room: the step says so, and once there is room the index goes on without a gap."""
+    """A step reports a full disk, and once there is room the index continues without a gap."""
     log = KeyLog()
     log.send(*[Message(f"m{number}") for number in range(50)])
     indexer = stepper(log)
@@ -173,7 +173,7 @@ def test_failure_of_the_thread_ends_the_next_turn(error: Exception, raised: type
 
 
 def test_trim_is_carried_out_by_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention only says where the log begins; the index forgets what lies below, and goes on behind it."""
+    """Retention only determines where the log begins; the index removes older keys and continues."""
     monkeypatch.setattr(indexing, "SYNC_EVERY_BYTES", 1)
     log = KeyLog()
     log.send(*[Message(f"m{number}") for number in range(70)])

@@ -40,7 +40,7 @@ class FakeEngine:
 
 
 class FakeForwarder:
-    """n2 answers with one event; n3 with a cause of a newer version; nobody else is reached."""
+    """n2 answers with one event, n3 with a cause of a newer version; no other node is reachable."""
 
     async def ask(self, node: str, method: str, request: bytes, deadline: float) -> Sequence[bytes]:
         event = leadership_admin._packed(WON)
@@ -56,7 +56,7 @@ def service(engine: FakeEngine) -> Leadership:
 
 
 def test_leaving_asks_every_group_once() -> None:
-    """Each is told that its node stops, whoever leads it, with a second's patience."""
+    """Each group is informed that its node stops, whichever node leads it, with a deadline of one second."""
     engine = FakeEngine(Refused("not-leader", "n2"))
     asyncio.run(service(engine).leave())
     assert [(group, call.to, call.cause) for group, call in engine.calls] == [(g, None, Cause.PLANNED_STOP) for g in ("g1", "g2")]
@@ -65,7 +65,7 @@ def test_leaving_asks_every_group_once() -> None:
 
 @pytest.mark.parametrize("outcome", [None, HandedOver("n2"), HandingOver("n2", 4), Refused("transfer-refused", "n1", "nobody is there")])
 def test_leaving_never_holds_a_stop_up(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever becomes of it, an engine that does not answer included, the stop goes on."""
+    """The stop continues whatever happens, even if the engine does not answer."""
     monkeypatch.setattr(leadership_admin, "ENGINE_WITHIN_S", 0.01)
     asyncio.run(service(FakeEngine(outcome)).leave())
 
@@ -93,14 +93,14 @@ def test_an_event_survives_the_way_between_nodes() -> None:
     [(HandedOver("n2"), 20000, True), (HandingOver("n2", 4), 20000, False), (Refused("transfer-refused", "n1", "no"), 42800, False)],
 )
 def test_the_leader_answers_a_transfer_in_the_words_of_the_contract(outcome: Any, code: int, done: bool) -> None:
-    """Done, under way with its lag, or refused for good."""
+    """Done, running with its lag, or refused permanently."""
     request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n2")
     answer = asyncio.run(service(FakeEngine(outcome)).transfer_here(request))
     assert (answer.status.code, answer.done, answer.lag_entries) == (code, done, 0 if done or code != 20000 else 4)
 
 
 def test_a_leader_that_is_none_any_more_sends_the_question_on() -> None:
-    """`not-leader` is for the forwarder, who knows where to ask next."""
+    """`not-leader` lets the forwarder ask the next node."""
     request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to="n2")
     with pytest.raises(CallRefused):
         asyncio.run(service(FakeEngine(Refused("not-leader", "n2"))).transfer_here(request))

@@ -46,7 +46,7 @@ def test_cluster_is_minted_once_and_resumed_with_new_ports(tmp_path: Path) -> No
 
 
 def test_moved_directory_still_works(tmp_path: Path) -> None:
-    """Nothing in the directory depends on where it lies."""
+    """Nothing in the directory depends on its path."""
     LocalCluster.prepare(tmp_path / "a", nodes=1, base_port=8081)
     (tmp_path / "a").rename(tmp_path / "b")
     moved = LocalCluster.prepare(tmp_path / "b", base_port=8081)
@@ -68,7 +68,7 @@ def test_other_shape_than_the_existing_one_is_refused(tmp_path: Path, options: d
 
 @pytest.mark.parametrize("text", ["", "a: b", "[", "nodes: {}\ncluster: {groups: []}"])
 def test_damaged_description_is_refused(tmp_path: Path, text: str) -> None:
-    """A cluster.yaml that is none is not overwritten."""
+    """An invalid cluster.yaml is not overwritten."""
     path = tmp_path / "cluster.yaml"
     path.write_text(text)
     with pytest.raises(FatalError, match="not the description of a cluster") as caught:
@@ -103,7 +103,7 @@ def answering(body: bytes) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nobody reads it."""
+            """Discards the message."""
 
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""What libraries log, as it stands in the node's log: with its trace, unless the trace says nothing."""
+"""Log records of libraries in the node's log: with their traceback, unless it adds nothing."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_a_node_joins_step_by_step(bench: Bench) -> None:
 
 
 def test_an_observer_joins_without_a_vote_and_gets_none_by_the_way(bench: Bench) -> None:
-    """Not in the controller quorum, not by promote without saying so; a node that votes already is no observer."""
+    """An observer does not join the controller quorum, and promote needs an explicit option; a voter cannot become an observer."""
     bench.joins()
     done = bench.change(Kind.ADD, addresses=FOURTH, observer=True)
     assert done.done and {row.role for row in done.groups} == {"observer"} and all(call.observer for call in bench.asked)
@@ -180,7 +180,7 @@ def test_a_node_leaves_everything_or_one_group(bench: Bench) -> None:
 
 
 def test_a_node_that_is_asked_to_remove_itself_asks_another(bench: Bench) -> None:
-    """It would not hear the end of it. The last node stays."""
+    """It would not receive the result. The last node cannot be removed."""
     assert bench.change(Kind.REMOVE, "n1").waits_for == "asked n2"
     for link in bench.links.values():
         link.up = False
@@ -206,7 +206,7 @@ def test_refusals_are_told_in_the_words_of_who_refused(bench: Bench) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.REMOVE, Kind.PROMOTE])
 def test_what_the_leader_cannot_do_yet_is_waited_for(bench: Bench, kind: int) -> None:
-    """A member of the in-sync set leaves that first; the same command goes on."""
+    """A member of the in-sync set first leaves the set; the same command then continues."""
     bench.joins()
     bench.change(Kind.ADD, addresses=FOURTH)
     node = "n4" if kind == Kind.PROMOTE else "n3"
@@ -219,7 +219,7 @@ def test_what_the_leader_cannot_do_yet_is_waited_for(bench: Bench, kind: int) ->
 
 
 def test_a_node_that_did_not_answer_when_it_was_added_is_let_in_later(bench: Bench) -> None:
-    """By whoever needs it: it votes in the controller quorum then. Nobody else is touched."""
+    """The command that needs it adds it to the controller quorum. Other nodes are not changed."""
     assert "does not answer" in bench.change(Kind.ADD, addresses=FOURTH).waits_for
     assert "n4" not in bench.controller.health.voters
     bench.joins()
@@ -258,7 +258,7 @@ def test_a_node_that_hosts_nothing_is_a_member_at_once(bench: Bench) -> None:
 
 
 def test_moving_a_node_and_the_list(bench: Bench) -> None:
-    """The list shows where everybody is and what each leader says."""
+    """The list shows the address of every node and the report of each leader."""
     assert bench.change(Kind.SET_ADDRESS, "n2", addresses=pb.NodeAddresses(peer="new:1")).done
     listed = {info.node: info for info in run(bench.unit.listed()).members}
     assert listed["n2"].addresses.peer == "new:1" and listed["n2"].addresses.client == "n2:0"

@@ -50,13 +50,14 @@ FULL: dict[str, Reply | None] = {"n1": reply("n1", "leader", end=12), "n2": repl
     ],
 )
 def test_health_is_ok_degraded_or_down(change: Mapping[str, Reply | None], health: str, leader: str) -> None:
-    """A follower's belief is not a leader; of two who say so the higher term counts; a fenced replica is no part of the quorum."""
+    """A follower's belief does not make a leader; of two nodes that claim to lead, the higher term counts; a fenced replica does not count
+    for the quorum."""
     merged = overview().merge({**FULL, **change})
     assert (merged.health, merged.groups[0].leader) == (health, leader)
 
 
 def test_the_members_are_those_of_the_log_and_a_replica_that_waits_is_no_help() -> None:
-    """A fourth was added and n3 removed: the leader's word counts, not the configuration's; a learner is none of the quorum."""
+    """A fourth was added and n3 removed: the leader's membership counts, not the configuration; a learner does not count for the quorum."""
     replies = {**FULL, "n4": reply("n4", "learner")}
     leader = replies["n1"]
     assert leader is not None
@@ -170,7 +171,7 @@ def test_readiness_says_what_is_missing(engine: FakeEngine, unknown: list[str], 
 
 
 def test_a_group_without_a_leader_says_what_may_keep_it_from_one() -> None:
-    """What stands in the way of a leader is told only while there is none: a refused peer does not make a serving group unready."""
+    """Obstacles to an election are reported only while there is no leader: a refused peer does not make a serving group unready."""
 
     def obstacles(group: str) -> list[str]:
         return [f"{group} waits for n2"]

@@ -50,7 +50,7 @@ def test_metrics_of_all_workers_are_one_page_that_names_the_worker() -> None:
 
 
 class FixedHealth:
-    """A worker's health, as told."""
+    """A worker's health as the test sets it."""
 
     def __init__(self, reasons: list[str], *, stalled: bool = False) -> None:
         self.reasons = reasons

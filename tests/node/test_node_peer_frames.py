@@ -76,7 +76,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_kept() -> None:
 
 
 def test_frames_that_are_not_taken_fill_the_buffer_and_no_more() -> None:
-    """Before the greeting is done nobody takes them: whoever sends on is not read any more."""
+    """Before the greeting is done, frames are not processed: a peer that continues to send is not read any further."""
     reader = FrameReader(1000)
     while len(room := reader.room()):
         room[:] = (SIGN_OF_LIFE * len(room))[: len(room)]
@@ -86,7 +86,8 @@ def test_frames_that_are_not_taken_fill_the_buffer_and_no_more() -> None:
 
 
 def test_a_large_payload_is_not_copied_and_cannot_change() -> None:
-    """From the socket into the memory that is handed on, which nobody writes any more; on the way out the range itself is handed over."""
+    """A payload is read from the socket into the memory that is passed on and never written again; when sending, the range itself is passed
+    on."""
     payload = bytes(1 << 20)
     (prefix, sent) = encode(b"head", payload)
     assert sent is payload and prefix == PREFIX.pack(4, len(payload)) + b"head"
@@ -119,7 +120,7 @@ def test_a_view_that_may_change_is_copied_when_it_is_encoded(size: int) -> None:
 
 
 def test_a_read_only_view_of_memory_leaves_without_a_copy() -> None:
-    """Sealed entries: nobody writes to them any more. A read-only view of a map may still change with its file."""
+    """Sealed entries do not change any more. A read-only view of a map may still change with its file."""
     entries = bytearray(peer_frames.JOINED_BYTES + 1)
     view = memoryview(entries)[1:].toreadonly()
     assert len(view) == peer_frames.JOINED_BYTES and len(encode(b"h", view)) == 1

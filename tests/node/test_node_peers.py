@@ -1,4 +1,4 @@
-"""The peer port: nobody speaks without the cluster secret, identities must fit, and calls end as sent, not sent, or lost."""
+"""The peer port: the cluster secret is required, identities must match, and calls end as sent, not sent, or lost."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_mutual_tls_between_peers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("who", ["plaintext", "another authority", "plaintext server"])
 def test_without_the_right_wire_no_greeting_begins(tmp_path: Path, who: str) -> None:
-    """Plaintext at either side and a stranger's authority end before anything of ours is said."""
+    """Plaintext on either side or a certificate of another authority ends the connection before any data is sent."""
     mine, theirs = wire_of(tmp_path, "n1"), wire_of(tmp_path, "n2")
     wires = {
         "plaintext": (None, theirs),
@@ -281,7 +281,8 @@ def test_the_dialling_side_checks_the_accepting_side_as_well(tmp_path: Path) -> 
 
 
 def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_path: Path) -> None:
-    """A peer that comes back with another incarnation has lost what it promised: its group hears nothing of it, the node does."""
+    """A peer that returns with another incarnation has lost its promises: its packets do not reach the group, but its calls reach the
+    node."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, _, _, _):
@@ -331,7 +332,8 @@ def test_a_stream_from_a_former_directory_is_not_heard_for_the_one_that_counts(t
 
 
 def test_a_fresh_directory_has_not_been_met_by_a_peer_that_knows_another_whoever_dials(tmp_path: Path) -> None:
-    """The peer proves who it is to the fresh directory, and tells which one it has recorded: it is known then, but it does not know us."""
+    """The peer proves its identity to the new directory and reports which one it has recorded: we know the peer, but it does not know our
+    directory."""
     one, two = greeter(tmp_path, "n1"), greeter(tmp_path, "n2")
     two.check_hello(b"c" * 32, one.hello(b"c" * 32, b"n" * 32))
     one.check_reply(b"n" * 32, two.reply(asked("n1")), "n2")
@@ -356,7 +358,7 @@ def asked(node: str) -> peer_pb2.Hello:
 
 
 def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path: Path) -> None:
-    """Both found nobody known; the second must not replace what the first was told."""
+    """Both found no recorded directory; the second must not replace the result of the first."""
     book = greeter(tmp_path, "n2").peer_identities
     for incarnation in ("one", "two", "one", "two"):
         book.greeted("g1", "n1", incarnation, None)
@@ -369,7 +371,7 @@ def test_of_two_directories_that_greet_at_once_the_first_is_remembered(tmp_path:
 
 
 def test_disk_that_cannot_keep_an_incarnation_lets_nobody_in_and_ends_the_node_if_it_fails(tmp_path: Path) -> None:
-    """A full disk is a refusal that says so; a failed sync is the end of the node (I9). Neither counts as known."""
+    """A full disk leads to a refusal with this reason; a failed sync ends the node (I9). In neither case does the peer count as known."""
     fatal: list[FatalError] = []
     full = PeerIdentities(FailingDisk(errno.ENOSPC), {"g1": str(tmp_path)}, fatal.append, {"g1": {}})
     with pytest.raises(Refused, match="free disk space"):
@@ -454,7 +456,7 @@ def test_random_bytes_on_the_port_close_the_connection_only(tmp_path: Path) -> N
 
 
 def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tmp_path: Path) -> None:
-    """Whoever does not know the secret must not fill the log with tracebacks: the answer to nobody goes nowhere."""
+    """A caller without the secret must not fill the log with tracebacks: an answer to a closed connection is dropped."""
     failures: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -490,7 +492,7 @@ def test_a_caller_that_hangs_up_while_its_greeting_is_looked_at_is_no_failure(tm
 
 
 def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
-    """What no resolver takes is not reachable, as a name that nobody has: the other address, or the next one, still counts."""
+    """An address that cannot be resolved counts as unreachable, like an unknown name; the other addresses are still tried."""
 
     async def main() -> None:
         accepting = Peers({}, greeter(tmp_path, "n2"), Recorder(), 1 << 20)
@@ -505,7 +507,7 @@ def test_an_address_that_is_none_does_not_end_a_link(tmp_path: Path) -> None:
 
 
 def test_no_more_greetings_at_once_than_are_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever says nothing holds a place until the time is over; who finds none is closed at once, and the places come back."""
+    """A silent caller occupies a slot until its timeout; callers without a free slot are closed at once, and slots are released."""
     monkeypatch.setattr(peer_server, "GREETINGS_AT_ONCE", 3)
     monkeypatch.setattr(peer_server, "GREETING_TIMEOUT_S", 0.3)
 
@@ -576,7 +578,7 @@ def test_a_peer_that_does_not_read_costs_old_packets_and_no_memory(tmp_path: Pat
 
 
 def test_a_silent_peer_is_given_up_and_a_quiet_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream without anything to say stays, by signs of life; one whose bytes are not heard any more is ended by each side for itself."""
+    """An idle stream stays open by keep-alive messages; a stream whose bytes no longer arrive is ended by each side independently."""
     monkeypatch.setattr(peer_stream, "SILENCE_S", 0.1)
     monkeypatch.setattr(peer_stream, "DEAF_S", 0.6)
     monkeypatch.setattr(peer_stream, "LATE_S", 0.05)
@@ -652,7 +654,8 @@ class SlowTransport:
 
 
 def test_a_peer_that_takes_what_is_sent_however_slowly_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the connection is full no question for a sign of life gets through; that bytes leave is it. Without it the stream ends."""
+    """While the connection is full, no keep-alive request gets through, so progress of the written bytes counts as a sign of life. Without
+    it the stream ends."""
     monkeypatch.setattr(peer_stream, "SILENCE_S", 0.05)
     monkeypatch.setattr(peer_stream, "LATE_S", 5.0)
 
@@ -681,7 +684,7 @@ WHERE = (("[::]", ("127.0.0.1", "[::1]")), ("localhost", ("127.0.0.1",)), ("0.0.
 
 @pytest.mark.parametrize(("listens", "reached"), WHERE)
 def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[str, ...]) -> None:
-    """Every address of both families for `::`; a port that is taken is an error that says so, not another port."""
+    """For `::` all addresses of both families; a port in use is an error, and no other port is chosen."""
 
     async def main() -> None:
         if "[::1]" in reached and not socket.has_dualstack_ipv6():
@@ -698,7 +701,7 @@ def test_the_port_is_where_the_configuration_says(listens: str, reached: tuple[s
 
 
 def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None:
-    """A frame too long, or one that is no message: the stream ends, the link comes back, and the node goes on."""
+    """A frame that is too long or invalid: the stream ends, the link reconnects, and the node continues."""
 
     async def main() -> None:
         async with pair(tmp_path) as (link, here, there, _, _):
@@ -716,7 +719,7 @@ def test_garbage_behind_a_good_greeting_ends_that_stream(tmp_path: Path) -> None
 
 
 def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) -> None:
-    """Both nodes get files of another authority: the stream that stands is not touched, the next one is made with the new ones."""
+    """Both nodes get certificates of another authority: the existing stream stays, and the next one uses the new certificates."""
     wires = {name: wire_of(tmp_path, name) for name in ("n1", "n2")}
 
     async def main() -> None:

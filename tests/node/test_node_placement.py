@@ -1,4 +1,4 @@
-"""Whom to ask about a broker group: the log's word where it is known, else wishes and configuration together."""
+"""Which nodes to ask about a broker group: the members in the log if known, otherwise the union of the requested and configured nodes."""
 
 from __future__ import annotations
 

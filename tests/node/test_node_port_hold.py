@@ -1,4 +1,4 @@
-"""The clients' port of a node with workers: whom the supervisor's hold lets in, and whom it keeps out."""
+"""The client port of a node with workers: which processes the supervisor's hold admits, and which it excludes."""
 
 from __future__ import annotations
 

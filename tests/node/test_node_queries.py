@@ -136,7 +136,7 @@ def test_a_scan_goes_on_behind_what_is_trimmed_meanwhile(monkeypatch: pytest.Mon
 
 
 def test_a_found_message_is_shown_as_peek_shows_it() -> None:
-    """Queue numbers count over all broker groups; the place inside the group is told as well."""
+    """Queue numbers count over all broker groups; the position inside the group is reported too."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "a", key="x")
@@ -267,7 +267,7 @@ def test_bad_queries_are_refused(request_: admin_pb2.QueryRequest, code: Code) -
 
 
 def test_copies_on_every_replica() -> None:
-    """Present and equal, missing while behind, different, damaged, and unknown where nobody answers."""
+    """Present and equal, missing on a lagging replica, different, damaged, and unknown if a node does not answer."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 1, "a")
@@ -313,7 +313,7 @@ def test_a_sound_copy_of_another_entry_is_different() -> None:
 
 
 def test_a_trimmed_entry_is_missing_with_its_reason() -> None:
-    """A log that begins later says so."""
+    """The reason is that the log begins later."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "a")
@@ -417,7 +417,7 @@ def test_lag_of_a_group_that_pulls_is_behind_its_offsets() -> None:
 
 
 def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
-    """Every client is told, the one furthest behind first; a reset moves all of them."""
+    """Every client is listed, the one with the largest lag first; a reset moves all of them."""
 
     async def work(bench: QueryBench) -> None:
         for member in ("b$x", "b$y@1"):
@@ -440,7 +440,7 @@ def test_lag_of_a_broadcasting_group_is_that_of_its_slowest_client() -> None:
 
 
 def test_lag_of_a_broker_group_without_a_leader_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unknown is no number, and the sums over it are unknown too; the rest is told."""
+    """An unknown lag makes its sums unknown too; other values are reported."""
     monkeypatch.setattr(queries, "PROGRESS_WITHIN_S", 0.1)
 
     async def work(bench: QueryBench) -> None:
@@ -535,7 +535,7 @@ async def reset(bench: QueryBench, at: int = 1, group: str = "c", **where: Any) 
 
 
 def test_reset_moves_every_queue_and_old_handles_stop_counting() -> None:
-    """Back to the beginning everything comes again; to the end nothing; both over all broker groups."""
+    """After a reset to the beginning all messages are delivered again, after one to the end none; both over all broker groups."""
 
     async def work(bench: QueryBench) -> None:
         for group, queue in QUEUES:
@@ -580,7 +580,7 @@ def test_reset_to_an_offset_a_time_and_in_one_queue() -> None:
 
 
 def test_reset_of_a_group_nobody_knows_is_refused() -> None:
-    """A misspelt name creates nothing; a group that was only created may be told where to begin."""
+    """A misspelt name creates nothing; the start of a new group without consumers can be set."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "a")
@@ -596,7 +596,7 @@ def test_reset_of_a_group_nobody_knows_is_refused() -> None:
 
 
 def test_a_waiting_receive_gets_what_a_reset_brings_back() -> None:
-    """Nobody has to ask again."""
+    """The receive need not be repeated."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "a")
@@ -655,7 +655,8 @@ def test_peek_at_the_latest_reads_to_the_end_of_long_messages(monkeypatch: pytes
 
 
 def test_a_delayed_message_is_found_before_it_is_visible() -> None:
-    """By key and id, with the time until which it is delayed, in its place among the others; afterwards it is one of them, found once."""
+    """It is found by key and id, in order with the others, with the time of its delivery; afterwards it is found once, like other
+    messages."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "before", key="k")

@@ -36,7 +36,7 @@ def intent(
 
 
 def test_difference_names_what_is_new_changed_and_gone() -> None:
-    """One call holds everything that differs, by stored name; what the intent has never heard of stays; nothing to do is None."""
+    """One call contains all differences by stored name; objects unknown to the desired state stay; no difference gives None."""
     kept, grown = topic("kept"), topic("grown", 2)
     in_force = view(kept=kept, grown=topic("grown"), old=topic("old"))
     in_force.groups["gone"] = GroupConfig("", "gone")
@@ -57,7 +57,7 @@ def test_difference_names_what_is_new_changed_and_gone() -> None:
 
 @dataclass
 class World:
-    """A controller and an engine that does what it is told."""
+    """A controller, and an engine that carries out all calls."""
 
     state: Any
     views: dict[str, GroupView]

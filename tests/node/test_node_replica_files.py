@@ -1,4 +1,4 @@
-"""Paths from outside against a real directory: what is the group's is told, everything else is refused."""
+"""External paths against a real directory: files of the group are served, all others are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read(node: Path, group: str, path: str) -> bytes | None:
 
 
 def test_files_of_the_group_and_the_nodes_own_are_read(node: Path) -> None:
-    """Also where the same name comes twice on the way; what is not there is None."""
+    """Also if a name occurs twice in the path; a missing file gives None."""
     assert read(node, "g1", "g1/identity.json") == b"identity"
     assert read(node, "g1", "g1/consumequeue/0/0/0") == b"units"
     assert read(node, "g1", "node.json") == b"node"
@@ -88,7 +88,7 @@ def test_no_path_ever_leads_out(node: Path, names: list[str]) -> None:
 
 
 def test_a_listing_tells_files_and_directories_and_follows_nothing(node: Path) -> None:
-    """By path; links and pipes are not told; a directory that is not there is empty."""
+    """Sorted by path; links and pipes are omitted; a missing directory is empty."""
     files = ReplicaFiles(str(node))
     own = files.entries("g1", "g1", recursive=False)
     assert [(entry.path, entry.directory) for entry in own] == [("g1/consumequeue", True), ("g1/identity.json", False)]
@@ -101,7 +101,7 @@ def test_a_listing_tells_files_and_directories_and_follows_nothing(node: Path) -
 
 
 def test_a_listing_is_bounded(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody with millions of names is told to ask for less."""
+    """A directory with too many names is refused with a hint to list less."""
     monkeypatch.setattr(replica_files, "ENTRIES_MAX", 3)
     with pytest.raises(LedgerError, match="one directory after the other"):
         ReplicaFiles(str(node)).entries("g1", "g1", recursive=True)

@@ -1,4 +1,4 @@
-"""What a node tells an audit, over a hosted group with real files and real gRPC: markers, facts at a marker, bytes."""
+"""The answers of a node to an audit, over a hosted group with real files and real gRPC: markers, facts at a marker, bytes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_marker_needs_an_id_that_people_can_read(stage: Stage, wrong: str) -> 
 
 
 def test_no_marker_where_a_member_would_stop_at_it(stage: Stage) -> None:
-    """An older build stops at a record it does not know: it is named. A node that does not answer keeps nobody from an audit."""
+    """An older build stops at an unknown record, so the refusal names it. A node that does not answer does not prevent an audit."""
     stage.driver.group.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     stage.forwarder.builds = {"n2": "unknown-outcome", "n3": "internal"}
     refused = stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id="tester"))
@@ -179,7 +179,7 @@ def test_no_marker_where_a_member_would_stop_at_it(stage: Stage) -> None:
 
 
 def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
-    """Who it is, where its log begins and ends, and its sealed files with their digests once they are known."""
+    """Its identity, the begin and end of its log, and its sealed files with their digests once they are known."""
     point = stage.mark()
     stage.driver.produce(1, size=4000)
     asked = audit_pb2.DescribeReplicaRequest(broker_group="g1", index=point.index)
@@ -203,7 +203,7 @@ def test_a_replica_is_described_at_a_marker(stage: Stage) -> None:
 
 
 def test_units_that_wait_in_memory_are_written_before_a_replica_is_described(stage: Stage) -> None:
-    """What is derived from the log up to the marker stands in the files when the answer comes; nothing else has to."""
+    """All state derived from the log up to the marker is in the files before the answer; later state need not be."""
     written: list[int] = []
 
     def write_units(pos: int) -> bool:
@@ -237,7 +237,7 @@ def test_a_replica_that_is_not_there_yet_or_no_more_says_so(stage: Stage) -> Non
 
 
 def test_bytes_come_as_they_are_and_zeros_do_not_travel(stage: Stage) -> None:
-    """The whole file, a part of it, and only its places; what lies between the pieces is zero."""
+    """The whole file, a part of it, and only its non-zero pieces; the bytes between the pieces are zero."""
     path = f"g1/dledger-n1/data/{0:020d}"
     content = (stage.directory / path).read_bytes()
 
@@ -301,8 +301,7 @@ def test_names_are_listed(stage: Stage) -> None:
 
 
 def test_only_an_administrator_is_answered(tmp_path: Path) -> None:
-    """Whoever reads files sees every message: unsigned calls get nothing, for every method of the service, and neither does a user who
-    administers less than the cluster."""
+    """The files contain every message, so all methods refuse unsigned calls and users who do not administer the whole cluster."""
     stage = Stage(tmp_path, required=True)
     requests: dict[str, Callable[[], Any]] = {
         "Mark": lambda: stage.ask("Mark", audit_pb2.MarkRequest(broker_group="g1", id="tester")),
@@ -354,7 +353,7 @@ def test_many_readers_share_one_pace(stage: Stage) -> None:
 
 
 def test_a_caller_that_goes_while_its_file_is_opened_leaves_no_descriptor(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open ends on its thread, whoever waited for it is gone by then."""
+    """The file is opened on a thread; its caller has already left when the open returns."""
     files, closed = stage.replicas._files, threading.Event()
     opening, go_on = threading.Event(), threading.Event()
     path = "g1/dledger-n1/data/00000000000000000000"

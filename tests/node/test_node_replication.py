@@ -44,14 +44,14 @@ def test_only_replicas_that_run_count() -> None:
     ],
 )
 def test_what_speaks_against_an_election(told: list[pb.BrokerGroupInfo], in_sync: dict[str, str] | None, said: str) -> None:
-    """A master that is there, or heard; members of the set that would be elected with nothing lost; a node that is not in sync."""
+    """An existing or reachable master; members of the set that could be elected without loss; a node that is not in sync."""
     reports = {found.replicas[0].node: found for found in told}
     objection = why_not("g1", "n2", reports, in_sync)
     assert objection.startswith(said) if said else objection == ""
 
 
 def test_the_loss_is_what_others_are_known_to_have() -> None:
-    """In entries and in time; who is silent may have had more, and that is said; who is in sync loses nothing."""
+    """The loss in entries and in time; the answer says that silent nodes may have had more; an in-sync node loses nothing."""
     told = {"n2": report("n2", end=7, commit=7, ms=1_000), "n3": report("n3", end=9, commit=12, ms=1_040)}
     loss = loss_of("n2", told, unclean=True)
     assert (loss.entries, loss.ms) == (5, 40)
@@ -81,7 +81,7 @@ def test_the_kind_of_replication_in_the_words_of_the_configuration() -> None:
 def test_health_of_an_ha_group_is_that_of_its_in_sync_set(
     in_sync: tuple[str, ...], short: str | None, silent: tuple[str, ...], health: str
 ) -> None:
-    """A master alone is degraded where a leader without a majority would be down; a slave that is not in sync is told."""
+    """A lone master is degraded, where a Raft leader without a majority would be down; a slave that is not in sync is reported."""
     replies = {node: None if node in silent else answer for node, answer in FULL.items()}
     master = reply("n1", "leader", end=12)
     master.groups[0].ha.CopyFrom(pb.HaInfo(epoch=1, in_sync=in_sync, short=short))
@@ -91,7 +91,7 @@ def test_health_of_an_ha_group_is_that_of_its_in_sync_set(
 
 
 def test_without_a_master_nobodys_word_on_the_set_counts() -> None:
-    """What slaves last heard may be old; whoever knows what was agreed on fills it in."""
+    """The last knowledge of slaves may be old; a node that knows the agreed state supplies it."""
     slave = reply("n2", "follower")
     slave.groups[0].ha.CopyFrom(pb.HaInfo(epoch=1, in_sync=VOTERS, min_in_sync=2))
     slave.groups[0].voters.extend(VOTERS)

@@ -168,7 +168,7 @@ def test_sealed_files_get_their_digest_recorded_once(stage: Any) -> None:
 
 
 def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
-    """One of three is no majority, and two that differ are none; the third decides, and whoever differs raises the alarm."""
+    """One of three is no majority, nor are two that differ; the third decides, and the differing replica raises the alarm."""
     one = stage(files=1)
     one.machine.members = GroupMembers(0, ("n1", "n2", "n3"))
     one.check(3)
@@ -218,7 +218,7 @@ def test_a_follower_that_says_nothing_keeps_every_file(stage: Any) -> None:
 
 
 def test_consumers_pins_and_snapshots_keep_files_and_say_so(stage: Any) -> None:
-    """A configured group that has not finished, and a lease of a reader; both are told with what ends them."""
+    """A configured consumer group that has not finished, and a reader's lease keep files; both are reported with their remedies."""
     one = stage()
     assert one.driver.call(lambda token: Configure(token, groups=[GroupConfig("", "g")])) == Configured()
     queue = one.machine.delivery._queue(("g", "t", 0))

@@ -24,7 +24,7 @@ def roster(directory: Path, node: str = "n1") -> Roster:
 
 
 def test_seeds_lead_to_the_others_until_the_quorum_tells_more(tmp_path: Path) -> None:
-    """A node that moved is tried where it is said to be first; one that was added is there; one that was removed is not."""
+    """A moved node is first tried at its reported address; an added node is included; a removed node is not."""
     one = roster(tmp_path)
     assert one.peers() == {"n2": ("n2:1",), "n3": ("n3:1",)} and one.knows("n2") and not one.knows("n4")
     told = {"n1": SEEDS["n1"], "n2": {"peer": "new:1", "controller": "new:2"}, "n4": {"peer": "n4:1", "state": "joining"}}
@@ -47,7 +47,7 @@ def test_what_was_told_outlives_a_restart_with_an_old_file(tmp_path: Path) -> No
 
 
 def test_a_node_whose_own_configuration_changed_tells_the_quorum(tmp_path: Path) -> None:
-    """All nodes may be started on other ports at once; but what an operator told of a node stands against its unchanged file."""
+    """All nodes may be restarted on other ports at once; but an address set by an operator has priority over an unchanged file."""
     one = roster(tmp_path)
     one.on_addresses(9, {"n1": {"peer": "elsewhere:1"}}, [], current=True)
     one.save()
@@ -71,7 +71,7 @@ def test_a_damaged_file_is_said_and_the_seeds_count(tmp_path: Path, content: byt
 
 
 def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
-    """`links` is the same dictionary for ever; a moved peer is found at its new address, and a removed one is spoken to no more."""
+    """`links` stays the same dictionary; a moved peer is reached at its new address, and a removed peer is not called any more."""
 
     async def main() -> None:
         here = Recorder()
@@ -105,7 +105,7 @@ def test_peers_come_move_and_go_while_the_node_runs(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_not_where_it_is_said_to_be_is_found_where_the_file_says(tmp_path: Path) -> None:
-    """The address that was told first, then the seed, in turn."""
+    """The reported address first, then the seed, in turn."""
 
     async def main() -> None:
         here = Recorder()

@@ -1,4 +1,4 @@
-"""Rot is found by whoever reads it first: the scrub, a replay, a delivery; and never believed."""
+"""Bit rot is found by the first reader: the scrub, a replay or a delivery; damaged data is never used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rot(directory: Path, body: bytes) -> None:
 
 
 def scrubbed(directory: Path) -> Unreadable | None:
-    """One look at each file of a directory that nobody has open."""
+    """Scrub each file of a closed directory once."""
     found: list[Any] = []
     scrub = Scrub("g1", RealDisk(), str(directory / "g1"), found.append, dict, Plan(bytes_per_s=1 << 40))
     while scrub._look():
@@ -49,7 +49,7 @@ def test_the_scrub_finds_a_flipped_bit_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
-    """The group hears of it between two turns, and reads the log no more."""
+    """The group is informed between two turns, and stops reading the log."""
     driver = filled(tmp_path)
     driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))
     with pytest.raises(Unreadable, match="entry 30"):
@@ -58,7 +58,7 @@ def test_what_the_scrub_finds_ends_the_next_turn(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_disk_is_not_replaced_by_damage(tmp_path: Path) -> None:
-    """Both are told beside the turns, by different threads: whatever came last, the group may only be left by ending the process (I9)."""
+    """Both are reported between turns by different threads: in either order, only the end of the process may end the group (I9)."""
     driver = filled(tmp_path)
     driver.group.fail(Fenced("the digests could not be written"))
     driver.group.fail(Unreadable(LogDamaged("entry 30 is damaged")))
@@ -100,7 +100,7 @@ def test_a_rotten_message_is_never_delivered(tmp_path: Path, monkeypatch: pytest
 
 
 def test_when_a_message_of_an_earlier_life_was_stored_can_be_asked(tmp_path: Path) -> None:
-    """For lag in time and positions by time. Such a message is verified when it is read, which takes the whole of it."""
+    """For lag in time and positions by time. Such a message is read as a whole in order to verify it."""
     filled(tmp_path).group.close()
     driver = Driver(single(tmp_path))
     driver.call(lambda token: Peek(token, "t", 0, 0, 10_000))

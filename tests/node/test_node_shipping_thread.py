@@ -1,4 +1,4 @@
-"""The thread that serves bytes to peers: it outlives whatever a request makes of it, and ends when told to."""
+"""The thread that serves bytes to peers: it survives failing requests, and ends on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REQUEST = PeerPacket(b"\x15")
 
 
 class FakeShipper:
-    """Fails at the first request, if it is told to; answers others."""
+    """Optionally fails at the first request; answers the others."""
 
     def __init__(self, failure: Exception | None) -> None:
         self.failure = failure

@@ -11,7 +11,7 @@ from ledgermq.node.process import stop_watch
 
 
 def test_threads_and_tasks_are_named_with_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both a thread that never comes back and a task that waits for ever are found, also while the loop itself is blocked."""
+    """A thread that never returns and a task that waits forever are both reported, also while the event loop is blocked."""
     said = threading.Event()
     told: dict[str, list[str]] = {}
     release = threading.Event()

@@ -42,7 +42,7 @@ def run(watch: SyncWatch, seconds: float, at_s: float = 1000.0, entries: int = 0
 
 
 def test_each_sync_is_counted_with_its_batch(group: str, said: list[dict[str, Any]]) -> None:
-    """Latency of every sync; entries and bytes of those that had some; nothing is said of fast ones."""
+    """The latency of every sync, and entries and bytes of non-empty ones; fast syncs are not logged."""
     watch = SyncWatch(group)
     run(watch, 0.25 * SYNC_WARN_S, entries=3, size=700)
     run(watch, 0.25 * SYNC_WARN_S)

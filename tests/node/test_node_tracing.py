@@ -80,8 +80,8 @@ async def test_a_message_from_its_send_to_its_acknowledgement(server: Backend) -
 
 @contract()
 async def test_refusals_and_garbage(server: Backend) -> None:
-    """A refusal is an error of the span, an empty poll is none; trace contexts that are none link nothing; bytes that are no request are
-    answered as without tracing."""
+    """A refusal is an error of the span, an empty poll is not; invalid trace contexts are ignored; invalid requests are answered as without
+    tracing."""
     async with Traced(server) as traced:
         await traced.raw.send(message(topic="nowhere"))
         (span,) = traced.spans()
@@ -117,7 +117,7 @@ def test_off_by_default_and_never_half_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_node_with_an_endpoint_stops_without_its_collector() -> None:
-    """Nobody listens there: the node's stop waits for no more than an export's time."""
+    """The endpoint does not answer: the stop of the node waits at most for the timeout of one export."""
     spans = spans_of(Tracing(otlp_endpoint="http://127.0.0.1:9"), "n1")
     assert spans is not None
     spans.close()

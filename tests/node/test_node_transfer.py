@@ -49,7 +49,7 @@ class Load:
             number += 1
 
     def more(self, count: int = 20) -> None:
-        """Return when so many more were acknowledged."""
+        """Wait until `count` more messages were acknowledged."""
         goal = len(self.acknowledged) + count
         real.wait_for(lambda: len(self.acknowledged) >= goal, 30, "acknowledgements")
 
@@ -103,7 +103,7 @@ def test_transfers_under_load_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_a_planned_stop_hands_over_and_a_kill_is_named_by_its_silence(tmp_path: Path) -> None:
-    """SIGTERM of the leader under load fails no send; after SIGKILL the history says how long the dead one was not heard."""
+    """SIGTERM of the leader under load fails no send; after SIGKILL the history reports how long the dead leader was silent."""
     with real.running(tmp_path) as cluster:
         real.create_topic(cluster, "t")
         first = real.leader(cluster)
@@ -130,7 +130,7 @@ def test_a_planned_stop_hands_over_and_a_kill_is_named_by_its_silence(tmp_path: 
 
 
 def test_the_preferred_leader_leads_in_the_end(tmp_path: Path) -> None:
-    """Whoever won the first election hands over once the preferred one has kept up for a while."""
+    """The winner of the first election hands over once the preferred leader has kept up for a while."""
     cluster = real.prepare(tmp_path)
     tree = yaml.safe_load(cluster.config_file.read_text())
     tree["cluster"]["groups"][0]["preferred_leader"] = "n3"

@@ -157,7 +157,7 @@ def expected_digest(data: bytes) -> str:
 
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES, CHUNK_BYTES + 1])
 def test_digest_is_over_the_digests_of_chunks(tmp_path: Path, size: int) -> None:
-    """The last chunk may be shorter; the caller is told of every one."""
+    """The last chunk may be shorter; the callback gets every chunk."""
     data = bytes(k * 7 % 251 for k in range(size))
     path = tmp_path / "file"
     path.write_bytes(data)
@@ -184,7 +184,7 @@ def log_file(tmp_path: Path, base: int, data: bytes) -> None:
 
 
 def settle(digests: Digests, bases: list[int]) -> None:
-    """Ask as the checks do, until nothing is under way."""
+    """Repeat the request as the checks do, until no work is pending."""
     for _ in bases:
         digests.want(bases)
         if digests._running is not None:
@@ -271,7 +271,7 @@ def test_reserve_is_real_space_and_given_back_once(tmp_path: Path) -> None:
 
 
 def test_disk_use_is_sorted_by_kind(tmp_path: Path) -> None:
-    """Every kind is named, whatever is there; what nobody knows is other."""
+    """Every kind is listed, even if empty; unknown files count as `other`."""
     places = {
         "log": "dledger-n1/data/0",
         "index": "dledger-n1/index/0",

@@ -15,7 +15,7 @@ from ledgermq.proto.workers import WORKER_NAME, is_first, node_of, number_of, to
 
 
 def tree(workers: int = 2, groups: dict[str, list[str]] | None = None, **top: Any) -> dict[str, Any]:
-    """The example's three nodes with so many workers each."""
+    """The example's three nodes with this many workers each."""
     found: dict[str, Any] = yaml.safe_load(EXAMPLE)
     for address in found["nodes"].values():
         address["workers"] = workers

@@ -377,7 +377,7 @@ def test_answers_of_the_lost_directory_promote_nobody() -> None:
 
 
 def test_a_replica_joins_with_an_empty_log() -> None:
-    """It knows nobody, follows whoever leads, calls its copy provisional, and is a learner for certain once its entry is committed."""
+    """It knows no members, follows any leader, marks its copy as provisional, and is a learner for certain once its entry is committed."""
     raft = Core(RaftConfig("d", (), 1, incarnation="d1"), LogView(), HardState(), Random(1), 0, admitted=False)
     assert (raft.members, raft.role, raft.wake_at_ns(0) > 1 << 60) == (NOBODY, Role.LEARNER, True)
     raft.step(Append("a", "d", 2, 1, 4, 2, 0), LATER)
@@ -404,7 +404,7 @@ def test_a_wiped_voter_does_not_vote_as_its_former_self() -> None:
 
 
 def returned(*runs: tuple[int, Members], commit: int) -> Core:
-    """Voter `a` lost its directory a1; a2 has the log that tells of it, entry 2 of term 4, and knows what is committed up to `commit`."""
+    """Voter `a` lost its directory a1; a2 has a log with the entry that names it (entry 2 of term 4), committed up to `commit`."""
     view = LogView([(0, 0), (1, 4)], 2)
     return Core(RaftConfig("a", (), 2, incarnation="a2"), view, HardState(4), Random(1), 0, commit, admitted=False, configurations=runs)
 
@@ -427,7 +427,7 @@ def test_4_1_a_new_directory_is_no_voter_for_what_the_lost_one_was(kind: Change,
 
 
 def test_4_2_2_a_voter_that_joined_is_still_needed_while_it_is_removed() -> None:
-    """§4.2.2: the members before the change name its directory, whether or not everybody has met it."""
+    """§4.2.2: the members before the change name its directory, whether or not all members have seen it."""
     before = Members(tuple("ab"), incarnations={"a": "a2"})
     raft = returned((1, before), (2, Members(("b",))), commit=1)
     raft.step(VoteRequest("b", "a", 6, False, 2, 4, incarnation=""), LATER)

@@ -38,7 +38,7 @@ class ChangingCluster(Cluster):
                 member.start(0)
 
     def wipe(self, member: Member) -> None:
-        """A new directory, which no record names and nobody has met."""
+        """A new directory that no record names and no member has seen."""
         member.disk = Disk(written=[], durable=-1)
         member.directory, member.admitted, member.voters = f"{member.name}/{next(self.directories)}", False, ()
         member.start(self.now_ns)

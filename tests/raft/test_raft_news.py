@@ -1,4 +1,4 @@
-"""When peers hear what is committed: with the next range, by a message of its own in time, with a heartbeat at the latest."""
+"""When peers learn the commit index: with the next range, by a separate message after a delay, or with a heartbeat at the latest."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_news_goes_with_the_next_range() -> None:
 
 
 def test_without_a_range_news_goes_when_its_time_is_over_and_once() -> None:
-    """Its time runs from the first turn that could have told it; the leader asks to be woken for it."""
+    """The delay starts with the first turn that could have sent it; the leader requests a wake-up for it."""
     leader = Leader()
     leader.commit_one()
     assert leader.said() == [] and leader.core.wake_at_ns(leader.now_ns) == leader.now_ns + NEWS_NS
@@ -86,7 +86,7 @@ def test_without_a_range_news_goes_when_its_time_is_over_and_once() -> None:
 
 
 def test_later_news_does_not_put_off_what_waits() -> None:
-    """A group that commits more often than that, each time for a peer that gets no range, tells it all the same."""
+    """If a group commits more often than the delay, a peer that gets no range is still notified in time."""
     leader = Leader()
     leader.commit_one()
     leader.said()

@@ -65,7 +65,7 @@ def test_an_observer_is_promoted_on_purpose_only() -> None:
 
 
 def test_an_observer_neither_votes_nor_campaigns_nor_takes_over() -> None:
-    """Whatever time passes and whoever asks."""
+    """At any time, and whichever node asks."""
     config = RaftConfig("o", (), 1, incarnation="inc")
     log = LogView(((0, 1),), 0)
     named = Members(VOTERS, frozenset("o"), {"o": "inc"}, observers=frozenset("o"))
@@ -115,7 +115,7 @@ def test_a_pace_of_nothing_is_no_limit_and_a_debt_is_paid() -> None:
 
 
 def test_an_observer_is_pushed_what_its_pace_allows_and_voters_everything() -> None:
-    """The heartbeats go on; what is left comes with later ones."""
+    """Heartbeats continue; the remaining entries come with later ones."""
     with pytest.raises(ValueError, match="must not be negative"):
         Timing(observer_bytes_per_s=-1)
     raft = observed()

@@ -218,7 +218,7 @@ def test_5_3_conflicting_entries_are_cut_and_replaced() -> None:
 
 
 def test_5_3_entries_already_there_are_kept() -> None:
-    """§5.3: a late, shorter push of what is there already cuts nothing off."""
+    """§5.3: a late, shorter push of existing entries truncates nothing."""
     raft = core([1, 2, 2, 2], term=2)
     raft.step(append(1, 1, 1), 0)
     writes = raft.take_writes()
@@ -312,7 +312,7 @@ def test_a_restarted_leader_never_leads_its_term_again() -> None:
 
 
 def test_two_leaders_of_one_term_are_a_fence() -> None:
-    """I1: an append of our own term from somebody else while we lead, or from a second leader, stops us."""
+    """I1: an append of our term from another node while we lead, or from a second leader, stops us."""
     raft = leader()
     raft.step(Append("b", "a", 2, 1, 0, 0, 0), LATER)
     effects = raft.take(LATER)
@@ -345,7 +345,8 @@ def test_the_same_entry_written_again_is_not_made_durable_by_an_older_sync() -> 
 
 
 def test_strangers_are_not_heard() -> None:
-    """Only members of the group, or who may be one by an entry that we lack (dissertation §4.1), and only messages addressed to us."""
+    """Only messages addressed to us are accepted, from members of the group or from nodes that an entry that we lack may have added
+    (dissertation §4.1)."""
     raft = core([1])
     raft.step(VoteRequest("x", "a", 9, False, 1, 1), LATER)
     raft.step(VoteReply("x", "a", 9, False, False), LATER)
@@ -356,7 +357,7 @@ def test_strangers_are_not_heard() -> None:
 
 
 def test_a_learner_never_campaigns_and_never_counts() -> None:
-    """A member without a vote waits for ever, and a majority is one of voters only."""
+    """A member without a vote never campaigns, and only voters count for a majority."""
     config = RaftConfig("l", ("a",), 1, learners=frozenset({"l"}))
     raft = Core(config, LogView([(0, 0)], 0), HardState(), Random(1), 0, 0)
     raft.tick(10 * LATER)
@@ -422,7 +423,7 @@ def test_impossible_periods_are_refused(wrong: dict[str, int]) -> None:
 
 
 def test_impossible_memberships_are_refused() -> None:
-    """Learners without a voter, twice the same, a learner who votes, a voter who returns, and a stranger's incarnation."""
+    """Learners without a voter, duplicates, a learner that is also a voter, a returning voter, and the incarnation of a stranger."""
     for voters, learners in (((), ("b",)), (("a", "a"), ()), (("a",), ("a",))):
         with pytest.raises(ValueError, match="raft members"):
             RaftConfig("a", voters, 1, learners=frozenset(learners))
@@ -433,7 +434,7 @@ def test_impossible_memberships_are_refused() -> None:
 
 
 def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
-    """Nobody is wedged for hours: a peer that refuses even what it had confirmed is compared from scratch, counting for nothing."""
+    """The peer does not stay stuck: if it refuses even confirmed entries, it is probed from scratch and does not count meanwhile."""
     raft = leader([1])
     raft.appended(Extent(2, 4, 2, 300))
     raft.take(LATER)
@@ -455,8 +456,8 @@ def test_a_peer_that_forgot_without_a_restart_is_probed_again() -> None:
 
 
 def test_late_words_of_a_life_that_was_never_heard_do_not_silence_the_present_one() -> None:
-    """A peer restarted twice, and an answer of the life in between arrives last: the present life is heard again with its next answer,
-    and what the former one still says is not."""
+    """A peer restarted twice, and an answer of the process in between arrives last: the next answer of the current process is accepted
+    again, and answers of the former one are not."""
     raft = leader()
 
     now_ns = LATER

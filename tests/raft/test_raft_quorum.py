@@ -26,7 +26,7 @@ def test_any_two_majorities_share_a_member_and_no_smaller_sets_do(size: int) -> 
 
 
 def test_a_group_without_voters_is_refused() -> None:
-    """Nobody can be a majority of nothing."""
+    """A group without voters has no majority."""
     with pytest.raises(ValueError, match="at least one voter"):
         majority(0)
 
@@ -49,7 +49,7 @@ def test_ballot_agrees_with_enumeration(size: int, votes: dict[str, bool]) -> No
 
 
 def orders(size: int) -> Iterator[tuple[int, ...]]:
-    """Every way in which so many voters can be ahead of, behind or level with each other: all rankings, ties included."""
+    """All rankings of this many voters by progress, including ties."""
     for values in product(range(size), repeat=size):
         if set(values) == set(range(max(values) + 1)):
             yield values

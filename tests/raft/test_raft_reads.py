@@ -80,7 +80,7 @@ def test_6_4_a_read_of_a_deposed_leader_is_not_answered() -> None:
 
 
 def test_6_4_provisional_answers_confirm_nothing() -> None:
-    """A directory that nobody would miss has promised nothing."""
+    """A provisional directory has promised nothing."""
     raft = leading("b")
     raft.read(7, LATER)
     raft.take(LATER)
@@ -148,8 +148,8 @@ def restarted(term: int, now_ns: int) -> Core:
 
 
 def test_6_4_1_a_restarted_voter_keeps_what_it_may_have_promised() -> None:
-    """§6.4.1: it heard a leader before it stopped, at the latest when it stopped, and knows nothing of it. A first start promised nothing,
-    and a handover is the leader's own wish."""
+    """§6.4.1: it may have had contact with a leader until it stopped, and does not remember it. A first start promised nothing, and a
+    handover is requested by the leader itself."""
     asks = VoteRequest("b", "a", 9, False, 5, 5)
     raft = restarted(5, LATER)
     early = LATER + raft.config.timing.election_min_ns - 1
@@ -184,8 +184,8 @@ def test_6_4_1_who_confirmed_a_round_refuses_others_as_long_as_the_lease() -> No
     ],
 )
 def test_6_4_1_a_late_answer_does_not_end_the_promise(late: VoteReply | AppendReply) -> None:
-    """§6.4.1: an answer to what this voter asked in a former role, from a candidate of a later term, must not make it forget that it hears
-    a leader: that candidate's own request comes next, and the leader's lease rests on its refusal."""
+    """§6.4.1: an answer from a candidate of a later term to a request that this voter sent in a former role must not make it forget its
+    contact with a leader: the candidate's own request comes next, and the leader's lease depends on its refusal."""
     raft = core([1])
     follow(raft, append(1, 1), LATER)
     raft.take(LATER)

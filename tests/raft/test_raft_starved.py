@@ -1,14 +1,14 @@
-"""A node that gets too little processor time is not dead: when a late replica campaigns, and when a leader that is answered late gives up.
+"""A node with too little CPU time is not dead: when a late replica campaigns, and when a leader with late answers steps down.
 
 Bounds, with the shortest and longest election timeout and the longest slack of `Timing`:
 
-  without a late sign of life   a follower campaigns between the shortest and the longest timeout after it heard the leader, and a leader
-                                steps down after the longest one, as ever
+  without a late sign of life   a follower campaigns between the shortest and longest timeout after its last contact, and a leader
+                                steps down after the longest one, as always
   with late ones                each at most `slack_max_ns` later, and as before once signs of life were on time for eight times as long
   a follower that is late       waits once more, for as long as it was late and a timeout without slack at most; the next time it campaigns
-  a leader that is late         steps down as ever: the others may have elected another one meanwhile
+  a leader that is late         steps down as always: the others may have elected another leader
 
-Votes, leases and commits know nothing of it.
+Votes, leases and commits do not depend on it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_MS = 600_000
 
 
 def following(gaps_ns: Iterable[int] = ()) -> tuple[Core, int]:
-    """A follower of `b` that heard it at first, and then again after each of these gaps, without a tick in between; and the time."""
+    """A follower of `b` that received its messages at first and after each of these gaps, without a tick in between; and the time."""
     raft, now_ns = core([1], term=2), BEGIN
     follow(raft, append(1, 1), now_ns)
     for round_, gap_ns in enumerate(gaps_ns, 2):
@@ -44,7 +44,7 @@ def following(gaps_ns: Iterable[int] = ()) -> tuple[Core, int]:
 
 
 def patience_ns(raft: Core, now_ns: int) -> int:
-    """How long after `now_ns` this follower, ticked on time and hearing nobody, campaigns."""
+    """The time from `now_ns` until this follower campaigns, if it is ticked on time and receives no messages."""
     for _ in range(3):
         due_ns = raft.wake_at_ns(now_ns)
         raft.tick(due_ns)
@@ -54,7 +54,7 @@ def patience_ns(raft: Core, now_ns: int) -> int:
 
 
 def endurance_ns(raft: Core, now_ns: int) -> int:
-    """How long after `now_ns` this leader, ticked every millisecond and hearing nobody, steps down."""
+    """The time from `now_ns` until this leader steps down, if it is ticked every millisecond and receives no messages."""
     for elapsed_ms in range(1, MOST_MS):
         raft.tick(now_ns + elapsed_ms * MS)
         if raft.role is not Role.LEADER:
@@ -100,7 +100,7 @@ def test_a_late_follower_with_slack_waits_no_longer_than_one_without() -> None:
 
 
 def test_a_follower_that_is_always_late_campaigns_the_second_time() -> None:
-    """Permanent lateness keeps nobody from electing a leader; what it hears in between counts anew."""
+    """Permanent lateness does not prevent an election; messages in between restart the timeout."""
     raft, now_ns = following()
     for _ in range(2):
         woken_ns = raft.wake_at_ns(now_ns) + 500 * MS
@@ -171,7 +171,7 @@ def test_slack_is_gone_when_signs_of_life_were_on_time_for_long_enough() -> None
 
 
 def test_the_silence_before_another_leader_is_no_late_sign_of_life() -> None:
-    """Whoever led before was dead: the next death is noticed as soon as this one."""
+    """The former leader was dead: the next death is detected as fast as this one."""
     raft, now_ns = following()
     now_ns += 5_000 * MS
     follow(raft, append(1, 1, term=3), now_ns)
@@ -179,7 +179,7 @@ def test_the_silence_before_another_leader_is_no_late_sign_of_life() -> None:
 
 
 def test_a_false_alarm_is_remembered() -> None:
-    """The candidate hears the same leader again, in the same term: that was no death."""
+    """The candidate has contact with the same leader again, in the same term: the leader was not dead."""
     raft, now_ns = following()
     raft.tick(raft.wake_at_ns(now_ns))
     assert (raft.role, raft.leader) == (Role.CANDIDATE, None)
@@ -209,7 +209,7 @@ def test_a_leader_that_is_answered_late_waits_longer_for_the_next_answer() -> No
 
 
 def test_a_peer_that_answers_all_the_time_makes_no_quorum_late() -> None:
-    """Of five voters one alone is heard: the silence of the others goes on, and has not ended."""
+    """Only one of five voters answers: the silence of the others continues and does not count as ended."""
     raft = leader(voters=("a", "b", "c", "d", "e"))
     raft.take(LATER)
     for at_ms in range(50, 800, 50):
@@ -234,7 +234,7 @@ def test_the_quorum_was_late_when_the_last_peer_that_it_takes_was() -> None:
 
 
 def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
-    """Its own campaign waits; that of another one, which heard the leader's death sooner, does not."""
+    """Its own campaign waits; it grants its vote without delay to a member that detected the leader's death sooner."""
     raft, now_ns = following([700 * MS])
     raft.step(VoteRequest("c", "a", 3, False, 1, 1), now_ns + SHORTEST - 1)
     assert raft.term == 2
@@ -245,8 +245,8 @@ def test_a_voter_with_slack_votes_as_soon_as_one_without() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_while_slack_comes_and_fades_nobody_is_elected_within_a_lease(seed: int) -> None:
-    """The invariant of `State._restart_election_timer`: whatever slack there is, and however late or often the follower is ticked, it
-    neither campaigns nor votes for another within a lease after it heard the leader."""
+    """The invariant of `State._restart_election_timer`: with any slack, and any timing of ticks, the follower neither campaigns nor votes
+    for another member within a lease after contact with the leader."""
     chance = Random(seed)
     raft, now_ns = following()
     slacks = set()

@@ -51,7 +51,7 @@ def test_a_target_that_has_everything_is_told_at_once() -> None:
 
 
 def test_proposals_go_on_while_the_target_is_behind_and_stop_when_it_is_near() -> None:
-    """The closed part begins when everything is under way; the target is told when its durable index reaches the end."""
+    """Proposals stop when all entries are in flight; the target is notified when its durable index reaches the end."""
     raft = leading()
     raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE)
     raft.appended(Extent(4, 5, 2, 200))
@@ -141,7 +141,7 @@ def test_a_target_that_never_answered_is_refused() -> None:
 
 
 def test_a_second_transfer_waits_for_the_first() -> None:
-    """Another target is refused by name while one is under way; the same one joins it."""
+    """During a transfer, a request for another target is refused and names the current one; a request for the same target joins it."""
     raft = leading()
     assert raft.transfer("b", Cause.OPERATOR, LATER, PATIENCE) is None
     assert raft.transfer("c", Cause.OPERATOR, LATER, PATIENCE) == "leadership is being handed over to b already"
@@ -222,7 +222,8 @@ def test_stale_appends_of_the_old_leader_are_rejected_by_the_new_one() -> None:
 
 
 def test_reasons_name_the_silence_and_the_lost_majority() -> None:
-    """The winner of an election tells how long nothing was heard of whom; a leader that gives up tells how long no majority answered."""
+    """The winner of an election reports how long which leader was silent; a leader that steps down reports how long no majority
+    answered."""
     raft = core()
     follow(raft, append(0, 0, 1), now_ns=LATER)
     due_ns = raft.wake_at_ns(LATER)
@@ -240,7 +241,8 @@ def test_reasons_name_the_silence_and_the_lost_majority() -> None:
 
 
 def test_a_lost_campaign_leaves_a_cluster_that_elects_again() -> None:
-    """The target is told and cut off before anybody hears it: the leader resumes and commits; its late campaign ends in an election."""
+    """The target is notified and partitioned before its campaign reaches others: the leader resumes and commits; the late campaign ends in
+    an election."""
     scenario = Scenario()
     scenario.run(["cluster 3", "timeout n1", "deliver", "propose n1 1", "sync", "deliver", "sync", "deliver", "transfer n1 n2"])
     scenario.run(["cut n2 n1", "cut n2 n3", "wait 500", "tick n1", "deliver", "wait 301", "tick n1"])

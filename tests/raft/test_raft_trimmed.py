@@ -40,7 +40,7 @@ def test_a_trimmed_view_answers_like_the_list_behind_it(rises: list[int], data: 
 
 
 class TrimmedMember(Member):
-    """Its disk keeps the whole list, but whoever asks for something below the begin fails."""
+    """Its disk keeps the whole list, but reads below the begin fail."""
 
     begin = 0
 
@@ -132,7 +132,7 @@ def test_a_follower_agrees_with_what_it_trimmed() -> None:
 
 
 def test_a_range_that_reaches_over_the_begin_continues_the_log() -> None:
-    """Only what lies behind the end is appended, and the words are compared inside the log."""
+    """Only entries behind the end are appended, and the chain CRCs are compared inside the log."""
     follower = core("n2", [(10, 1)], 12, begin_term=1)
     message = Append("n1", "n2", 3, 1, 3, 1, 12, Extent(4, 15, 1, 900))
     assert follower.chain_question(message) == 12

@@ -86,7 +86,7 @@ def test_names_survive_only_after_sync_dir(disk: ForgetfulDisk) -> None:
 
 
 def test_a_rename_is_atomic(disk: ForgetfulDisk) -> None:
-    """After a power cut exactly one of the two names stands for the file."""
+    """After a power cut, exactly one of the two names refers to the file."""
     for seed in range(30):
         old, new = f"/d/old{seed}", f"/d/new{seed}"
         disk.create(old, 10, allocate=True)
@@ -224,7 +224,7 @@ def test_a_lost_write_is_there_until_the_power_goes(disk: ForgetfulDisk) -> None
 
 
 def test_a_misdirected_write_replaces_another_page(disk: ForgetfulDisk) -> None:
-    """What was written lies where something else was, which is gone; a later write to either page is stored."""
+    """The write replaces the contents of another page; a later write to either page is stored."""
     file = disk.open("/d/f")
     file.pwrite(0, b"old!" * PAGE_BYTES)
     file.sync()

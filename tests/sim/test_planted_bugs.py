@@ -107,7 +107,7 @@ def _only_the_late_one_is_left() -> Plan:
 
 
 def _alone_with_the_quorum() -> Plan:
-    """A leader that nobody hears any more, but the metadata quorum, is asked to let the quorum appoint masters."""
+    """A leader that only the metadata quorum can reach is asked to change the group to appointed masters."""
     hears: dict[str, Value] = {"deaf": False, "mute": False}
     apart: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, **hears, "for_ns": 3000 * MS, "salt": 0}
     asked: dict[str, Value] = {"stage": "", "hit": "all", "how": "kill", "for_ns": MS, "salt": 0}

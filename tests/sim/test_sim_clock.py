@@ -42,7 +42,7 @@ def test_a_clock_that_was_never_set_shows_the_time_of_the_world() -> None:
 
 
 def apart(seed: int, ppm: int) -> Outcome:
-    """The leader's clock runs slow, all others fast, and the leader is cut off in one direction or both, again and again."""
+    """The leader's clock runs slow, all others fast, and the leader is repeatedly partitioned in one direction or both."""
     events = [FaultEvent(5 * MS, "clock-drift", {"node": node, "ppm": ppm, "for_ns": 1 << 40, "salt": 1}) for node in ("n1", "n2", "n3")]
     for number in range(12):
         at = (1500 + 2500 * number) * MS
@@ -53,7 +53,7 @@ def apart(seed: int, ppm: int) -> Outcome:
 
 @pytest.mark.verify
 def test_clocks_apart_by_what_a_lease_allows_for_break_nothing() -> None:
-    """The bound of raft/reads.py, used up: nobody answers a read by a lease that has run out for the others."""
+    """At the bound of raft/reads.py: no node answers a read under a lease that has expired for the others."""
     for seed in range(SEEDS):
         outcome = apart(seed, DRIFT_PPM)
         assert outcome.passed, f"seed {seed}: {outcome.violation}"

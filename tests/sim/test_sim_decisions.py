@@ -1,4 +1,4 @@
-"""What producers of transactions were told, held against the log: each law is shown to catch what breaks it, on histories made by hand."""
+"""Checks the answers to producers of transactions against the log; hand-made histories show that each check detects its violation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Log:
 
 
 def decided(commit: bool, *visible: int) -> Decisions:
-    """Message 7 ended so, as its producer was told."""
+    """The outcome of message 7 that was reported to its producer."""
     found = Decisions(Histories(Log(*visible)), 2)
     one = found.begun(1, KEY, 7)
     found.asked(one, commit, 5)
@@ -39,7 +39,7 @@ def decided(commit: bool, *visible: int) -> Decisions:
 
 
 def test_true_decisions_are_accepted() -> None:
-    """A commit that is visible once, a rollback that is not, and what nobody was told either way."""
+    """A commit that is visible once, a rollback that is not visible, and a transaction without a reported outcome, in both variants."""
     for found in (decided(True, 7), decided(False)):
         open_ = found.begun(1, KEY, 8)
         found.asked(open_, True, 6)
@@ -54,7 +54,7 @@ def test_true_decisions_are_accepted() -> None:
     [(True, (), "is not in"), (False, (7,), "rolled back but is in"), (True, (7, 7), "stands twice"), (True, (7, 9), "no client sent")],
 )
 def test_what_the_log_contradicts_is_a_violation(commit: bool, visible: tuple[int, ...], said: str) -> None:
-    """A commit that is lost, a rollback that is visible, two copies, and a copy that nobody asked for."""
+    """A lost commit, a visible rollback, two copies, and an unrequested copy."""
     found = decided(commit, *visible)
     found.begun(2, KEY, 9)
     with pytest.raises(Violation, match=said):
@@ -70,7 +70,7 @@ def test_two_answers_that_contradict_each_other_are_a_violation() -> None:
 
 
 def test_more_checks_than_there_may_be_are_a_violation() -> None:
-    """Counted by whoever is asked, against the number that the leader names and the most there may be."""
+    """The checks that a client receives are compared with the number that the leader reports and with the maximum."""
     found = decided(False)
     record = bytes(RECORD_BODY_AT) + (7).to_bytes(8, "big")
     for number in (1, 2):

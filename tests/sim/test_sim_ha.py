@@ -58,8 +58,8 @@ def test_each_fault_of_ha_groups_alone_is_survived(kind: str) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_the_quorums_leader_may_end_at_every_step_of_an_election(step: str) -> None:
-    """The wish is lost before it was agreed on, or nobody hears what was, for most of a second; the master is killed, cut off or paused.
-    Half of the times any wish will do, so that the in-sync set is caught, too."""
+    """The request is lost before the agreement, or its result reaches no node for most of a second; the master is killed, partitioned or
+    paused. Half of the runs intercept any request, so that changes of the in-sync set are hit too."""
     events = []
     for number, how in enumerate(HOW):
         drawn: dict[str, Value] = {"step": step, "any": number % 2 == 1, "how": how, "for_ns": 900 * MS, "salt": number}
@@ -72,7 +72,7 @@ def test_the_quorums_leader_may_end_at_every_step_of_an_election(step: str) -> N
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_change_of_the_rule_may_be_hit_at_every_stage(stage: str) -> None:
-    """To in-sync and back: whoever is hit when the change has come so far, the group goes on by one rule or the other."""
+    """To in-sync and back: whichever node is hit at each stage of the change, the group continues under one of the two rules."""
     events = []
     for number, (hit, how) in enumerate((("master", "kill"), ("slave", "power"), ("master", "cut"), ("all", "kill"))):
         drawn: dict[str, Value] = {"stage": stage, "hit": hit, "how": how, "for_ns": 400 * MS, "salt": number}
@@ -91,8 +91,9 @@ def test_a_group_goes_on_although_only_some_have_the_record_that_ends_the_in_syn
 
 @pytest.mark.parametrize("seed", [116, 106])
 def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: int) -> None:
-    """116: the master loses its directory before the one slave in sync ever heard it; that slave stands for election nevertheless.
-    106: of two in sync one loses its directory before the master confirmed anything; a third, which has it all, takes its place."""
+    """116: the master loses its directory before its first contact with the only in-sync slave; that slave becomes a candidate
+    nevertheless. 106: one of two in-sync nodes loses its directory before the master confirmed any entry; a third node with all entries
+    takes its place."""
     outcome = run(seed, GROUPS["minimum"], ("wipe-and-return", "in-sync-race", "wipe-and-return", "membership"), 2500)
     assert outcome.passed, outcome.violation
     assert outcome.coverage["wiped"] > 0
@@ -116,8 +117,8 @@ def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
 
 
 def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
-    """A wish of a slave that did not hear the master is agreed on late, when it hears it again: the master, which is cut off right then,
-    answers reads by the lease that this very slave gave it, and the slave confirms nothing without it as long."""
+    """The request of a slave without contact to the master is granted late, after the contact returned. The master is partitioned at that
+    moment and answers reads under the lease that this slave gave it; the slave must not confirm entries while the lease is valid."""
     directions: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": True, "salt": 0}
     events = (
         FaultEvent(1200 * MS, "quorum-outage", {"for_ns": 1500 * MS, "salt": 0}),
@@ -133,8 +134,8 @@ def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["in-sync", "async", "pull", "minimum"])
 def test_a_master_that_is_heard_and_hears_nobody_makes_way(name: str) -> None:
-    """A partition in one direction that does not end: it hears neither slaves nor the quorum, and all hear it. It steps down by itself, and
-    the others go on without it, long before everything heals."""
+    """A permanent one-way partition: the master receives nothing from slaves or the quorum, but all receive its messages. It steps down by
+    itself, and the others continue without it long before the partition heals."""
     inbound: dict[str, Value] = {"node": "leader", "inbound": True, "outbound": False, "deaf": True, "mute": False, "for_ns": 60_000 * MS}
     begins = acting(Plan((FaultEvent(1500 * MS, "two-masters", {**inbound, "salt": 0}),)))
     found: list[tuple[str, int]] = []
@@ -203,7 +204,7 @@ def test_the_checkers_see_every_entry_although_no_page_can_be_read() -> None:
 
 
 def test_a_raft_group_is_drawn_as_if_there_were_no_others() -> None:
-    """Nobody is appointed, nothing is wished for."""
+    """No master is appointed, and no request is sent."""
     world = World(4)
     outcome = world.run(600, schedule())
     assert outcome.passed, outcome.violation

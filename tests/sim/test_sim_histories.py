@@ -107,14 +107,14 @@ def test_a_reader_who_is_shown_what_nobody_committed_is_noticed() -> None:
 
 
 def test_acknowledgements_out_of_order_are_noticed() -> None:
-    """I7: a later send of one producer never stands before an earlier one that was acknowledged."""
+    """I7: a later send of a producer is never stored before an earlier acknowledged one."""
     told = history(Log(10, 11, 12))
     with pytest.raises(Violation, match="I7"):
         told.produced(told.sent(1, KEY, 13, 1, now=10), produced(1), now=12)
 
 
 def test_a_message_done_is_done() -> None:
-    """It is not delivered to who asks afterwards. Its acknowledgement is confirmed again, and that of another lease never."""
+    """It is not delivered again. A repeated acknowledgement is confirmed; an acknowledgement with another lease never is."""
     told = history(Log(10, 11, 12))
     told.delivered("g", "t", [lease(0, 10)], 0, 10)
     told.acked([Handle("g", "t", 0, 0, 7, 1)], [True], 20)
@@ -138,7 +138,7 @@ def test_first_deliveries_out_of_order_are_noticed() -> None:
 
 @pytest.mark.parametrize(("end", "true"), [(3, True), (2, False)])
 def test_of_a_send_that_was_cut_short_only_what_is_there_counts(end: int, true: bool) -> None:
-    """A leader fell in the middle of a send of nine; the next one goes on behind its first message."""
+    """A leader failed in the middle of a send of nine; the next leader continues after its first message."""
     told = Histories(Log(5, 10, 20))
     told.produced(told.sent(2, KEY, 5, 1, now=0), produced(0), now=1)
     told.sent(1, KEY, 10, 9, now=2)

@@ -32,7 +32,7 @@ def test_members_change_under_all_other_faults() -> None:
 
 @pytest.mark.verify
 def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:
-    """Whoever lacks what the others trimmed installs it, whatever ends in the middle of that."""
+    """A replica that lacks entries which the others trimmed installs them, despite failures during the installation."""
     brought = 0
     for seed in range(SEEDS):
         outcome = World(seed, file_bytes=SMALL_FILE_BYTES).run(3 * STEPS, schedule(("left-behind", "wipe-and-return", "kill-inside")))
@@ -42,7 +42,7 @@ def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:
 
 
 def test_a_node_that_joins_replaces_the_leader() -> None:
-    """A node that begins with nothing is added, promoted, and the former leader removed: the others go on without it."""
+    """An empty node is added and promoted, and the former leader is removed: the others continue without it."""
     world = World(3)
     steps = [
         FaultEvent(1_000 * MS, "join", {"for_ns": 300 * MS, "salt": 1}),
@@ -57,7 +57,7 @@ def test_a_node_that_joins_replaces_the_leader() -> None:
 
 
 def test_a_lost_directory_comes_back_as_a_voter() -> None:
-    """Its packets are not heard before the log names its new directory; then it catches up and votes again, by itself."""
+    """Its packets are ignored until the log names its new directory; then it catches up and votes again without help."""
     world = World(5)
     plan = Plan((FaultEvent(1_500 * MS, "wipe-and-return", {"node": "leader", "for_ns": 100 * MS, "salt": 1}),))
     outcome = world.run(4 * STEPS, acting(plan), until_ns=6_000 * MS)
@@ -71,7 +71,7 @@ def test_a_lost_directory_comes_back_as_a_voter() -> None:
 
 
 def test_a_log_with_an_older_directory_of_the_leader_is_followed_beyond_it() -> None:
-    """The leader lost two directories in its time: whoever fetches the log from it meets the record of the first one on the way."""
+    """The leader lost two directories: a node that fetches the log from it passes the record of the first one."""
     world = World(1)
     lost = [(1_500, "n3"), (4_500, "n3"), (10_500, "n1")]
     wipes = [FaultEvent(at * MS, "wipe-and-return", {"node": node, "for_ns": 100 * MS, "salt": at}) for at, node in lost]

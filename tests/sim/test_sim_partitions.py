@@ -71,7 +71,7 @@ def one_way(world: World, role: str, inbound: bool, outbound: bool) -> None:
 @pytest.mark.parametrize("role", ["leader", "follower"])
 @pytest.mark.parametrize(("inbound", "outbound"), [(True, False), (False, True), (True, True)], ids=["deaf", "mute", "both"])
 def test_a_partition_of_one_node_costs_an_election_per_heal_at_most(role: str, inbound: bool, outbound: bool) -> None:
-    """A leader that is not heard, or hears nobody, is replaced once; a follower never disturbs; afterwards all is as before."""
+    """A leader that cannot send or cannot receive is replaced once; a follower causes no election; afterwards the cluster is as before."""
     for seed in SEEDS:
         seen = run(seed, lambda world: one_way(world, role, inbound, outbound))
         told = f"seed {seed}: {seen}"
@@ -96,7 +96,8 @@ def flapping(world: World, everywhere: bool) -> None:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("everywhere", [False, True], ids=["one-follower", "both-followers"])
 def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_afterwards(everywhere: bool) -> None:
-    """While one follower hears the leader nobody else is elected; gaps shorter than an election timeout cost nothing even for both."""
+    """While one follower has contact with the leader, no other node is elected; gaps shorter than an election timeout have no effect even
+    for both."""
     for seed in SEEDS:
         seen = run(seed, lambda world: flapping(world, everywhere))
         told = f"seed {seed}: {seen}"
@@ -105,7 +106,7 @@ def test_a_flapping_link_of_the_leader_costs_no_election_and_no_throughput_after
 
 
 def test_a_leader_whose_links_all_flap_longer_than_an_election_costs_one_election_a_heal() -> None:
-    """Whoever leads when it happens: each time one election, and no term more."""
+    """Each heal costs one election and no further term, whichever node leads."""
     times = 3
 
     def fault(world: World) -> None:

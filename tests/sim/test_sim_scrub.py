@@ -1,5 +1,5 @@
-"""Rot under a running replica, on virtual time: the loop that reads everything again finds it, with recorded digests and without, and the
-group mends itself from its peers while the others go on."""
+"""Bit rot under a running replica, on virtual time: the scrub finds it, with and without recorded digests, and the replica is repaired from
+its peers while the others continue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Loops:
         self.scrubber: Scrubber
 
     def look(self) -> None:
-        """One file; what is damaged is told to the group, as a node does."""
+        """Scrub one file and report damage to the group, as a node does."""
         self.world.after(LOOK_EVERY_NS, self.look)
         life, medium = self.station.life, self.station.medium
         if life is None:
@@ -70,7 +70,7 @@ def test_a_byte_that_rots_in_a_complete_file_is_found_named_and_mended(seed: int
     harmed: list[tuple[Loops, int]] = []
 
     def rot() -> None:
-        """In a file that everybody has."""
+        """Damage a file that all replicas have."""
         chosen = loops[seed % len(loops)]
         medium = chosen.station.medium
         assert len(files(medium)) > 5 and chosen.station.life is not None, "an eventful second"

@@ -59,7 +59,7 @@ def test_a_process_may_end_between_any_two_accesses_of_its_disk() -> None:
 
 @pytest.mark.verify
 def test_trimmed_logs_hold_the_same_invariants() -> None:
-    """Logs that lose their first files in the middle of everything: nothing acknowledged is lost, and all replicas go on together."""
+    """Logs are trimmed during the run: no acknowledged entry is lost, and all replicas continue."""
     trimmed = 0
     for seed in range(DEVOTED):
         world = World(seed, file_bytes=SMALL_FILE_BYTES)

@@ -1,5 +1,5 @@
-"""Nodes that get too little processor time, in virtual time: leadership stays where it is, a death is noticed all the same, and as soon as
-ever once there are processors again."""
+"""Nodes with too little CPU time, in virtual time: leadership does not move, a dead leader is still detected, and as fast as usual once CPU
+time is available again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def run(seed: int, plan: Plan, until_ms: int, also: Callable[[World], None] = la
 
 
 def test_leadership_stays_while_all_nodes_are_starved() -> None:
-    """Nothing else goes wrong, so nobody needs another leader; and the group goes on."""
+    """There is no other fault, so no election is needed, and the group continues."""
     changes = 0
     for seed in SEEDS:
         world = run(seed, starved(), BEGIN_MS + STARVED_MS)

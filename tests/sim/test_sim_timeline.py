@@ -19,7 +19,7 @@ class Event:
 
 
 def test_each_node_has_a_column() -> None:
-    """Two nodes side by side; what concerns all of them goes across; times are told from the beginning of the run."""
+    """Two nodes side by side; events of all nodes span the columns; times are relative to the start of the run."""
     events = [Event(SECOND, "a", "start"), Event(SECOND, "b", "start"), Event(3 * SECOND // 2, "", "everything heals")]
     drawn = draw(events, ["a", "b"], since_ns=SECOND, width=60)
     assert drawn == [
@@ -32,7 +32,7 @@ def test_each_node_has_a_column() -> None:
 
 
 def test_only_the_last_rows_are_shown_and_repetitions_fold() -> None:
-    """However long a run was, its page has so many lines, none wider than a screen."""
+    """However long the run, its page has a limited number of lines, none wider than a screen."""
     events = [Event(k * SECOND, "abc"[k % 3], f"event {k} " + "word " * (k % 40)) for k in range(500)]
     drawn = draw(events, ["a", "b", "c"], rows=20)
     assert len(drawn) == 20 and max(map(len, drawn)) <= WIDTH

@@ -1,4 +1,4 @@
-"""What producers of delayed messages were told, held against the log: each law is shown to catch what breaks it, on a log made by hand."""
+"""Checks the answers to producers of delayed messages against the log; hand-made logs show that each check detects its violation."""
 
 from __future__ import annotations
 
