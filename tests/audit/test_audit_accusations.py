@@ -1,4 +1,4 @@
-"""Whom and what the audit names when more than one thing is wrong: the damaged place and its replica, never an intact one beside it."""
+"""The findings of an audit with several errors: the damaged place and its replica, never an intact one beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data(writer: Writer, number: int) -> Path:
 
 
 def test_a_log_file_of_nothing_but_zeros_is_missing_entries(tmp_path: Path) -> None:
-    """In the middle and at the begin: the files beside it are whole, so nothing but the gap tells."""
+    """In the middle and at the beginning: the neighbouring files are complete, so only the gap shows the loss."""
     for number in (0, 1):
         base = tmp_path / str(number)
         writers = write_cluster(base, history(3, 120))
@@ -82,7 +82,7 @@ def test_a_mark_that_other_replicas_bear_out_is_not_named(tmp_path: Path) -> Non
 
 
 def test_a_mark_behind_the_end_of_a_log_that_was_stopped_is_named(tmp_path: Path) -> None:
-    """A stop in good order leaves the mark at the last entry."""
+    """A clean stop leaves the mark at the last entry."""
     writers = write_cluster(tmp_path, history(3, 60))
     forged_mark(writers[1], len(writers[1].entries) - 5, -5)
     assert told(run(tmp_path)) == {("n2", "mark.log", "syncedmark")}
@@ -91,7 +91,7 @@ def test_a_mark_behind_the_end_of_a_log_that_was_stopped_is_named(tmp_path: Path
 @pytest.mark.parametrize("content", ["zeros", "garbage", "a copy"])
 @pytest.mark.parametrize("folder", ["data", "index"])
 def test_a_stray_file_far_ahead_is_named_itself(tmp_path: Path, content: str, folder: str) -> None:
-    """Nothing says that the log goes on where files are missing before it: they are not called missing."""
+    """Nothing shows that the log continues up to this file, so the files before it are not reported as missing."""
     writers = write_cluster(tmp_path, history(3, 60))
     size = FILE if folder == "data" else writers[1].index_bytes
     first = (writers[1].log / folder / f"{0:020d}").read_bytes()
@@ -140,7 +140,8 @@ def test_the_third_replica_is_not_accused_of_the_damage_of_two(tmp_path: Path) -
 
 
 def test_a_damaged_chain_word_is_no_other_history(tmp_path: Path) -> None:
-    """The entry behind it goes on from the right word: every byte but these four is proven, and the replica still counts for the others."""
+    """The next entry continues from the correct chain CRC: every byte except these four is proven, and the replica still counts for other
+    entries."""
     writers = write_cluster(tmp_path, history(3))
     flip(data(writers[2], 0), 38)
     entry = writers[0].entries[12]
@@ -233,7 +234,7 @@ def test_a_damaged_list_of_starts_is_found(tmp_path: Path) -> None:
 
 
 def test_a_begin_that_the_snapshot_contradicts_is_found(tmp_path: Path) -> None:
-    """The term before the first entry is nowhere in the log that is left: snapshot and begin file have to tell the same."""
+    """The term before the first entry is not in the remaining log, so the snapshot and the begin file must agree."""
     writers = []
     for name in NODES:
         writer = Writer(tmp_path / name)
@@ -327,7 +328,7 @@ def test_damage_among_replaced_entries_is_not_compared_with_what_replaced_them(t
 
 @pytest.mark.parametrize("key", ["index_file_bytes", "consume_queue_file_bytes"])
 def test_replicas_agree_about_the_lengths_of_derived_files(tmp_path: Path, key: str) -> None:
-    """A group has one length of each kind of file; the one that differs is told, whatever its files look like."""
+    """A group has one length for each kind of file; a differing replica is reported, whatever its files contain."""
     writers = write_cluster(tmp_path, history(3))
     value = json.loads((writers[2].root / "identity.json").read_bytes())
     del value["crc32c"]

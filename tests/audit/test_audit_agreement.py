@@ -27,7 +27,7 @@ def told(found: Audit) -> list[tuple[str, str, str, int | None]]:
 
 
 def write(base: Path, count: int = 200, seals: int = 0, ends: tuple[int, int, int] = (0, 0, 0)) -> list[Writer]:
-    """Three equal replicas of some files; the last records seal so many of them; the replicas end so many entries earlier."""
+    """Three equal replicas; the last records seal a number of their files; the replicas end a number of entries earlier."""
     writers = [Writer(base / name) for name in NODES]
     for writer, less in zip(writers, ends, strict=True):
         messages = history(5, count)
@@ -155,7 +155,7 @@ def test_rot_of_a_body_is_not_seen_and_a_rotten_word_at_a_file_end_is(tmp_path: 
 
 
 def test_a_replica_that_lags_is_no_finding_and_no_proof(tmp_path: Path) -> None:
-    """Compared as far as a majority goes; who lacks messages makes it INCOMPLETE, as everywhere."""
+    """The audit compares as far as a majority has entries; a replica that lacks messages makes it INCOMPLETE."""
     writers = write(tmp_path, ends=(0, 0, 30))
     found = run(tmp_path)
     assert found.verdict == "INCOMPLETE" and told(found) == [] and found.compared == writers[0].entries[-1].index
@@ -207,7 +207,7 @@ def test_files_that_are_not_what_they_were(tmp_path: Path, kind: str, rule: str)
 
 
 def test_a_digest_that_a_node_noted_speaks_for_its_file(tmp_path: Path) -> None:
-    """32 bytes a file: whoever computed another one than was sealed holds, or held, something else."""
+    """A recorded digest that differs from the seal proves that the replica has, or had, other bytes."""
     writers = write(tmp_path, seals=0)
     records = [json.loads(seal_record(writers[0], file).body) for file in (0, 1)]
     for name in NODES:
@@ -258,7 +258,7 @@ def test_a_history_that_was_written_anew_everywhere_is_seen_by_its_seal(
 
 
 def test_a_rewritten_file_of_one_replica_is_told_once(tmp_path: Path) -> None:
-    """What other checks named already is not told again for its digest."""
+    """A file that another check reported is not reported again for its digest."""
     writers = write(tmp_path, seals=3)
     entry = in_file(writers[1], 0)[5]
     flip(tmp_path / "n2" / "g1" / "dledger-n2" / "data" / f"{0:020d}", entry.pos + 60)

@@ -1,4 +1,4 @@
-"""An altered entry is found whatever checksums were made right again beside it, and every altered byte lies in a finding."""
+"""An altered entry is found whichever checksums were recomputed, and every altered byte is covered by a finding."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ COMMON = [members("in-sync"), election(1, "n1"), *messages(1, 38)]
 
 
 def write(base: Path, name: str, told: Sequence[Message], confirmed: int, *, clean: bool = True) -> Writer:
-    """One replica, which knows of so many entries that they are confirmed."""
+    """Write one replica that knows this many entries as confirmed."""
     writer = Writer(base / name)
     for message in told:
         writer.append(message)
@@ -82,7 +82,8 @@ def test_what_the_master_alone_confirmed_is_no_loss(tmp_path: Path, agreement: b
 
 
 def test_a_former_masters_unconfirmed_tail_is_no_finding(tmp_path: Path) -> None:
-    """Acknowledged by the master alone (`ack: async`), lost with it, and nobody recorded it as confirmed. Its size is told."""
+    """The tail was acknowledged only by the master (`ack: async`), lost with it, and no replica recorded it as confirmed. Its size is
+    reported."""
     write(tmp_path, "n1", [*COMMON, *messages(1, 5, "tail")], 40, clean=False)
     for name in ("n2", "n3"):
         write(tmp_path, name, [*COMMON, election(2, "n2"), *messages(2, 8)], 49)
@@ -139,7 +140,7 @@ def test_an_epoch_has_one_master(tmp_path: Path) -> None:
 
 
 def test_a_group_that_changed_over_and_back_passes(tmp_path: Path) -> None:
-    """A majority, everybody, whom the controller appointed, everybody, a majority."""
+    """The commit rule changes from majority to all, to in-sync, to all, and to majority."""
     parts = [
         members("majority"), election(1, "n1"), *messages(1, 5), members("all", 0, term=1), members("in-sync", 7, term=1),
         election(4, "n2"), *messages(4, 5), members("all", 7, term=4), members("majority", term=4), election(5, "n3"), *messages(5, 4),
@@ -151,7 +152,8 @@ def test_a_group_that_changed_over_and_back_passes(tmp_path: Path) -> None:
 
 
 def test_damage_is_told_as_in_every_group(tmp_path: Path) -> None:
-    """Where a peer holds the entry it is rot; what the master alone held is undecidable. A repair is given who proves what."""
+    """If a peer has the entry, damage is rot; an entry that only the master had is undecidable. A repair gets the replicas that prove each
+    entry."""
     writers = alone(tmp_path)
     place = writers[1].entries[20].pos + 70
     flip(writers[1].log / "data" / f"{place - place % 8192:020d}", place % 8192)
@@ -164,7 +166,7 @@ def test_damage_is_told_as_in_every_group(tmp_path: Path) -> None:
 
 
 def test_the_newest_confirmed_entry_damaged_on_its_only_holder_is_a_loss(tmp_path: Path) -> None:
-    """Recorded as confirmed, and nobody holds it whole."""
+    """It was recorded as confirmed, and no replica has it intact."""
     writer = alone(tmp_path)[0]
     last = writer.entries[-1]
     flip(writer.log / "data" / f"{last.pos - last.pos % 8192:020d}", last.pos % 8192 + 70)

@@ -53,7 +53,7 @@ def run(sources: list[Path]) -> Audit:
 
 
 def test_a_backup_that_agrees_passes(sources: list[Path]) -> None:
-    """It ends earlier, has no consume queues, and is the same replica again: none of this is a finding, and it is said what it is."""
+    """It ends earlier, has no consume queues, and repeats a replica: none of this is a finding, and the report calls it a backup."""
     result = run(sources)
     assert (result.verdict, result.findings) == ("PASS", []), as_text(result)
     assert any("n1:backup is a backup: it was compared as far as it is" in note for note in result.notes)
@@ -97,7 +97,7 @@ def test_a_backup_alone_is_read_and_compared_with_nothing(sources: list[Path]) -
     ],
 )
 def test_damage_of_a_backup_is_found(sources: list[Path], damage: Any, told: set[str]) -> None:
-    """By its manifest, and where it lies by the same rules as in a replica."""
+    """Its manifest shows the damage, and the rules for replicas locate it."""
     damage(sources[3])
     result = run(sources)
     assert result.verdict == "FAIL" and {finding.replica for finding in result.findings} == {"n1:backup"}, as_text(result)

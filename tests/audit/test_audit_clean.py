@@ -123,7 +123,7 @@ def test_lacking_only_election_records_passes(tmp_path: Path) -> None:
 
 
 def test_two_broker_groups_in_one_directory(tmp_path: Path) -> None:
-    """Every group is compared on its own; the object tells the lower index."""
+    """Every group is compared separately; the JSON object has the lower index."""
     write_cluster(tmp_path, history(3, 30))
     for name in NODES:
         writer = Writer(tmp_path / name, group="g2")
@@ -137,7 +137,7 @@ def test_two_broker_groups_in_one_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 47, 48, 100, 150, 230])
 def test_torn_tail_of_a_killed_node_passes(tmp_path: Path, cut: int) -> None:
-    """An entry written in part above the synced mark, which no majority holds, is told and cut at the next start."""
+    """A partial entry above the synced mark that no majority has is reported, and truncated at the next start."""
     writers = write_cluster(tmp_path, history(6, 30), clean=False)
     writer = writers[0]
     last = writer.entries[-1]
@@ -200,7 +200,7 @@ def test_replaced_entries_that_were_known_committed_diverge(tmp_path: Path) -> N
 
 
 def test_a_replica_that_is_no_voter_is_incomplete(tmp_path: Path) -> None:
-    """Directories of replicas that the membership record does not name are not compared, and that is said."""
+    """Directories of replicas that the membership record does not name are not compared, and the report says so."""
     write_cluster(tmp_path, history(2))
     writer = Writer(tmp_path / "n4")
     for message in history(2):
@@ -212,7 +212,7 @@ def test_a_replica_that_is_no_voter_is_incomplete(tmp_path: Path) -> None:
 
 
 def test_a_learner_is_verified_and_counts_for_no_majority(tmp_path: Path) -> None:
-    """The last membership record decides who is there, in its newer form too, and once it was trimmed the snapshot of either form."""
+    """The last membership record determines the members, also in its newer form; once it was trimmed, the snapshot does, in both forms."""
     body = json.dumps({"v": 2, "voters": {name: {} for name in NODES}, "learners": {"n4": {"incarnation": "x"}}, "reason": "more room"})
     messages = [*history(2), Message(RAFT, body.encode(), tag="membership", channel=1, term=3, time=LATE)]
     write_cluster(tmp_path, messages)

@@ -127,7 +127,7 @@ def test_a_frame_that_is_stored_twice(tmp_path: Path) -> None:
 
 
 def test_frames_that_changed_places(tmp_path: Path) -> None:
-    """A frame that stands behind the next one of its producer is out of order, and its receipt says another index."""
+    """A frame stored after the next one of its producer is out of order, and its receipt has another index."""
     told = said(write_clients(tmp_path, swap=6))
     assert rules(told)["client.order"] >= 1 and rules(told)["client.receipt"] >= 2 and "client.lost" not in rules(told)
 
@@ -158,7 +158,7 @@ def test_receipts_that_lie(true: Clients) -> None:
 
 
 def test_receipts_of_what_was_not_given(true: Clients) -> None:
-    """Of another log or another broker group: nothing can be said, so the audit is incomplete, and nobody is blamed."""
+    """Receipts of another log or broker group cannot be checked: the audit is incomplete, without a finding."""
     true.receipts[3] |= {"broker_group": "g2"}
     true.receipts[4] |= {"log_id": "7d444840-9dc0-11d1-b245-5ffdce74fad3"}
     true.deliveries[5] |= {"broker_group": "g2", "message_id": "order-99"}
@@ -177,7 +177,7 @@ def test_messages_acknowledged_before_they_were_committed_may_be_gone(tmp_path: 
 
 
 def test_a_delivery_of_what_is_not_stored(true: Clients) -> None:
-    """Under an id that the log does not have, or from a place where another message stands."""
+    """Deliveries with an id that is not in the log, or from the position of another message."""
     true.deliveries[5]["message_id"] = "order-99"
     true.deliveries[7]["offset"] += 1
     true.deliveries[9]["message_id"] = None
@@ -238,7 +238,7 @@ def test_message_groups_keep_their_order(true: Clients, cluster: tuple[Clients, 
 
 
 def test_deliveries_of_which_no_order_is_known(true: Clients, cluster: tuple[Clients, list[GroupResult]]) -> None:
-    """With a FIFO consumer group in the log, files in which no row says group and place are held against it all the same."""
+    """Even with a FIFO consumer group in the log, files without groups and positions in their rows are checked."""
     know_the_fifo_group(cluster[0])
     true.groups = audit(cluster[0].directories).groups
     for row in true.deliveries:
@@ -272,7 +272,7 @@ def test_trimmed_messages_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_running_cluster_is_held_to_its_marker(true: Clients, cluster: tuple[Clients, list[GroupResult]]) -> None:
-    """What clients were told behind the marker is not known yet; what is missing before it is missing; a node that is lost is a reason."""
+    """Records after the marker are not checked yet; messages missing before it are findings; a lost node makes the audit incomplete."""
     from ledgermq.audit.clients.joining import join_here
     from ledgermq.audit.clients.outcome import ClientFiles, check_clients
 

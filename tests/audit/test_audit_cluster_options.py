@@ -37,7 +37,7 @@ def test_offsets_are_written_and_read(queues: dict[Place, int]) -> None:
 @settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 20))
 def test_partitions_cover_a_range_once(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
-    """Every message from begin to end of every queue lies in one partition, none of which is too large; a new queue begins at 0."""
+    """Every message from begin to end of every queue is in exactly one partition of limited size; a new queue begins at 0."""
     found = [(Place(one.broker_group, one.queue), offset) for one in split(begins, ends, most) for offset in range(one.first, one.end)]
     assert sorted(found, key=str) == sorted(
         ((queue, offset) for queue, end in ends.items() for offset in range(begins.get(queue, 0), end)), key=str
@@ -48,7 +48,7 @@ def test_partitions_cover_a_range_once(begins: dict[Place, int], ends: dict[Plac
 @settings(deadline=None)
 @given(QUEUES, QUEUES, st.none() | st.integers(1, 60))
 def test_a_limited_batch_goes_on_and_never_back(begins: dict[Place, int], ends: dict[Place, int], most: int | None) -> None:
-    """Exactly so many messages while there are more, everything otherwise, and no queue goes back or beyond its end."""
+    """A batch has exactly the limit of messages while there are more, otherwise all of them, and no queue moves back or beyond its end."""
     reached = limited(begins, ends, most)
     total = sum(max(0, end - begins.get(queue, 0)) for queue, end in ends.items())
     taken = sum(offset - begins.get(queue, 0) for queue, offset in reached.items())

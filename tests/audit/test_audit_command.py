@@ -76,7 +76,7 @@ def test_json_object(tmp_path: Path, cluster: list[Writer], capsys: pytest.Captu
 
 
 def test_page_and_findings(tmp_path: Path, cluster: list[Writer], capsys: pytest.CaptureFixture[str]) -> None:
-    """The page tells the verdict first and fetches nothing; the findings are JSON lines and Parquet."""
+    """The page shows the verdict first and loads no external resources; the findings are JSON lines and Parquet."""
     damage(cluster[0])
     page, folder = tmp_path / "audit.html", tmp_path / "findings"
     assert command(tmp_path, "--html", str(page), "--findings", str(folder)) == 1

@@ -1,4 +1,5 @@
-"""Seeded damage: a flipped byte anywhere is found and located, lost or foreign entries are told apart, wrong writers are caught."""
+"""Seeded damage: a flipped byte anywhere is found and located, lost and foreign entries are distinguished, and faulty writers are
+detected."""
 
 from __future__ import annotations
 
@@ -125,7 +126,7 @@ def test_damaged_last_entry_that_a_majority_holds_fails_even_after_a_kill(tmp_pa
 
 
 def test_same_entry_damaged_everywhere_is_undecidable(tmp_path: Path) -> None:
-    """Where no replica is intact, nobody is called right."""
+    """If no replica is intact, no replica is reported as correct."""
     writers = write_cluster(tmp_path, history(3))
     for number, writer in enumerate(writers):
         entry = writer.entries[12]
@@ -137,7 +138,8 @@ def test_same_entry_damaged_everywhere_is_undecidable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["syncedmark", "hardstate"])
 def test_a_slot_that_lies_over_the_other_one_is_found(tmp_path: Path, name: str) -> None:
-    """Every value has a number of its own: two intact slots with one number are a misdirected write, which no checksum tells."""
+    """Every value has its own sequence number: two intact slots with the same number show a misdirected write, which no checksum
+    detects."""
     base = tmp_path / "cluster"
     path = write_cluster(base, history(3))[2].log / name
     data = path.read_bytes()
@@ -150,7 +152,7 @@ def test_a_slot_that_lies_over_the_other_one_is_found(tmp_path: Path, name: str)
 
 
 def test_damage_at_different_places_of_all_replicas_is_decided(tmp_path: Path) -> None:
-    """Every damaged entry is intact elsewhere: three findings of rot, each to the byte, and the comparison goes on to the end."""
+    """Every damaged entry is intact on other replicas: three byte-exact findings of rot, and the comparison continues to the end."""
     writers = write_cluster(tmp_path, history(3))
     places = []
     for number, writer in enumerate(writers):
@@ -272,7 +274,7 @@ def test_another_history_is_told_by_kind(tmp_path: Path, change: Callable[[list[
 
 
 def test_a_commit_that_no_majority_holds_is_undecidable(tmp_path: Path) -> None:
-    """Two replicas that end before what the third recorded as committed: somebody lost it."""
+    """Two replicas end before the committed index that the third recorded, so entries were lost."""
     messages = history(5, 60)
     for name, count in zip(NODES, (62, 50, 50), strict=True):
         writer = Writer(tmp_path / name)

@@ -37,7 +37,7 @@ def replica(
 
 @pytest.mark.parametrize("where", ["record", "snapshot", "nowhere"])
 def test_a_directory_that_the_log_took_in_is_the_peers_own(where: str) -> None:
-    """Who was met first stays in peers.json; a membership record, or the snapshot that holds it, says who came after."""
+    """peers.json keeps the first incarnation of a peer; a membership record, or the snapshot that contains it, names the later ones."""
     named = {"voters": {"n1": {}}, "learners": {"n2": {"incarnation": "new", "returning": True}}}
     records, members = ([named] if where == "record" else []), (named if where == "snapshot" else None)
     one = replica("n1", "a", {"n2": "old"}, records, members)

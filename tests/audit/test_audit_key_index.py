@@ -71,7 +71,7 @@ def test_every_changed_byte_is_found(node: Path, seed: int) -> None:
 
 
 def test_files_that_come_and_go(node: Path) -> None:
-    """Missing, short, unknown files, and a missing position; a missing filter is none, the node makes it again."""
+    """Missing, short and unknown files and a missing position are findings; a missing filter is not, because the node rebuilds it."""
     index = node / "g1" / "index"
     first = min(index.iterdir())
     kept = first.read_bytes()

@@ -96,7 +96,7 @@ def grouped(queues: Sequence[int], group: str = "customer", topic: str = "orders
 
 
 def test_a_message_group_that_goes_to_and_fro(tmp_path: Path) -> None:
-    """Once and once more is what a topic with more queues looks like; again and again is a flaw, unless the topic changes in between."""
+    """One or two moves are normal for a topic that got queues; repeated moves are a flaw, unless the topic changes in between."""
     assert not told_of(tmp_path / "a", grouped([0, 0, 1, 0, 1][:4]))
     assert not told_of(tmp_path / "b", [*grouped([0, 1, 0], "a"), *grouped([1, 0, 1], "b"), *grouped([2, 2, 2], "c")])
     found = told_of(tmp_path / "c", grouped([0, 1, 0, 1, 0, 1]))
@@ -114,7 +114,7 @@ def told_of(base: Path, messages: Sequence[Message]) -> list[tuple[str, int | No
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 2**32 - 1), st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1)), min_size=1))
 def test_numbers_of_ids(numbers: list[tuple[int, int, int]]) -> None:
-    """What stands in an id comes out of it, wherever the property strings lie."""
+    """The number in an id is parsed correctly, wherever the property strings are."""
     import numpy as np
 
     texts = [b"UNIQ_KEY\x01" + native_id("log", *one).encode() + b"\x02" for one in numbers]

@@ -1,4 +1,4 @@
-"""What the command writes is whole and of one audit, whenever it is killed; where it cannot write, one sentence says so."""
+"""The output of the command is complete and from a single audit, whenever it is killed; if it cannot write, it prints one error line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def audits(tmp_path: Path) -> tuple[Audit, Audit]:
 
 
 def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the process die before its so many-th step on the disk. Gives back what tells that it was not reached."""
+    """Kill the process before its n-th disk operation. Returns a function that tells whether this operation was reached."""
     done = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,7 +58,7 @@ def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
-    """Wherever it is killed: who finds a verdict finds the findings of the same audit; and the next one ends as if nothing was."""
+    """Wherever it is killed: if there is a verdict, the findings are of the same audit, and the next audit works normally."""
     clean, hurt = audits
     steps = 0
     while True:
@@ -116,7 +116,7 @@ def command(tmp_path: Path, *options: str) -> int:
 
 
 def refused(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
-    """What stands on stdout; the one sentence on stderr."""
+    """The contents of stdout, and the error line on stderr."""
     told = capsys.readouterr()
     (line,) = told.err.splitlines()
     assert re.fullmatch(r"error: [^;]+; .+", line) and "Traceback" not in told.out
@@ -134,7 +134,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
     ],
 )
 def test_a_place_where_nothing_can_be_written(tmp_path: Path, options: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    """It is said before anything is audited."""
+    """The error is reported before the audit starts."""
     write_cluster(tmp_path, history(8))
     (tmp_path / "file").write_text("x")
     (tmp_path / "folder").mkdir()
@@ -146,7 +146,7 @@ def test_a_place_where_nothing_can_be_written(tmp_path: Path, options: tuple[str
 @pytest.mark.parametrize("option", ["--html", "--findings"])
 @pytest.mark.parametrize("step", ["write_text", "fsync"])
 def test_a_full_disk(tmp_path: Path, option: str, step: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The verdict is told all the same, and that the file could not be written."""
+    """The verdict is still printed, with an error about the file."""
     write_cluster(tmp_path, history(8))
 
     def full(*_args: object, **_options: object) -> None:

@@ -46,7 +46,7 @@ def in_a_thread(stage: Stage, work: Callable[[str], Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def own_access() -> Iterator[None]:
-    """Every test signs in as it likes, and nobody's environment matters."""
+    """Tests set their credentials themselves, independent of the environment."""
     with signed_in(Access()):
         yield
 
@@ -59,7 +59,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def tree(directory: str) -> dict[str, bool]:
-    """Every name below, and whether it is a directory, as the door tells it."""
+    """All names below a path, and whether each is a directory, as the server lists them."""
     found: dict[str, bool] = {}
     for name in files.names_in(directory):
         path = f"{directory}/{name}"

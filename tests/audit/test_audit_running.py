@@ -27,7 +27,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(base: Path, seed: int = 3, count: int = 60) -> tuple[FakeCluster, list[Writer]]:
-    """Three nodes in the middle of their work: the log goes on behind the marker, unlike on each of them, and nothing was closed."""
+    """Three running nodes: the log continues differently on each behind the marker, and no file was closed."""
     messages = history(seed, count)
     writers = write_cluster(base, messages, committed=len(messages) - LATER, clean=False, snapshot=False)
     marker = len(messages) - LATER
@@ -151,7 +151,7 @@ def test_a_node_that_says_something_else_than_its_log(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_from_behind_the_marker_is_no_finding(tmp_path: Path) -> None:
-    """A node goes on: its snapshot, its synced mark and its checkpoint may be newer than everything that is looked at."""
+    """The snapshot, synced mark and checkpoint of a running node may be newer than everything that the audit reads."""
     cluster, writers = running(tmp_path)
     last = len(writers[0].entries) - 1
     writers[0].write_snapshot(last)
@@ -191,7 +191,7 @@ def test_a_slot_that_is_being_written_is_looked_at_again(tmp_path: Path) -> None
 
 
 def test_small_files_may_vanish_and_come_again(tmp_path: Path) -> None:
-    """A snapshot is replaced by renames: for a moment there is none. That is no finding and no error."""
+    """A snapshot is replaced by renames, so it may be missing for a moment. This is no finding and no error."""
     cluster, writers = running(tmp_path)
     writers[0].write_snapshot(cluster.marker)
     path = writers[0].root / "state" / "snapshot"
@@ -267,7 +267,7 @@ def test_a_lost_node_is_left_out_of_the_comparison(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_was_started_again_does_not_count(tmp_path: Path) -> None:
-    """A restart, a repair or an installation may have changed every byte: what was found on it is not told as damage."""
+    """A restart, a repair or an installation may have changed every byte: its findings are not reported as damage."""
     cluster, writers = running(tmp_path)
     in_a_body(writers[1], cluster.marker)
 
@@ -285,7 +285,7 @@ def test_a_replica_that_does_not_run_is_named(tmp_path: Path) -> None:
 
 
 def test_a_replica_that_lags_is_compared_as_far_as_it_is(tmp_path: Path) -> None:
-    """Lag is no finding; that it does not reach the marker is said."""
+    """Lag is no finding; the report says that the replica does not reach the marker."""
     cluster, writers = running(tmp_path)
     cluster.nodes["n3"].applied = cluster.marker - 10
     incomplete(cluster, "n3 ends 10 entries before the compared index")
@@ -301,7 +301,7 @@ def test_replicas_that_lag_are_no_loss(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_nobody_reached_is_told(tmp_path: Path) -> None:
-    """Replicas that agree as far as they are have not shown what stands before the marker."""
+    """Agreement of lagging replicas does not prove the entries up to the marker."""
     cluster, _ = running(tmp_path)
     for node in cluster.nodes.values():
         node.applied = cluster.marker - 10
@@ -309,7 +309,7 @@ def test_a_marker_that_nobody_reached_is_told(tmp_path: Path) -> None:
 
 
 def test_a_node_that_answers_for_another_is_not_taken_for_it(tmp_path: Path) -> None:
-    """An address that leads elsewhere, as behind a balancer, shows no replica twice: it is told, and no damage."""
+    """If an address leads to another node, as behind a load balancer, no replica is audited twice: this is reported, and not as damage."""
     cluster, _ = running(tmp_path)
     real = type(cluster.nodes["n1"]).do_ClusterStatus
 
@@ -351,7 +351,7 @@ def test_pins_are_renewed_and_a_lost_one_is_told(tmp_path: Path) -> None:
 
 
 def test_endpoints_that_were_named_count_more_than_those_the_cluster_tells(tmp_path: Path) -> None:
-    """Nodes in containers tell addresses that nobody outside reaches: whoever names all of them reaches all of them."""
+    """Nodes in containers report addresses that are unreachable from outside: a caller can give the endpoints of all nodes instead."""
     cluster, _ = running(tmp_path)
     with cluster.serving():
         addresses = {name: node.address for name, node in cluster.nodes.items()}
@@ -387,7 +387,7 @@ def command(*options: str) -> int:
 
 
 def test_the_command_audits_a_running_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the verdicts, statuses and finding lines of an audit at rest; the node stands where a directory does."""
+    """With the verdicts, statuses and finding lines of an offline audit; nodes take the place of directories."""
     cluster, writers = running(tmp_path)
     with cluster.serving():
         endpoint = cluster.nodes["n2"].address
@@ -404,7 +404,7 @@ def test_the_command_audits_a_running_cluster(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_the_command_without_a_cluster_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody answers: status 3 and one sentence, as of every command."""
+    """No node answers: status 3 and one error line, as in every command."""
     assert command("--endpoints", "127.0.0.1:1") == 3
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: no usable answer from 127.0.0.1:1") and "check the endpoints" in error

@@ -69,7 +69,8 @@ def test_whatever_stands_behind_the_marker_is_no_finding(tmp_path: Path) -> None
 
 
 def test_slaves_outside_of_the_in_sync_set_lag(tmp_path: Path) -> None:
-    """Nobody but the master has applied the marker: INCOMPLETE by name, and no finding, whatever lies behind what a slave has applied."""
+    """Only the master has applied the marker: INCOMPLETE with the names of the slaves, and no finding about entries that a slave has not
+    applied."""
     cluster, _ = lagging(tmp_path)
     result = cluster.audit()
     assert (result.verdict, result.compared, told(result)) == ("INCOMPLETE", 59, []), as_text(result)
@@ -78,7 +79,7 @@ def test_slaves_outside_of_the_in_sync_set_lag(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("node", "index", "expected"), [("n1", 20, "bit-rot"), ("n3", 20, "bit-rot"), ("n1", 50, "undecidable")])
 def test_damage_is_found_on_master_and_slave(tmp_path: Path, node: str, index: int, expected: str) -> None:
-    """Where another replica has the entry it is rot; what the master alone confirmed nobody can decide any more."""
+    """If another replica has the entry, damage is rot; an entry that only the master confirmed is undecidable."""
     cluster, writers = lagging(tmp_path)
     spoil(writers[NODES.index(node)], index)
     result = cluster.audit()
@@ -93,8 +94,8 @@ def planned(cluster: FakeCluster) -> Plan:
 
 
 def test_only_what_another_replica_can_give_is_asked_for(tmp_path: Path) -> None:
-    """To ask the only holder of a damaged entry would end the run of the group on its master. n2 has what n1 lost of the common entries; of
-    the master's own nobody has any, and what stands in front of a lost one cannot be put back alone; n3 holds others in their place."""
+    """Reading the damaged entry from its only holder would stop the group on its master. n2 has the common entries that n1 lost; no replica
+    has the master's own entries, and entries before a lost one cannot be restored alone; n3 has others in their place."""
     cluster, writers = lagging(tmp_path)
     for index in (20, 38, 39, 40, 50):
         spoil(writers[0], index)
@@ -115,7 +116,7 @@ def test_a_rotten_word_of_a_header_is_put_back_with_its_entry(tmp_path: Path) ->
 
 
 def test_a_slave_that_applied_another_entry_is_a_divergence(tmp_path: Path) -> None:
-    """Applied is confirmed, whatever its files have noted by then: not a tail that nobody was promised."""
+    """Applied entries are confirmed, whatever its files have recorded so far: they are no unconfirmed tail."""
     right, other = [*COMMON[:30], election(2, "n1"), *messages(2, 9)], [*COMMON[:30], *messages(1, 10, "other")]
     cluster, writers = running(tmp_path, [right, right, other], [MARKER] * 3)
     for path in (writers[2].root / "consumequeue").glob("*/*/0*"):

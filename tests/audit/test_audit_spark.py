@@ -191,7 +191,7 @@ def test_the_sql_of_the_manual_runs(session: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.verify
 def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same findings in the same words and the same counts, with one bucket and with many; a file that is none is told as one."""
+    """The same findings, texts and counts, with one bucket and with many; an invalid file is reported in the same way."""
     from ledgermq.audit.spark.engine import SparkEngine
 
     clients = write_clients(tmp_path, leave_out=12)
@@ -221,7 +221,8 @@ def test_both_joins_agree(session: Any, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.slow
 @pytest.mark.verify
 def test_the_watching_example_finds_what_is_wrong(tmp_path: Path) -> None:
-    """Three streams in one query over nodes that run: a damaged entry is told, every entry is seen once, and started again it goes on."""
+    """Three streams in one query over running nodes: a damaged entry is reported, every entry is seen once, and a restarted query
+    continues."""
     writers = write_cluster(tmp_path, history(9, 250))
     entry = writers[0].entries[40]
     flip(writers[0].log / "data" / f"{entry.pos - entry.pos % 8192:020d}", entry.pos % 8192 + 100)

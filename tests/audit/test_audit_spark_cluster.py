@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    """Tasks are tried again, which Spark does locally only if told so."""
+    """Enables task retries, which are off by default in local mode."""
     before = dict(os.environ)
     spark = java.spark_session("local[2,3]")
     yield spark

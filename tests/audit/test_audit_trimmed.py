@@ -161,7 +161,7 @@ def test_an_interrupted_trim_is_ordinary(tmp_path: Path) -> None:
 
 
 def test_a_trimmed_log_needs_a_snapshot(tmp_path: Path) -> None:
-    """Without one nobody knows what the trimmed entries led to; the previous generation is as good as the newest."""
+    """Without a snapshot, the effect of the trimmed entries is unknown; the previous generation is as good as the newest."""
     writers = write(tmp_path)
     for writer in writers:
         trim(writer)

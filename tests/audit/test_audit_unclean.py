@@ -1,4 +1,4 @@
-"""What a kill or a power cut leaves is no damage, and damage is none the less damage after one."""
+"""The result of a kill or a power cut is not damage, and damage is still found after one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def data_file(writer: Writer, entry: Placed) -> tuple[Path, int]:
 
 
 def sector_above(writer: Writer, index: int) -> tuple[Path, int]:
-    """File and place of a sector that lies wholly in entries behind `index`, in the same file."""
+    """File and position of a sector that is completely within entries behind `index`, in the same file."""
     path, at = data_file(writer, writer.entries[index])
     return path, (at + writer.entries[index].size + SECTOR - 1) // SECTOR * SECTOR
 
@@ -68,8 +68,8 @@ def test_sectors_above_the_mark_that_were_never_written_are_no_damage(tmp_path: 
 @pytest.mark.parametrize("left", ["an entry", "the end of one"])
 @pytest.mark.parametrize("how", ["zeros", "a byte more"])
 def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_damage(tmp_path: Path, how: str, left: str) -> None:
-    """The log of this replica ended in the middle of a sector that the others went on to fill, and the sector before it was never written.
-    Behind that one stands a whole entry, or only the end of one."""
+    """The log of this replica ended in the middle of a sector that the others filled later, and the sector before it was never written.
+    Behind it there is a whole entry, or only the end of one."""
     writer = cluster(tmp_path)
     path, at = sector_above(writer, MARK)
     same = [entry for entry in writer.entries if data_file(writer, entry)[0] == path]
@@ -88,7 +88,7 @@ def test_a_sector_that_was_written_in_part_before_it_was_written_again_is_no_dam
 
 @pytest.mark.parametrize("how", ["a byte more", "in good order", "below the mark", "the last entry"])
 def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -> None:
-    """A changed byte, a stop in good order, a place that was synced, and a damaged last entry that a majority holds."""
+    """A changed byte, a clean stop, a synced place, and a damaged last entry that a majority has."""
     writer = cluster(tmp_path, mark=MARK + 10 if how == "below the mark" else MARK)
     path, at = sector_above(writer, MARK)
     if how == "the last entry":
@@ -104,7 +104,7 @@ def test_what_no_unwritten_sector_explains_is_damage(tmp_path: Path, how: str) -
 
 
 def test_a_file_whose_first_sectors_were_never_written_is_no_gap(tmp_path: Path) -> None:
-    """Entries in the same file and in the next one may be there all the same."""
+    """Entries in the same file and in the next one may exist nevertheless."""
     writer = cluster(tmp_path)
     first = next(entry for entry in writer.entries if entry.index > MARK and entry.pos % writer.data_bytes == 0)
     path, at = data_file(writer, first)
@@ -146,7 +146,7 @@ def test_index_units_of_the_file_of_the_mark_may_be_lacking(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_agreement_without_the_index_units_of_the_last_file_is_no_finding(tmp_path: Path, clean: bool) -> None:
-    """After a power cut they may all be lacking: what the log holds there only its bytes tell, and so it is said."""
+    """After a power cut all units may be missing: only the bytes of the log show its entries, and the report says so."""
     writer = cluster(tmp_path, mark=len(history(6, 40)) - 1, clean=clean, snapshot=True)
     base = writer.entries[-1].pos - writer.entries[-1].pos % writer.data_bytes
     first = next(entry.index for entry in writer.entries if entry.pos >= base)
@@ -160,7 +160,7 @@ def test_agreement_without_the_index_units_of_the_last_file_is_no_finding(tmp_pa
 
 
 def test_an_index_unit_of_an_entry_that_was_replaced_may_be_left(tmp_path: Path) -> None:
-    """The unit of the newer entry was not on the disk yet: the older term is still told there."""
+    """The unit of the newer entry was not written yet, so the unit still has the older term."""
     writer = cluster(tmp_path, mark=len(history(6, 40)) - 1)
     last = writer.entries[-1]
     assert last.term > 1

@@ -60,7 +60,7 @@ def test_a_read_of_the_future() -> None:
 
 
 def test_a_hole() -> None:
-    """An offset below the end belongs to nobody; an unknown send explains it, unless it began too late."""
+    """An offset below the end has no message; a send with unknown outcome explains it, unless it began too late."""
     hole = [Send("a", 0, 1, 0), Send("b", 2, 3, 2)]
     assert rules(hole, []) == {"lost"}
     assert rules([*hole, Send("x", 1)], []) == set()

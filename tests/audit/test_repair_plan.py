@@ -1,4 +1,4 @@
-"""Repair from findings over directories that the product wrote: what is put back is what was there, what nobody proves is left alone."""
+"""Repair from findings on directories written by the product: restored bytes are the original ones, and unproven bytes are not changed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def remove(*paths: Path) -> None:
 
 
 def ahead(base: Path) -> Path:
-    """The file that lies behind the last entry."""
+    """The preallocated file behind the last entry."""
     return logs(base)[0].with_name(f"{FILE_BYTES * len(log_contents(base, 'n1')):020d}")
 
 
@@ -111,7 +111,7 @@ def overwrite_short(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", DAMAGES)
 def test_a_damaged_log_comes_back_byte_for_byte(base: Path, whole: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """From what its peers prove; the audit afterwards passes, and the repair log tells every step."""
+    """It is restored from the entries that its peers prove; the next audit passes, and the repair log has every step."""
     DAMAGES[kind](base)
     assert findings(base).verdict == "FAIL"
     untouched = contents(base, "n2"), contents(base, "n3")
@@ -139,7 +139,7 @@ def test_different_damage_on_every_replica_is_mended_by_each_from_the_others(bas
 
 
 def test_what_all_replicas_lost_is_undecidable_and_left_alone(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same place everywhere: exit status 2, nothing changed, the entry is named; other damage is mended all the same."""
+    """The same place on all replicas: exit status 2, no change, and the entry is named; other damage is still repaired."""
     for node in NODES:
         overwrite(logs(base, node)[1], 700, b"\xff" * 5)
     findings(base)
@@ -157,7 +157,7 @@ def test_what_all_replicas_lost_is_undecidable_and_left_alone(base: Path, capsys
 def test_the_seal_of_a_majority_is_the_proof_where_there_is_one(
     base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Bytes on which everybody agrees and that are not the sealed ones are nobody's proof."""
+    """Bytes on which all replicas agree prove nothing if they differ from the seal."""
     name = logs(base)[1].name
     sealed = digest(str(logs(base, "n2")[1]), FILE_BYTES)
     flip(logs(base)[1], 700)
@@ -364,7 +364,7 @@ def test_a_node_that_runs_is_refused(base: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_damage_comes_back_or_is_named(base: Path, whole: Path, seed: int) -> None:
-    """A few flips anywhere on one or two replicas: either everything is as it was, or what remains is said and found again."""
+    """A few flips anywhere on one or two replicas: either everything is restored, or the rest is reported and found again."""
     rng = random.Random(seed)
     for node in rng.sample(NODES, rng.choice((1, 1, 2))):
         for _ in range(rng.choice((1, 3, 9))):

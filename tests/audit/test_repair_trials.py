@@ -58,7 +58,7 @@ def flipped(image: Image, path: str, at: int, mask: int = 0x10) -> dict[str, byt
 
 
 def drawn(trial: Trial, rng: random.Random, nodes: int) -> dict[str, bytes | None]:
-    """A flipped bit somewhere on so many nodes: any file as likely as any other, and bytes that are used more likely than others."""
+    """A flipped bit on this many nodes: all files are equally likely, and used bytes are more likely than others."""
     changes: dict[str, bytes | None] = {}
     for node in rng.sample(trial.place.nodes, nodes):
         path = rng.choice([path for path, data in trial.image.items() if path.startswith(f"{node}/") and data])
@@ -132,7 +132,7 @@ def test_other_bytes_of_one_entry_on_two_replicas_are_put_back_from_the_third(st
 
 
 def test_the_last_entry_of_a_file_is_not_taken_for_a_blank_when_all_replicas_lost_it(stopped: Trial) -> None:
-    """Whether the file is sealed or not, the next one tells that there was an entry: it is named, and every byte stays."""
+    """Whether the file is sealed or not, the next file shows that there was an entry: it is named, and no byte is changed."""
     one = replicas(stopped, "raft")[0]
     ends = [entry.index - 1 for entry in one.entries if not entry.at and entry.index]
     assert len(ends) > len(SEALED)
@@ -219,7 +219,7 @@ def test_the_key_index_is_whole_after_a_repair(name: str, trials: Callable[[str]
 
 
 def test_the_begin_of_a_trimmed_log_is_told_by_its_snapshot(stopped: Trial) -> None:
-    """The first entry continues the chain CRC that the snapshot tells; without a snapshot nothing does."""
+    """The first entry continues the chain CRC in the snapshot; without a snapshot it is unproven."""
     image, path = stopped.image, "n1/ha/dledger-n1/begin"
     judge(stopped, flipped(image, path, 20), 0)
     judge(stopped, {path: None}, 0)

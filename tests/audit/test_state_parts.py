@@ -54,7 +54,7 @@ def test_a_column_that_claims_to_be_endless_is_not_unpacked(monkeypatch: pytest.
 
 
 def test_columns_of_different_length_and_objects_of_other_keys_are_refused() -> None:
-    """What stands beside each other belongs together."""
+    """Columns of one object must have the same length and keys."""
     columns = {"o": pack(np.arange(3), "q"), "h": pack(np.arange(2), "q")}
     with pytest.raises(ValueError, match="differ in length"):
         unpack_all(columns, {"o": "q", "h": "q"})
@@ -73,7 +73,8 @@ class Begins:
 
 
 def test_a_half_message_that_is_there_twice_counts_once() -> None:
-    """An offset names one transaction for ever: another message under it changes nothing, whether the first one is undecided or ended."""
+    """An offset always names the same transaction: another message under it changes nothing, whether the first one is undecided or
+    ended."""
     part = Transactions(Begins())
 
     def half(index: int, topic: str) -> Entry:

@@ -1,5 +1,5 @@
-"""Snapshots that the product wrote beside a log on real files, derived again: no false alarm, every wrong value at its place, and what
-cannot be derived is said."""
+"""Snapshots that the product wrote beside a log on real files are derived again: no false alarm, every wrong value is located, and
+underivable state is reported."""
 
 from __future__ import annotations
 
@@ -207,8 +207,8 @@ def test_a_trimmed_log_is_derived_from_the_older_snapshot(tmp_path: Path, carrie
 
 
 def test_a_trim_counts_before_its_own_message(tmp_path: Path) -> None:
-    """It leaves the queue of such records empty, and so the unit before the minimum stays, although its own comes right behind. Seals of
-    files that go are forgotten, one that comes later is not taken in, and the first of a file stands."""
+    """It empties the queue of such records, so the unit before the minimum stays, although its own unit follows directly. Seals of removed
+    files are dropped, later ones for them are ignored, and the first seal of a file counts."""
     story = Story(tmp_path / "n1")
     story.record(TopicRecord(topic("t")), SEAL, replace(SEAL, sha256="cd" * 32), replace(SEAL, base=5 * FILE_BYTES))
     story.fill()
@@ -228,7 +228,7 @@ def test_a_trim_counts_before_its_own_message(tmp_path: Path) -> None:
 
 
 def test_a_trim_that_the_files_do_not_follow_yet(tmp_path: Path) -> None:
-    """Files that a snapshot knows to be trimmed are there still: what lies in them counts for no queue any more."""
+    """Files that are trimmed in a snapshot still exist: their entries do not count for any queue."""
     story = trimmed(tmp_path / "n1", carried_out=True)
     story.send(message("late", 1), message("late", 2))
     story.fill()
@@ -245,7 +245,7 @@ def test_a_trim_that_the_files_do_not_follow_yet(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_amid_a_frame(tmp_path: Path) -> None:
-    """A frame that was half applied is one frame all the same."""
+    """A half-applied frame still counts as one frame."""
     story = few(tmp_path / "n1")
     story.record(ProducerRecord(1, 0))
     story.halve(frame(1, 0, 0, ["a"] * 6, "t").batch)
@@ -257,7 +257,7 @@ def test_a_snapshot_amid_a_frame(tmp_path: Path) -> None:
 
 
 def test_a_queue_that_a_trim_empties_keeps_its_last_unit(tmp_path: Path) -> None:
-    """The unit stands in the snapshot only: position, size and the hash of the tag are worked out from the message before it goes."""
+    """The unit is only in the snapshot: position, size and tag hash are computed from the message before it is removed."""
     task = trimmed(tmp_path / "n1", carried_out=False).finish()
     value = json.loads((Path(task.root) / "state/snapshot").read_bytes())
     assert value["minimums"]["gone"]["0"][1] is not None
@@ -267,7 +267,7 @@ def test_a_queue_that_a_trim_empties_keeps_its_last_unit(tmp_path: Path) -> None
 
 
 def test_without_an_older_snapshot_a_trimmed_log_is_not_derived(tmp_path: Path) -> None:
-    """That is said, and is no finding; the audit still passes or fails by the rest."""
+    """This is reported but no finding; the verdict follows from the other checks."""
     story = trimmed(tmp_path / "n1", carried_out=True)
     task = story.finish()
     (Path(task.root) / "state/snapshot.previous").unlink()
@@ -306,7 +306,8 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
 
 @pytest.mark.parametrize("edit", [{"v": 3}, {"chain_crc": 1}, {"applied_term": None}])
 def test_an_older_snapshot_of_no_use_hides_nothing(tmp_path: Path, edit: dict[str, Any]) -> None:
-    """One of an older version, of another log, or that says nothing: the newest of a whole log is compared all the same."""
+    """With an older snapshot of an old version, of another log, or without content, the newest snapshot of a complete log is still
+    compared."""
     story = few(tmp_path / "n1")
     story.snapshot()
     story.send(message("t", 20))
@@ -416,7 +417,7 @@ def test_the_report_says_what_was_derived(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_says_nothing_about_the_snapshot(tmp_path: Path) -> None:
-    """The damage is one finding; that the state follows from other entries is none."""
+    """The damage is one finding; the difference of the derived state is not another one."""
     directories = [str(tmp_path / name) for name in ("n1", "n2", "n3")]
     tasks = [few(Path(directory)).finish() for directory in directories]
     log = Path(tasks[1].root) / tasks[1].log_folder / "data" / f"{0:020d}"

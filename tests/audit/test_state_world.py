@@ -93,7 +93,7 @@ def _rows(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def found(lived: Lived, directory: Path, index: int, rng: Random, times: int) -> list[Planted]:
-    """Plant so many changes in the snapshot of an index, one at a time; those that were not found, or under another rule."""
+    """Plant a number of changes in the snapshot of an index, one at a time. Returns those not found, or found under another rule."""
     task = lived.write(fresh(directory), None, lived.snapshots[index])
     path, missed = Path(task.root) / "state" / "snapshot", []
     for _ in range(times):

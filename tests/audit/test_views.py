@@ -114,7 +114,7 @@ def test_state_has_a_row_for_each_value(material: ViewLog) -> None:
 
 @pytest.mark.parametrize("odd", ["x", None, {"o": "???"}, {"o": packed([1], "<i8")}, [[1, 2]], {"o": 3, "terms": 4}])
 def test_a_packed_value_that_cannot_be_taken_apart_is_shown_as_it_stands(odd: Any) -> None:
-    """Damage that has the right checksum, or another version's: a row all the same."""
+    """A value that is damaged despite a valid checksum, or from another version, still gives a row."""
     snapshot = {"delivery": {"g": {"t": {"0": [1, odd]}}}, "lapsed": [odd], "transactions": {"halves": odd}}
     rows = {"/".join(keys): value for keys, value in paths_of(snapshot)}
     assert json.loads(rows["delivery/g/t/0/cursor"]) == 1
@@ -276,7 +276,7 @@ def test_every_view_has_the_bounds_it_names() -> None:
 
 
 def test_spans() -> None:
-    """Both ends are included, and no bound is none."""
+    """Both ends are included; a missing bound is unlimited."""
     assert not Span() and Span(0, None) and Span(None, 0)
     assert Span(3, None).within(Span(None, 5)) == Span(3, 5) and Span(3, 9).within(Span(4, 5)) == Span(4, 5)
     assert Span(3, 5).meets(5, 9) and not Span(3, 5).meets(6, 9) and Span().meets(1, 1)

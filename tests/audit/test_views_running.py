@@ -93,7 +93,7 @@ def test_a_stream_gives_every_entry_once(cluster: FakeCluster, most: int) -> Non
 
 
 def test_a_stream_begins_and_stops_where_it_is_told(cluster: FakeCluster) -> None:
-    """From an index on; and with a trigger that takes what is there, no further than that."""
+    """It starts at the given index; with a trigger for available data, it stops at the current end."""
     with cluster.serving():
         reader = stream_of(cluster, from_index="20", to_index="50")
         assert reader.initialOffset() == {"index": 20}

@@ -64,7 +64,7 @@ def test_no_value_has_no_percentile() -> None:
 
 
 def test_a_stall_is_counted_for_every_send_it_delayed() -> None:
-    """A server that answers at once but stands still for the whole second half: whoever waits for it would count one slow send."""
+    """A server that answers at once but pauses for the whole second half: a client that waits for it would count only one slow send."""
     schedule, histogram = Schedule(0, 1000), Histogram()
     for number in range(1000):
         intended = schedule.intended_ns(number)

@@ -1,4 +1,5 @@
-"""The page of the suite: every part stands between its marks, every figure is held against a limit, what failed is told, plots repeat."""
+"""The page of the suite: every part is between its marks, every figure is compared with a limit, failures are reported, and plots are
+reproducible."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_group_is_asked_for_until_it_serves(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """With what was given; that it was created is told although the last answer says it is there."""
+    """The request has the given options; the creation is reported although the last answer says that the group exists."""
     first = pb.AddBrokerGroupResponse(status=admin_status(), created=True, waits_for="no leader", replicas=["n2", "n1"])
     node.answers("AddBrokerGroup", first, pb.AddBrokerGroupResponse(status=admin_status(), done=True, replicas=["n2", "n1"]))
     assert cli.run(["broker-group", "add", "g4", "--replicas", "n1, n2", "--replication", "ha", "--set", "ack=async"]) == 0
@@ -51,7 +51,7 @@ def test_a_move_is_asked_for_until_it_is_done(node: FakeNode, capfd: pytest.Capt
 
 
 def test_a_move_that_does_not_move_is_an_error_with_its_reason(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """After the timeout; the same command goes on later."""
+    """The error comes after the timeout; the same command continues later."""
     node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), step="open", waits_for="node n4 is silent"))
     assert cli.run(["move-replica", "g1", "--from", "n1", "--to", "n4", "--timeout", "200ms"]) == 4
     assert "node n4 is silent" in capfd.readouterr().err
@@ -110,7 +110,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_says_what_stands_and_the_ways_from_there(
     node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a balance: the steps that were taken, the one under way, how to go on and how to go back."""
+    """For a balance: the finished steps, the running step, and how to continue or undo it."""
     steps = [STEPS[2], STEPS[0], STEPS[1]]
     node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=steps))
     node.answers("UpdateTopic", pb.UpdateTopicResponse(status=admin_status()))

@@ -201,7 +201,7 @@ def test_deleting_insists_off_a_terminal(node: FakeNode, run: Run, what: str) ->
 
 
 def test_deleting_asks_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Yes goes on, no stops with nothing done."""
+    """Yes continues; no ends the command without a change."""
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -322,7 +322,7 @@ def test_send_at_a_time_or_with_a_priority(node: FakeNode, run: Run) -> None:
     ],
 )
 def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: int) -> None:
-    """Refused 4, unreachable 3, some of them 1; the summary is printed all the same."""
+    """Exit status 4 for refused, 3 for unreachable, 1 for partial failure; the summary is printed in all cases."""
     node.answers("SendMessage", *answers)
     got, out, err = run("send", "--topic", "t", "--file", "-", "--json", "--timeout", "200ms", stdin=b"a\nb\n")
     assert got == code and json.loads(out)["failed"] == 2 - (code == 1)
@@ -532,7 +532,7 @@ def test_send_one_way_never_repeats(node: FakeNode, run: Run) -> None:
 
 
 def test_send_to_a_cluster_that_answers_nothing_useful_ends_in_time(node: FakeNode, run: Run) -> None:
-    """One time-out for a long input, the reason in the one line of error, and what was not sent is said."""
+    """One timeout for a long input, the reason in the error line, and the number of unsent messages."""
     node.answers("SendMessage", messaging_pb2.SendMessageResponse(status=status(50002, "broker group g2 has no leader")))
     lines = b"".join(b"%d\n" % k for k in range(5_000))
     code, out, err = run("send", "--topic", "t", "--file", "-", "--timeout", "300ms", "--json", stdin=lines)

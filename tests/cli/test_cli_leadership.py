@@ -19,7 +19,7 @@ def answer(done: bool, lag: int = 0) -> admin_pb2.TransferLeadershipResponse:
 
 
 def test_transfer_asks_until_it_is_done(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question joins the handover under way; the end is one line, or one object."""
+    """Each request joins the running transfer; the result is one line, or one object."""
     with fake_nodes() as (node,):
         monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
         node.answers("TransferLeadership", answer(False, 500), answer(False, 20), answer(True))

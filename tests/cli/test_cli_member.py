@@ -54,7 +54,7 @@ def test_each_command_asks_for_its_change(
 
 
 def test_a_change_is_asked_for_until_it_is_done(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """Progress is on stderr; the end is told once."""
+    """Progress is on stderr; the end is reported once."""
     node.answers("ChangeMember", answer(False, "n4 lacks 500", 500), answer(False, "n4 lacks 20", 20), answer(True, lag=0))
     assert cli.run(["member", "add", "n4", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["groups"] == [{"group": "g1", "role": "learner", "lag_entries": 0, "lag_ms": None}]
@@ -62,7 +62,7 @@ def test_a_change_is_asked_for_until_it_is_done(node: FakeNode, capfd: pytest.Ca
 
 
 def test_no_wait_says_what_it_waits_for(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """The change is under way, and the same command goes on."""
+    """The change is running, and the same command continues it."""
     node.answers("ChangeMember", answer(False, "n4 lacks 500 entries", 500))
     assert cli.run(["member", "add", "n4", "--no-wait"]) == 0
     assert capfd.readouterr().out == "n4: under way; waits for: n4 lacks 500 entries\n"
@@ -70,7 +70,7 @@ def test_no_wait_says_what_it_waits_for(node: FakeNode, capfd: pytest.CaptureFix
 
 
 def test_what_does_not_move_and_what_is_refused_end_with_4(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
-    """With the sentence of whoever refused, or of what it waits for."""
+    """With the message of the refusal, or the reason for the wait."""
     node.answers("ChangeMember", answer(False, "node n4 does not answer at h:9081"))
     assert cli.run(["member", "add", "n4", "--timeout", "100ms"]) == 4
     assert "no progress for 0.1 s; it waits for: node n4 does not answer at h:9081" in capfd.readouterr().err
@@ -85,7 +85,7 @@ def test_what_does_not_move_and_what_is_refused_end_with_4(node: FakeNode, capfd
 
 @pytest.mark.parametrize("address", ["h", "h:x", "h:0", "h:64000", "h:1:2:3", "h:1:2:3:99999", ":1", "a:b:c"])
 def test_an_address_that_is_none_is_a_usage_error(node: FakeNode, capfd: pytest.CaptureFixture[str], address: str) -> None:
-    """Nothing is asked; the forms are told."""
+    """No request is sent; the error lists the accepted forms."""
     assert cli.run(["member", "set-address", "n4", address]) == 64
     assert "HOST:CLIENT:PEER:CONTROLLER:HTTP" in capfd.readouterr().err and not node.requests["ChangeMember"]
 

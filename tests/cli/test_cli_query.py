@@ -199,7 +199,7 @@ def test_lag_counts_and_says_what_is_unknown(node: FakeNode, run: Run) -> None:
 
 
 def test_lag_as_a_table(node: FakeNode, run: Run) -> None:
-    """A question mark for what nobody knows, a dash where nothing waits."""
+    """A question mark for unknown values, a dash where no message waits."""
     node.answers("GroupLag", lag(waiting=False))
     code, out, _ = run("group", "lag", "g")
     assert code == 0 and "?" not in out and "-" in out and "all" in out
@@ -246,7 +246,7 @@ def test_reset_insists_off_a_terminal(node: FakeNode, run: Run) -> None:
 
 @pytest.mark.parametrize(("count", "offset"), [((), 7), (("--count", "3"), 10)])
 def test_skip_goes_on_behind_what_is_in_flight(node: FakeNode, run: Run, count: tuple[str, ...], offset: int) -> None:
-    """From the cursor of the queue, or so many messages behind it."""
+    """From the cursor of the queue, or a number of messages behind it."""
     lag = admin_pb2.GroupLagResponse(status=admin_status())
     topic = lag.topics.add(topic=admin_pb2.Name(name="t"))
     topic.queues.add(queue=2, broker_group="g1", group_queue=0, cursor=1, end=9)

@@ -85,7 +85,7 @@ def test_what_is_not_true_is_named(capfd: pytest.CaptureFixture[str], tmp_path: 
 
 
 def test_rows_that_are_no_receipts_are_false(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Somebody changed the file; the others are still judged."""
+    """The file was changed; its other rows are still judged."""
     path = lines(tmp_path / "r.jsonl", 1)
     path.write_text(path.read_text() + 'no json\n[1]\n{"count": 1}\n' + "[" * 100_000)
     code, out, _, node = run(capfd, "verify", str(path))

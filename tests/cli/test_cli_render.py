@@ -74,7 +74,7 @@ def test_status_tells_of_a_replica_that_is_being_rebuilt(capsys: pytest.CaptureF
 
 
 def test_status_tells_how_a_follower_comes_on(capsys: pytest.CaptureFixture[str]) -> None:
-    """What the leader knows, null where it does not; people see only who lacks something."""
+    """JSON has what the leader knows, or null; the table shows only lagging followers."""
     status = admin_pb2.ClusterStatusResponse(health="ok")
     group = status.groups.add(group="g1")
     late = group.replicas.add(node="n2").catch_up

@@ -71,7 +71,8 @@ def test_an_election_that_is_refused_says_why(capfd: pytest.CaptureFixture[str],
 
 
 def test_a_change_of_replication_is_followed_until_it_is_done(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each question goes on where it is; `--no-wait` asks once; what does not move is given up with what it waits for."""
+    """Each request continues the change; `--no-wait` sends one request; a change without progress ends the command with the reason for the
+    wait."""
     under_way = pb.ChangeReplicationResponse(status=admin_status(), waits_for="every voter confirms the change", replication="raft to ha")
     done = pb.ChangeReplicationResponse(status=admin_status(), done=True, replication="ha")
     with fake_nodes() as (node,):

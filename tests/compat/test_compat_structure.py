@@ -90,7 +90,7 @@ BREAKS: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_structure_is_found(root: Path, name: str) -> None:
-    """One byte or one file wrong, of every kind: the checker says so."""
+    """The checker reports one wrong byte or file, of every kind."""
     BREAKS[name](root)
     assert check(root).problems != []
 

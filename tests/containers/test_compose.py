@@ -31,8 +31,8 @@ def project() -> Iterator[Project]:
 
 
 def test_three_containers_carry_messages_and_pass_the_audit(project: Project, tmp_path: Path) -> None:
-    """Begin with one broker group, go on with three; send, kill a leader's container, send on, consume everything, stop, audit: PASS; one
-    changed byte: FAIL with its place."""
+    """Start with one broker group, continue with three; send, kill a leader's container, send more, consume everything, stop, audit: PASS;
+    after changing one byte: FAIL with its place."""
     assert list(leaders(project)) == ["g1"]
     project.ledgermq("topic", "create", "before")
     lines = tmp_path / "lines"

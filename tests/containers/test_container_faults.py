@@ -1,12 +1,13 @@
-"""Faults on real containers, one after the other under one load: official clients from outside, native ones from inside; three Raft groups,
+"""Faults on real containers, one after the other under load: official clients from outside, native clients from inside; three Raft groups,
 one HA group.
 
-One cluster, one history. A seed chooses the order of the faults and whom they hit (`CONTAINER_FAULTS_SEED`, printed first; the default is
-the same every time); each ends with a whole cluster. Afterwards the checkers judge what all clients saw, every node has to stop in good
-order, and the audit of compose.yaml judges the volumes. Nothing here waits for a time: only for what was acknowledged, and for nodes to be
-well again. What a test prints, and so a failure shows, is the seed, the schedule so far and where the history is.
+One cluster, one history. A seed determines the order of the faults and their targets (`CONTAINER_FAULTS_SEED`, printed first; the default
+is constant); each fault ends with a healthy cluster. Afterwards the checkers judge the history of all clients, every node must stop
+cleanly, and the audit of compose.yaml judges the volumes. The test never waits for a time, only for acknowledgements and for nodes to
+recover. It prints the seed, the schedule so far, and the place of the history, so a failure shows them.
 
-Needs a container engine; `.ci/with-engine` provides one. What needs more (root, tc) is left out where it is not there, and says so.
+Needs a container engine; `.ci/with-engine` provides one. Faults with further requirements (root, tc) are skipped with a reason if these are
+missing.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class Trial:
 
 
 def kill_a_leader(t: Trial) -> None:
-    """The others go on without it."""
+    """The others continue without it."""
     node = t.leader()
     faults.kill(t.project, node)
     t.progress()
@@ -89,7 +90,7 @@ def kill_a_leader(t: Trial) -> None:
 
 
 def kill_a_majority(t: Trial) -> None:
-    """Nobody acknowledges anything until one of them is back."""
+    """No message is acknowledged until one of them is back."""
     left = t.anyone()
     for node in faults.others(left):
         faults.kill(t.project, node)
@@ -118,13 +119,13 @@ def stop_a_leader(t: Trial) -> None:
 
 
 def pause_a_leader(t: Trial) -> None:
-    """What it says after it goes on fits what its successor said meanwhile. An official client whose node is silent waits for it."""
+    """Its answers after the pause are consistent with those of its successor. An official client whose node is silent waits for it."""
     with faults.paused(t.project, t.leader()):
         t.progress([NATIVE])
 
 
 def pause_a_majority_and_kill(t: Trial) -> None:
-    """Those who stood still elect one of them, and nothing acknowledged before is missing."""
+    """The paused nodes elect one of them, and no message acknowledged before is missing."""
     node = t.leader()
     with faults.paused(t.project, *faults.others(node)):
         faults.kill(t.project, node)
@@ -147,8 +148,8 @@ def reconnect_elsewhere(t: Trial) -> None:
 
 
 def leader_cannot_hear(t: Trial) -> None:
-    """The official client may sit at this very node. It stays with a node that answers, even if all it hears is that there is no leader. A
-    master of an HA group that is still heard keeps its group waiting (docs/known-weaknesses.md)."""
+    """The official client may be connected to this node. It stays with a node that answers, even if the answer is that there is no leader.
+    A master of an HA group that can still send keeps its group waiting (docs/known-weaknesses.md)."""
     node = t.leader()
     with faults.dropping(t.project, node, "INPUT", faults.others(node)):
         t.progress([NATIVE], RAFT_GROUPS)
@@ -176,7 +177,7 @@ def narrow_line(t: Trial) -> None:
 
 
 def slow_disk(t: Trial) -> None:
-    """Followers commit without the slow one, whose syncs are told to be slow."""
+    """Followers commit without the slow one, which reports slow syncs."""
     node = t.leader()
     before = slow_syncs(node)
     with faults.slow_disk(t.project, node, WRITES_PER_S):
@@ -185,7 +186,7 @@ def slow_disk(t: Trial) -> None:
 
 
 def too_little_memory(t: Trial) -> None:
-    """The kernel kills the node again and again; the others do not care."""
+    """The kernel kills the node repeatedly; the others are not affected."""
     with faults.too_little_memory(t.project, t.anyone()):
         t.progress()
 

@@ -73,7 +73,7 @@ async def test_message_groups_keep_their_queue(server: Backend) -> None:
 
 @contract()
 async def test_a_receipt_lost_with_the_leader_is_given_again(server: Backend) -> None:
-    """When leadership is lost nobody knows whether a message is stored; the node sends it again by itself, and it is stored once."""
+    """After a loss of leadership it is unknown whether a message is stored; the node sends it again by itself, and it is stored once."""
     await window(server, "once")
     replicator = server.engine.replicators["g1"]
     replicator.commit_at_once = False

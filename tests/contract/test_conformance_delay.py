@@ -16,7 +16,7 @@ KINDS = {"T": "normal", "D": "delay", "M": "mixed", "P": "priority"}
 
 @pytest.fixture(autouse=True)
 def _virtual_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service's wall clock stands at the beginning of the backend's; only differences of days matter to it."""
+    """The service's wall clock stays at the start of the backend's clock; only differences of days matter to it."""
     monkeypatch.setattr("ledgermq.node.frontend.rocketmq.sending.time.time_ns", lambda: (EPOCH_MS + 10_000) * MS)
 
 
@@ -132,7 +132,8 @@ async def test_statement_085_a_normal_message_has_no_recall_handle(server: Backe
 
 @contract(KINDS)
 async def test_statement_086_garbage_handles(server: Backend) -> None:
-    """40000 for what is none, what was changed and what is of another topic; 40014 where nothing can be recalled, 40402 without a topic."""
+    """40000 for invalid or changed handles and those of another topic; 40014 if the topic does not support recall, 40402 for an unknown
+    topic."""
     handle = (await server.raw.send(delayed(server, 9_000))).entries[0].recall_handle
     changed = handle[:-1] + ("A" if handle[-1] != "A" else "B")
     for garbage in ("", "x", "ü", handle[1:], changed, handle + "A", "A" * 3000):
@@ -186,7 +187,7 @@ async def test_statement_091_the_highest_priority_first(server: Backend) -> None
 
 @contract({})
 async def test_statement_091_messages_visible_again_keep_their_rank(server: Backend) -> None:
-    """A message of higher priority that comes again is before a lower one that never came."""
+    """A redelivered message of higher priority comes before an undelivered one of lower priority."""
     await server.topic("P", "priority", queues=4)
     for priority in (0, 3):
         await server.raw.send(message(b"%d" % priority, topic="P", priority=priority))

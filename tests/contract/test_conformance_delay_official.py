@@ -97,7 +97,7 @@ def test_statement_085_recall(cluster: LocalCluster, client: Official, topic: st
 
 
 def test_delays_survive_a_killed_leader_and_a_restart_of_all(cluster: LocalCluster, client: Official, topic: str) -> None:
-    """Each message is in its topic once, and not before its time, whoever led when it came."""
+    """Each message is in its topic once, and not before its time, whichever node led then."""
     receipts = {f"s{i}": send(client, topic, f"s{i}", 2 + i % 6) for i in range(24)}
     real.wait_for(lambda: stored_ms(cluster, topic, "s0") or None, late(4), "the first of them")
     killed = real.leader(cluster)

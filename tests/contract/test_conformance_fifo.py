@@ -69,7 +69,7 @@ async def test_statement_066_17_deliveries_by_default(server: Backend) -> None:
 
 @contract()
 async def test_dead_letter_topics_are_nobodys_to_create_or_delete(server: Backend) -> None:
-    """Operators are told that they come by themselves; two broker groups make one topic."""
+    """Operators get an error: these topics are created automatically; two broker groups share one topic."""
     for op in ("create-topic", "update-topic", "delete-topic"):
         command = {"op": op, "ns": "", "name": DLQ, "kind": "normal", "queues": 1, "permission": "rw"}
         with pytest.raises(AssertionError, match="dead-letter topic"):
@@ -78,7 +78,7 @@ async def test_dead_letter_topics_are_nobodys_to_create_or_delete(server: Backen
 
 @contract(groups=("g1", "g2"))
 async def test_dead_letters_stay_in_their_broker_group(server: Backend) -> None:
-    """Each broker group has its own queue of the dead-letter topic, known to everybody once both have one."""
+    """Each broker group has its own queue of the dead-letter topic; all nodes know it once both have one."""
     await server.group("G", max_attempts=1)
     for _ in range(8):
         await server.raw.send(message())
@@ -166,7 +166,7 @@ async def test_statement_080_081_forwarding_ends_a_message_once(server: Backend)
 
 @contract()
 async def test_forwarding_with_a_handle_that_is_none(server: Backend) -> None:
-    """Unreadable, of another group, or replaced by somebody's lease: 40013; illegal names have their own codes."""
+    """Unreadable, of another group, or replaced by another lease: 40013; illegal names have their own codes."""
     await server.raw.send(message())
     (first,) = (await server.raw.receive(invisible=10)).messages
     assert await server.raw.forward(first, group="other") == pb.INVALID_RECEIPT_HANDLE
@@ -191,8 +191,8 @@ async def test_an_ordinary_receive_may_carry_an_attempt_id(server: Backend) -> N
 
 @contract()
 async def test_a_message_group_is_in_order_before_and_after_its_topic_gets_queues_and_not_across_that_moment(server: Backend) -> None:
-    """Most message groups get another queue then: what was sent before stays in order in the old one, what is sent after, through any node,
-    is in order in the new one, and does not wait for what lies in the old one. Who keeps its queue keeps its order and its lock."""
+    """Most message groups then get another queue: earlier messages stay in order in the old queue; later ones, sent through any node, are
+    in order in the new queue and do not wait for the old one. A group that keeps its queue keeps its order and its lock."""
     await server.topic("grows", "fifo", queues=2)
     await server.group("G", fifo=True)
     groups = [f"m{number}" for number in range(8)]

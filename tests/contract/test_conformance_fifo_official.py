@@ -31,7 +31,7 @@ def client(cluster: LocalCluster, tmp_path: Path) -> Iterator[Official]:
 
 
 def create_group(cluster: LocalCluster, name: str, **settings: Any) -> None:
-    """A consumer group whose messages come again after one second."""
+    """Create a consumer group whose messages are redelivered after one second."""
     request = admin_pb2.CreateGroupRequest(group=admin_pb2.Name(name=name), backoff=admin_pb2.Backoff(steps_ms=[1000]), **settings)
     answer = real.admin(cluster, next(iter(cluster.nodes)), "CreateGroup", request)
     assert answer.status.code == 20000, answer.status.message

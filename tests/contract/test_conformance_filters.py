@@ -42,7 +42,7 @@ async def test_statement_051_tags_with_equal_hashes(server: Backend) -> None:
 
 @contract()
 async def test_statement_051_broken_tag_expressions(server: Backend) -> None:
-    """A tag expression that is none is 40010; a filter without a type is one about tags."""
+    """An invalid tag expression is 40010; a filter without a type is a tag filter."""
     for expression in ("||", "a | b", "a\x00", "x" * 70_000):
         assert (await server.raw.receive(expression=expression)).status.code == pb.ILLEGAL_FILTER_EXPRESSION, expression
     request = receive_request()
@@ -101,7 +101,8 @@ async def test_statement_052_syntax_errors(server: Backend) -> None:
 
 @contract()
 async def test_statement_052_settings_with_sql(server: Backend) -> None:
-    """Settings may subscribe by SQL and come back unchanged, by a wrong expression too: the application hears of that when it receives."""
+    """Settings with an SQL subscription are returned unchanged, even with an invalid expression: the application gets the error when it
+    receives."""
     for expression in ("a > 1 AND b = 'x'", "a >"):
         said = consumer(expression, pb.SQL)
         got = (await say(server.raw.telemetry(), said)).settings

@@ -34,7 +34,7 @@ async def test_statement_006_accepted_types_per_kind(server: Backend) -> None:
 
 @pytest.mark.parametrize("kind", [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION, pb.PRIORITY, pb.LITE], ids=pb.MessageType.Name)
 def test_statement_036_a_message_fits_the_kind_of_its_topic(kind: pb.MessageType) -> None:
-    """A kind that the topic does not take is 40014 and nothing is stored, whoever takes the call."""
+    """A message kind that does not fit the topic is 40014 and nothing is stored, on any node."""
 
     @contract(KINDS)
     async def scenario(server: Backend) -> None:
@@ -64,7 +64,7 @@ async def test_statement_082_a_mixed_topic_keeps_a_message_group_in_one_queue(se
 
 @contract(KINDS)
 async def test_statement_036_a_mixed_topic_takes_all_four_kinds(server: Backend) -> None:
-    """Each is stored as what it is, whoever takes the call."""
+    """Each message is stored with its kind, on any node."""
     for raw in (server.raw, server.raw2):
         for kind in MIXED:
             assert (await raw.send(of_kind(kind, "M"))).status.code == pb.OK, pb.MessageType.Name(kind)

@@ -60,7 +60,7 @@ async def receive(raw: Raw, metadata: Any = CLIENT_ID, **options: Any) -> list[t
 
 @lite_contract
 async def test_statement_015_settings_of_lite_consumers(server: Backend) -> None:
-    """They are told how many lite topics they may read from and how long a name may be; other consumers are not."""
+    """They get the limits of lite topics and name length; other consumers do not."""
     await bound(server)
     for kind in (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER, pb.PUSH_CONSUMER):
         settings = pb.Settings(client_type=kind)
@@ -183,7 +183,7 @@ async def test_statement_095_kinds_of_messages_and_topics(server: Backend) -> No
 
 @lite_contract
 async def test_a_lite_topic_is_locked_as_a_whole_and_no_other(server: Backend) -> None:
-    """While one message is held nobody of the group gets the next, whoever asks; after the time the same come again, in order."""
+    """While one message is leased, no client of the group gets the next; after the lease the messages are redelivered in order."""
     await bound(server)
     await bound(server, "OG")
     for client in (CLIENT_ID, OTHER):
@@ -234,7 +234,8 @@ async def test_a_waiting_receive_gets_what_comes_to_its_set(server: Backend) -> 
 
 @lite_contract
 async def test_where_a_group_begins_in_a_new_lite_topic(server: Backend) -> None:
-    """By default behind what is there; else at either end, at an offset, so many before the end, or at a time; only when it is new."""
+    """By default at the end; otherwise at either end, at an offset, a number before the end, or at a time; only if the lite topic is new to
+    the group."""
     await bound(server)
     await send(server.raw, "a", "0", "1")
     server.pass_time(10)
@@ -290,7 +291,7 @@ async def test_repeating_a_set_writes_nothing(server: Backend) -> None:
 
 @contract(TOPICS, groups=("g1", "g2"))
 async def test_lite_topics_of_two_broker_groups(server: Backend) -> None:
-    """Each lies in one broker group; the set is told to both, and a Receive gets what lies where it asks."""
+    """Each is in one broker group; both groups get the set, and a Receive returns the messages of its broker group."""
     await bound(server)
     names = [f"n{number}" for number in range(8)]
     assert await sync(server.raw2, pb.COMPLETE_ADD, *names) == pb.OK
@@ -336,7 +337,7 @@ async def test_a_handle_of_another_topic_or_group_does_not_count(server: Backend
 
 @lite_contract
 async def test_a_deleted_topic_takes_its_lite_topics_along(server: Backend) -> None:
-    """Created again it is empty, and nobody reads from anything; offsets go on."""
+    """Created again, the topic is empty and has no subscriptions; offsets continue."""
     await bound(server)
     await sync(server.raw, pb.COMPLETE_ADD, "a")
     await send(server.raw, "a", "old")

@@ -1,4 +1,4 @@
-"""Statements 96 to 98 of the contract and what stands beside them: signatures, permissions, namespaces, quotas, through real gRPC."""
+"""Statements 96 to 98 of the contract and related rules: signatures, permissions, namespaces, quotas, through real gRPC."""
 
 from __future__ import annotations
 
@@ -88,7 +88,8 @@ async def test_statement_098_switched_off_namespaces_do_not_count(server: Backen
 
 @contract(authentication=True)
 async def test_permissions_of_the_contracts_table(server: Backend) -> None:
-    """Who may only publish cannot consume and the other way round; a consumer needs topic and group; another group is not theirs."""
+    """A user with only the publish permission cannot consume, and vice versa; a consumer needs permissions for topic and group; other
+    groups are refused."""
     server.user("pub", "secret of pub", "publish:topic:T")
     server.user("sub", "secret of sub", "subscribe:topic:T", "subscribe:group:G")
     server.user("half", "secret of half", "subscribe:topic:T")
@@ -126,7 +127,7 @@ async def test_telemetry_needs_what_the_settings_say(server: Backend) -> None:
 
 
 def test_every_method_has_a_row_of_needs() -> None:
-    """A method without a row would be closed to everybody; Telemetry has rules of its own."""
+    """A method without a row would refuse all users; Telemetry has its own rules."""
     methods = {method.name for method in pb.DESCRIPTOR.services_by_name["MessagingService"].methods}
     assert methods == needs.RULES.keys() | {"Telemetry"}
 
@@ -158,7 +159,7 @@ async def test_open_receives_are_counted(server: Backend) -> None:
 
 @contract(quotas=Quotas(client=Quota(receives=1)))
 async def test_statement_075_a_client_that_asks_again_at_once(server: Backend) -> None:
-    """A refused Receive asked again without a pause, as Java clients do, hundreds of times by ten clients at once, keeps nobody waiting."""
+    """A refused Receive that ten clients repeat hundreds of times without a pause, as Java clients do, does not delay other calls."""
     clients = [(("x-mq-client-id", f"java-{i}"),) for i in range(10)]
     open_ones = [server.raw.stream(receive_request(polling=20, batch=1), metadata=one, timeout=60) for one in clients]
     await server.until_polls(10)

@@ -51,7 +51,7 @@ async def listens(raw: Raw, *topics: str, metadata: Any = OTHER) -> Any:
 
 
 async def check(server: Backend, stream: Any) -> pb.RecoverOrphanedTransactionCommand:
-    """Let the leader look, and read what the client hears."""
+    """Run the leader's check, and read the messages to the client."""
     await server.service.checker.look("g1")
     return await next_check(stream)
 
@@ -187,7 +187,7 @@ async def test_statement_088_a_message_says_when_it_wants_to_be_asked_about(serv
 
 @contract(TOPICS, delivery=Delivery(transaction_checks=15))
 async def test_statement_088_at_most_fifteen_checks(server: Backend) -> None:
-    """Every interval while the answer is unspecified; then it is dropped, and nobody can commit it any more."""
+    """A check is sent at every interval while the answer is unspecified; then the message is dropped and can no longer be committed."""
     stream = await listens(server.raw, "X")
     entry = await sent(server.raw, half())
     server.pass_time(6)
@@ -222,7 +222,7 @@ async def test_statement_089_another_producer_of_the_topic_is_asked_wherever_it_
 
 @contract(TOPICS)
 async def test_statement_089_a_check_without_a_producer_is_kept_and_not_counted(server: Backend) -> None:
-    """However long nobody is there; also when the only other node does not answer."""
+    """Even if no producer is connected for a long time, or the only other node does not answer."""
     await sent(server.raw, half())
     server.links["n2"].up = False
     for _ in range(40):
@@ -237,7 +237,7 @@ async def test_statement_089_a_check_without_a_producer_is_kept_and_not_counted(
 
 @contract(TOPICS)
 async def test_producers_of_a_node_take_turns(server: Backend) -> None:
-    """One command for each half, spread over those who are connected; whoever left is not asked."""
+    """One command for each half message, spread over the connected producers; disconnected ones are not asked."""
     names = ("a", "b", "c")
     streams = {name: await listens(server.raw, "X", metadata=(("x-mq-client-id", name),)) for name in names}
     await streams.pop("c").done_writing()
@@ -281,7 +281,7 @@ async def test_statement_088_089_producers_of_all_nodes_are_asked_in_turn(server
 
 @contract()
 async def test_settings_come_again_when_the_group_changes(server: Backend) -> None:
-    """Unasked, with what is configured now; other groups' consumers hear nothing."""
+    """The settings are sent unrequested with the current configuration; consumers of other groups get none."""
     await server.group("G", 5)
     streams = {group: server.raw.telemetry((("x-mq-client-id", group),)) for group in ("G", "H")}
     for group, stream in streams.items():

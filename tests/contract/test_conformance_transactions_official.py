@@ -1,6 +1,6 @@
 """Transactions with the unmodified official Python client against three real nodes: statements 87 to 89 of the contract's checklist.
 
-Checks are configured to come early and often; that they are not too early is told by the server's own times in its log.
+Checks are configured to be early and frequent; the server's times in its log show that they are not too early.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def begin(client: Official, topic: str, body: str, name: str = "p") -> dict[str,
 
 
 def checks(client: Official, count: int, name: str = "p", within_s: float = late(CHECK_S)) -> list[dict[str, Any]]:
-    """The checker's calls, once there are so many."""
+    """Wait until the checker was called this many times. Returns the calls."""
     return real.wait_for(lambda: found if len(found := client.do("checks", name=name)) >= count else None, within_s, f"{count} checks")
 
 
@@ -114,8 +114,8 @@ def test_statement_087_nobody_sees_a_message_before_the_commit_nor_after_a_rollb
 
 
 def test_statement_088_checks_until_an_answer_and_no_more_than_allowed(cluster: LocalCluster, client: Official, topic: str) -> None:
-    """Not before the configured time; asked again while the answer is open; COMMIT delivers, ROLLBACK drops, and after the last one it is
-    dropped, with a record that says so."""
+    """Checks are not sent before the configured time and are repeated while the answer is open; COMMIT delivers, ROLLBACK drops, and after
+    the last check the message is dropped with a record."""
     other = f"{topic}b"
     real.create_topic(cluster, other, "transaction")
     client.do("checked_producer", name="p", topics=[topic], answers=["unknown", "unknown", "commit"])

@@ -53,7 +53,8 @@ async def test_statement_059_a_repeated_acknowledgement_is_confirmed_again(serve
 
 @contract()
 async def test_statement_059_an_acknowledgement_under_way_goes_on_at_the_next_leader(server: Backend) -> None:
-    """Nobody knows whether it counted when its leader is lost; the node asks the next one, and the client hears OK."""
+    """After the loss of the leader it is unknown whether the acknowledgement counted; the node repeats it at the next leader, and the
+    client gets OK."""
     for raw in (server.raw, server.raw2):
         got = await one(server)
         replicator = server.engine.replicators["g1"]
@@ -91,7 +92,7 @@ async def test_statement_060_results_by_entry(server: Backend) -> None:
 
 @contract()
 async def test_statement_061_acknowledging_too_late(server: Backend) -> None:
-    """When the lease is over the handle is 40013, received again by somebody or not; the message comes again."""
+    """After the lease the handle is 40013, whether the message was received again or not; the message is redelivered."""
     got = await one(server, invisible=10)
     server.pass_time(9.999)
     stranger = message()
@@ -212,7 +213,7 @@ async def test_statement_071_a_long_listener_keeps_its_lease(server: Backend) ->
 
 @contract(delivery=Delivery(auto_renew_max_ms=600_000))
 async def test_statement_071_renewal_ends_at_the_cap(server: Backend) -> None:
-    """No lease renews itself for ever."""
+    """Automatic renewal of a lease ends."""
     got = await one(server, invisible=None)
     for _ in range(10):
         server.pass_time(59.9)

@@ -26,7 +26,7 @@ def members(server: Backend) -> set[str]:
 
 @contract()
 async def test_every_client_gets_every_message(server: Backend) -> None:
-    """Whichever node it asks; each acknowledges for itself, and is told the topic and group it knows."""
+    """Through any node; each client acknowledges for itself, and sees its own topic and group names."""
     clients = (CLIENT_ID, OTHER, LONG)
     await ready(server, *clients)
     for number in range(8):
@@ -114,7 +114,7 @@ async def test_a_deleted_group_takes_its_members_along(server: Backend) -> None:
 
 @contract()
 async def test_a_client_that_gives_up_does_so_for_itself(server: Backend) -> None:
-    """Its dead letter goes to the topic of the group, whatever its id looks like; the others go on."""
+    """Its dead letter goes to the group's dead-letter topic, whatever its client id; the other clients continue."""
     odd = (("x-mq-client-id", "a:b$c d"),)
     await server.group("B", broadcast=True, max_attempts=1)
     for client in (odd, OTHER):
@@ -130,7 +130,7 @@ async def test_a_client_that_gives_up_does_so_for_itself(server: Backend) -> Non
 
 @contract({"F": "fifo"})
 async def test_every_client_of_a_fifo_group_has_its_own_order(server: Backend) -> None:
-    """One that does not acknowledge holds up nobody else."""
+    """A client that does not acknowledge does not delay other clients."""
     await server.group("B", broadcast=True, fifo=True)
     for client in (CLIENT_ID, OTHER):
         await server.raw.receive("F", "B", metadata=client)

@@ -42,7 +42,7 @@ async def test_bodies_are_delivered_as_their_producers_had_them(server: Backend)
 
 @contract()
 async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: Backend) -> None:
-    """It must not come again and again, nor hold up those behind it."""
+    """It must not be redelivered endlessly, nor block later messages."""
     broken = b"\x28\xb5\x2f\xfd" + os.urandom(40)
     await store(server, b"", Compression.ZSTD, broken)
     await store(server, LONG, Compression.LZ4)
@@ -52,7 +52,7 @@ async def test_a_body_that_is_not_what_it_says_is_handed_out_as_stored(server: B
 
 @contract()
 async def test_a_pull_ends_before_its_bodies_are_too_many(server: Backend) -> None:
-    """A few kilobytes of log can be mebibytes of messages; the next pull goes on where this one ended."""
+    """A few kilobytes of log can contain mebibytes of messages; the next pull continues where this one ended."""
     large = bytes(4 << 20)
     for _ in range(6):
         await store(server, large, Compression.ZSTD)

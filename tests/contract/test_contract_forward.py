@@ -101,7 +101,7 @@ async def test_calls_wait_for_a_leader(server: Backend) -> None:
 
 @contract()
 async def test_a_poll_survives_the_loss_of_its_leader(server: Backend) -> None:
-    """A Receive that waits when leadership moves goes on waiting at the next leader."""
+    """A Receive that waits during a leader change continues to wait at the next leader."""
     for raw in (server.raw, server.raw2):
         pending = asyncio.ensure_future(raw.collect(raw.stream(receive_request(polling=10, invisible=None))))
         await server.until_polls(1)
@@ -130,7 +130,8 @@ async def test_signs_of_life_reach_the_leader(server: Backend) -> None:
 
 @contract()
 async def test_leases_of_a_node_that_died_are_not_renewed(server: Backend) -> None:
-    """What a node handed out before it died may never have reached its client: though that lives on elsewhere, the message comes again."""
+    """A delivery of a dead node may never have reached its client, so the message is redelivered, even if the client is alive on another
+    node."""
     await server.raw.send(message())
     await server.raw2.receive(invisible=None)
     server.flush_signs()
@@ -162,7 +163,8 @@ async def test_a_goodbye_through_another_node(server: Backend) -> None:
 
 @contract()
 async def test_a_lease_whose_answer_was_lost_comes_again(server: Backend) -> None:
-    """A lease was in the log when leadership was lost; its Receive goes on at the next leader, and the message comes again in its time."""
+    """A lease was in the log when leadership was lost; its Receive continues at the next leader, and the message is redelivered after the
+    lease."""
     replicator = server.engine.replicators["g1"]
     for raw in (server.raw, server.raw2):
         await server.raw.send(message())

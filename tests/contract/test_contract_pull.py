@@ -84,7 +84,7 @@ def pulls(server: Backend) -> int:
 
 @contract()
 async def test_a_pull_reads_in_order_without_a_lease(server: Backend) -> None:
-    """Status, messages, next offset; no receipt handle, no lease, and the same again for whoever asks again."""
+    """Status, messages, next offset; no receipt handle and no lease; a repeated pull returns the same."""
     await send_to_queue_0(server, "a", "b", "c")
     for raw in (server.raw, server.raw2):
         got = await pull(raw, 0)
@@ -125,7 +125,7 @@ async def test_a_message_ends_a_waiting_pull(server: Backend) -> None:
 
 @contract()
 async def test_a_filter_passes_over_messages_and_says_so(server: Backend) -> None:
-    """What is not wanted does not end the pull; the next offset lies behind it."""
+    """Messages that do not match do not end the pull; the next offset is behind them."""
     await send_to_queue_0(server, "a", "b", "c", tags="xyx")
     got = await pull(server.raw, 0, expression="x")
     assert (got.bodies, got.next) == ([b"a", b"c"], 3)
@@ -219,7 +219,7 @@ async def test_where_a_queue_begins_ends_and_was(server: Backend) -> None:
 
 @contract()
 async def test_offsets_of_a_deleted_topic_and_group_are_gone(server: Backend) -> None:
-    """A topic of that name begins anew, and so does the group."""
+    """A new topic of that name starts without offsets, and so does the group."""
     await send_to_queue_0(server, "a")
     await server.group("G")
     assert await update(server.raw, 1) == pb.OK

@@ -19,7 +19,7 @@ OTHER = (("x-mq-client-id", "t2"),)
 
 
 def poll(server: Backend, timeout: float | None = 30, **options: Any) -> asyncio.Future[Received]:
-    """A Receive under way."""
+    """A running Receive."""
     return asyncio.ensure_future(server.raw.collect(server.raw.stream(receive_request(**options), timeout=timeout)))
 
 
@@ -348,7 +348,8 @@ def hidden_ms(server: Backend) -> list[int | None]:
 
 @contract()
 async def test_statement_029_a_message_that_its_client_cannot_take(server: Backend) -> None:
-    """It is kept back and comes again as a failed one does, the others of the answer arrive; alone it is 41301, which names it."""
+    """It is withheld and redelivered like a failed one, while the other messages of the answer arrive; alone it leads to 41301, which names
+    it."""
     raw = Raw(server.port, NODE_JS)
     large = message(bytes(WIRE_MAX))
     await server.raw.send(message(b"a"))

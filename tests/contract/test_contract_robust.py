@@ -67,7 +67,7 @@ async def test_mutated_messages_never_crash(server: Backend) -> None:
 
 @contract()
 async def test_random_bytes_on_the_port(server: Backend) -> None:
-    """Strangers get a closed connection; the server goes on."""
+    """Invalid clients get a closed connection; the server continues."""
     chance = random.Random(11)
     hellos = [
         chance.randbytes(200),
@@ -190,7 +190,7 @@ async def test_streams_of_clients_that_left_are_forgotten(server: Backend) -> No
 
 @contract()
 async def test_draining_answers_polls_and_ends_streams(server: Backend) -> None:
-    """Before a node stops, long polls get their answer, Telemetry ends with OK, and a message that comes then is nobody's."""
+    """Before a node stops, long polls are answered, Telemetry ends with OK, and messages that arrive then are not leased."""
     for raw, service in ((server.raw, server.service), (server.raw2, server.service2)):
         stream = raw.telemetry()
         await say(stream, consumer())

@@ -44,7 +44,7 @@ async def test_statement_002_endpoints_are_echoed(server: Backend) -> None:
 
 @contract()
 async def test_statement_002_several_addresses_and_bad_ones(server: Backend) -> None:
-    """A list of addresses is echoed as a list; an address that is none is 40001."""
+    """A list of addresses is echoed as a list; an invalid address is 40001."""
     request = pb.QueryRouteRequest(topic=pb.Resource(name="T"))
     request.endpoints.scheme = pb.IPv4
     for port in (1, 2, 3):

@@ -96,7 +96,7 @@ async def test_statement_031_property_keys(server: Backend) -> None:
 
 @contract()
 async def test_statement_032_tags(server: Backend) -> None:
-    """A tag holds no `|`, is not blank and has no control character; an empty one is none."""
+    """A tag must not contain `|`, be blank or have control characters; an empty tag means no tag."""
     for tag in ("a|b", "   ", "a\tb"):
         assert await code(server, message(tag=tag)) == pb.ILLEGAL_MESSAGE_TAG, tag
     assert await code(server, message(tag="")) == pb.OK
@@ -223,8 +223,8 @@ async def test_normal_messages_take_turns(server: Backend) -> None:
 
 @contract(groups=("g1", "g2"))
 async def test_normal_messages_go_past_a_broker_group_without_a_leader(server: Backend) -> None:
-    """They wait for nobody while another group has a leader, through a node with replicas and one without; message groups stay where they
-    are. With the leader the turns come back."""
+    """They do not wait while another group has a leader, through a node with replicas and one without; message groups keep their queues.
+    Once the group has a leader, it gets its share again."""
     await server.raw2.send(message())
     server.engine.follow("g2", None)
     kept = [asyncio.create_task(code(server, message(topic="F", message_group=name, message_type=pb.FIFO))) for name in "abcdefgh"]

@@ -48,7 +48,7 @@ def client(request: pytest.FixtureRequest, built: Callable[[str], Foreign]) -> F
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One node whose one port speaks TLS, with a certificate of nobody's authority, and plaintext."""
+    """One node whose port accepts TLS, with a self-signed certificate, and plaintext."""
     with real.running(tmp_path_factory.mktemp("both"), nodes=1, extra=real.FAST, tls=True) as found:
         yield found
 
@@ -84,7 +84,8 @@ def test_statement_052_a_filter_that_is_wrong_is_named(client: Foreign, cluster:
 def test_statement_029_the_largest_body_in_node(
     less: int, cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]
 ) -> None:
-    """4 MiB less 64 KiB arrive. 4 MiB do not: the error names the message, the others arrive, and `why-not-delivered` says so."""
+    """A message of 4 MiB less 64 KiB arrives. One of 4 MiB does not: the error names it, the others arrive, and `why-not-delivered` reports
+    it."""
     topic, size = fresh(cluster), WIRE_MAX - less
     facts = built("node").run("large", endpoints, topic, "large", size)
     assert facts["sizes"] == ("1,2" if not less else f"1,2,{size}")
@@ -149,7 +150,7 @@ def test_statement_092_lite_topics_in_java(cluster: LocalCluster, endpoints: str
 def test_statement_021_a_node_producer_with_several_topics_starts(
     cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]
 ) -> None:
-    """Settings come again after the last route: the client does not hang."""
+    """Settings are sent again after the last route, so the client does not hang."""
     topics = [fresh(cluster) for _ in range(3)]
     facts = built("node").run("several", endpoints, ",".join(topics))
     assert set(facts) == set(topics)
@@ -157,7 +158,7 @@ def test_statement_021_a_node_producer_with_several_topics_starts(
 
 @pytest.mark.parametrize("language", LANGUAGES[1:])
 def test_statement_099_tls_by_default_and_plaintext_on_one_port(language: str, both: LocalCluster, built: Callable[[str], Foreign]) -> None:
-    """Clients that speak TLS unless told otherwise trust a self-signed certificate; the same port takes their plaintext as well."""
+    """Clients with TLS as the default accept a self-signed certificate; the same port also accepts plaintext."""
     for tls in (True, False):
         facts = built(language).run("roundtrip", real.target(both, "n1"), fresh(both), f"roundtrip-{tls}", tls=tls)
         assert facts["sent"] == facts["id"] and facts["same"] == "true"

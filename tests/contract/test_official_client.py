@@ -231,7 +231,7 @@ def test_statement_059_acknowledged_for_good(client: Official, cluster: LocalClu
 
 
 def test_statement_061_acknowledging_too_late(client: Official, topic: str, producer: str) -> None:
-    """The client raises BadRequestException, and the message comes again."""
+    """The client raises BadRequestException, and the message is redelivered."""
     send(client, topic)
     simple(client, topic, name="a")
     simple(client, topic, name="b")
@@ -387,7 +387,7 @@ def test_statement_023_074_after_a_restart_of_all_nodes(tmp_path: Path) -> None:
 
 
 def test_two_broker_groups_share_a_topic_and_lose_a_leader(tmp_path: Path) -> None:
-    """One topic lies over two broker groups of three nodes; the official client does not notice, not even that a leader is killed.
+    """One topic has queues in two broker groups of three nodes; the official client does not notice this, nor the kill of a leader.
 
     Every message group has one queue and the order in which it was sent.
     """

@@ -89,7 +89,7 @@ def test_the_programs_run_unmodified(cluster: LocalCluster, tmp_path: Path) -> N
 
 
 def test_the_programs_run_while_leaders_are_killed(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Again and again until two leaders were killed, one every five seconds: all of them end with status 0."""
+    """They run repeatedly until two leaders were killed, one every five seconds: all of them end with status 0."""
 
     def until_two_are_killed(killed: Sequence[str]) -> None:
         for turn in itertools.count():

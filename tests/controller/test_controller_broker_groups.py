@@ -49,7 +49,7 @@ def move(source: str, target: str, **more: Any) -> dict[str, Any]:
 
 
 def test_groups_of_a_new_cluster_get_leaders_on_different_nodes() -> None:
-    """One each; a cluster of one group is left alone, and a configured preference stands."""
+    """Each group prefers another node; a cluster of one group is not changed, and a configured preference is kept."""
     assert [spec.leader_wanted for spec in begun().specs.values()] == ["n1", "n2", "n3"]
     assert begun({"g1": THREE}).specs["g1"].leader_wanted is None
     fixed = begun(preferred_leader="n2")
@@ -109,7 +109,7 @@ def test_replicas_go_where_the_fewest_are() -> None:
 
 
 def test_a_move_begins_ends_and_may_be_told_twice() -> None:
-    """The target joins, the source leaves, and whoever was meant to lead is followed."""
+    """The target joins, the source leaves, and the preferred leader is updated; a repeated report changes nothing."""
     state = done(begun(), "begin-move", **move("n1", "n4"))
     assert state.broker_groups["g1"] == ("n1", "n2", "n3", "n4") and state.specs["g1"].move == Move("n1", "n4")
     assert done(state, "begin-move", **move("n1", "n4")) == state

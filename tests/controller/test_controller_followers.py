@@ -11,7 +11,7 @@ from tests.controller.controller_cluster import Cluster
 
 
 def run(root: Path, nodes: int, workers: int, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
-    """`body` over a quorum in which every node has so many workers."""
+    """Run `body` with a quorum in which every node has this many workers."""
 
     async def main() -> None:
         cluster = Cluster(root, nodes)

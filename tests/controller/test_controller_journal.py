@@ -203,8 +203,8 @@ class Work:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_a_power_cut_at_any_sync_keeps_every_promise(seed: int) -> None:
-    """The power goes at a random sync (of a record, of a rewritten file, of the directory): what comes back is the last promise or the
-    batch that was under way, never a mixture, and never a refusal."""
+    """The power goes at a random sync (of a record, of a rewritten file, of the directory): the restored state has the last promise or the
+    batch being written, never a mixture, and is never refused."""
     chance = random.Random(seed)
     disk = ForgetfulDisk()
     journal = opened(disk)
@@ -257,7 +257,7 @@ def test_the_first_failed_sync_is_final(operation: str) -> None:
 
 
 def test_a_full_disk_postpones_compaction_and_nothing_else() -> None:
-    """With no room for a second file, promises and votes go on in the first; compaction happens when space returns."""
+    """Without room for a second file, promises and votes continue in the first; compaction happens when space returns."""
     disk = ForgetfulDisk()
     journal = filled(disk)
     disk.capacity_bytes = disk.used_bytes

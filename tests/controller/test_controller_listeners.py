@@ -1,4 +1,5 @@
-"""A node that listens to the controller quorum without a vote: it is told everything, may ask for anything, and counts for nothing."""
+"""A node that follows the controller quorum without a vote: it receives all changes, may send any command, and does not count for the
+quorum."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def run(root: Path, body: Callable[[Cluster], Coroutine[Any, Any, None]]) -> Non
 
 
 async def listener(cluster: Cluster, name: str) -> Controller:
-    """A node that joined and was given no vote; the others are not told where it is."""
+    """A node that joined without a vote; the others do not know its address."""
     if name not in cluster.addresses:
         cluster.add_node(name)
         there = next(iter(cluster.running.values()))
@@ -44,7 +45,7 @@ async def listener(cluster: Cluster, name: str) -> Controller:
 
 @pytest.mark.parametrize("name", ["a0", "n4"])
 def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, name: str) -> None:
-    """Whatever its name is: the order of names decides who dials whom among voters, and a listener dials all of them."""
+    """Whatever its name: among voters the order of names decides which node dials; a listener dials all voters."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
@@ -98,7 +99,7 @@ def test_a_listener_becomes_a_voter(tmp_path: Path) -> None:
 
 
 def test_a_listener_decides_alone_after_the_voters_were_lost(tmp_path: Path) -> None:
-    """Its journal goes on with itself as the only voter: what it had is there, it decides, and the lost voters are strangers to it."""
+    """Its journal continues with itself as the only voter: its state is kept, it can decide, and it refuses the lost voters."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)

@@ -97,7 +97,7 @@ def test_a_repeated_request_is_answered_not_carried_out(script: list[dict[str, A
 @settings(max_examples=150, deadline=None)
 @given(commands)
 def test_the_revision_counts_changes_and_nothing_else(script: list[dict[str, Any]]) -> None:
-    """Revision grows by one exactly when nodes, broker groups, topics or consumer groups differ; `changed` says so too."""
+    """The revision grows by one exactly when nodes, broker groups, topics or consumer groups change; `changed` reports this too."""
     state = State()
     for command in script:
         repeated = command.get("id") in state.answered
@@ -133,7 +133,8 @@ def test_the_same_settings_again_are_fine_and_others_conflict() -> None:
 
 
 def test_the_window_of_deduplication_of_a_topic() -> None:
-    """Kept with the topic, of whatever kind, and told to every broker group; another one conflicts at creation, null leaves it alone."""
+    """The window is stored with the topic of any kind and sent to every broker group; a creation with another window conflicts, and null
+    does not change it."""
     state, outcomes = run([DESCRIBED, topic(dedup_ms=60_000, kind="mixed"), topic(dedup_ms=60_000, kind="mixed"), topic(kind="mixed")])
     assert [(o.code, o.changed) for o in outcomes[1:]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
     assert "deduplication for 60000 ms" in outcomes[3].detail
@@ -152,7 +153,8 @@ def test_unknown_things_are_not_found() -> None:
 
 
 def test_the_durability_of_a_topic() -> None:
-    """Kept with the topic and told to every broker group; a creation with another one is refused; null leaves it alone, "" resets it."""
+    """The durability is stored with the topic and sent to every broker group; a creation with another one is refused; null does not change
+    it, and "" resets it."""
     state, outcomes = run([DESCRIBED, topic(durability="high"), topic(durability="high"), topic(), topic("u")])
     assert [(o.code, o.changed) for o in outcomes[1:4]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
     assert "durability high" in outcomes[3].detail
@@ -181,7 +183,7 @@ def test_a_recreated_topic_is_a_new_incarnation() -> None:
 
 
 def test_only_what_was_deleted_is_gone() -> None:
-    """A broker group's log drops what was deleted or lies elsewhere, never what this state merely does not know."""
+    """A broker group's log drops deleted topics and those of other groups, but never topics that this state only does not know."""
     assert described().gone_topics("g1") == frozenset()
     state, _ = run([topic("one", queues=1), topic("two", queues=1), {"op": "delete-topic", "ns": "", "name": "two"}], described())
     assert state.gone_topics("g1") == {("", "two")}
@@ -231,7 +233,8 @@ def test_a_group_keeps_the_settings_that_an_update_leaves_alone() -> None:
 
 
 def test_dead_letter_topics_are_where_the_logs_say() -> None:
-    """Each broker group that has one adds a queue; operators neither make nor change nor delete them; no log is told about them."""
+    """Each broker group with dead letters adds a queue; operators cannot create, change or delete these topics; they are not sent to the
+    logs."""
     key = {"ns": "", "name": "%DLQ%g"}
     adopt = {"op": "adopt-topic", **key}
     state, outcomes = run([{**adopt, "broker_group": "g2"}, {**adopt, "broker_group": "g1"}, {**adopt, "broker_group": "g1"}], described())
@@ -329,7 +332,7 @@ def carried_out(state: State, *commands: dict[str, Any]) -> State:
 
 
 def test_an_old_configuration_neither_moves_a_node_back_nor_brings_a_removed_one_again() -> None:
-    """Configuration files are seeds: what the quorum was told by `member` commands outlives every restart with an older file."""
+    """Configuration files are only seeds: changes by `member` commands survive restarts with an older file."""
     before = described()
     moved = carried_out(
         before,

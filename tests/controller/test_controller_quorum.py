@@ -70,7 +70,7 @@ def test_every_node_takes_commands_and_sees_the_result(tmp_path: Path, nodes: in
 
 
 def test_a_reserved_name_of_a_group_is_refused_before_the_quorum_hears_of_it(tmp_path: Path) -> None:
-    """A command that is in a journal already keeps its outcome: such a group can be changed and deleted."""
+    """A command that is already in a journal keeps its outcome: such a group can be changed and deleted."""
 
     async def body(cluster: Cluster) -> None:
         controller = cluster.running["n1"]
@@ -391,7 +391,7 @@ def test_the_durability_check_can_fail(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_failed_sync_ends_the_controller_and_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The node hears of it with exit code 73 and one sentence, no trace is logged; calls fail with the reason; nothing was promised."""
+    """The node gets exit code 73 and one message, and no traceback is logged; calls fail with the reason; nothing was promised."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path, 1, disk=DurableView)

@@ -1,4 +1,4 @@
-"""Controllers find each other again: places where nobody answers, lines that died without a word, names that mean another address now."""
+"""Controllers reconnect: after addresses without an answer, silently broken connections, and names that resolve to another address."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_place_that_does_not_greet_is_given_up_for_the_next(tmp_path: Path, pl
 
 
 class Line:
-    """What stands between two nodes: carries bytes until it is cut, and then keeps both ends open and carries nothing."""
+    """A connection between two nodes: it carries bytes until it is cut, and then keeps both ends open without carrying anything."""
 
     def __init__(self, to: str) -> None:
         self._to = to.rsplit(":", 1)
@@ -144,7 +144,7 @@ def test_a_dead_line_between_two_that_do_not_lead_is_noticed_by_both(tmp_path: P
 
 
 def test_a_line_without_news_is_kept(tmp_path: Path) -> None:
-    """Between two that do not lead: their first vote goes over the line that stands, however long nothing was decided."""
+    """Between two nodes that do not lead: their first vote uses the existing connection, however long it was idle."""
 
     async def run() -> None:
         cluster = Cluster(tmp_path)
@@ -192,7 +192,7 @@ class Names:
 
 
 def resolved(resolver: Resolver, host: str) -> tuple[str, ...]:
-    """What an attempt after the next one is told."""
+    """The result of the name resolution at the attempt after the next one."""
     resolver.resolve(host)
     resolver.settle()
     return resolver.resolve(host)

@@ -1,4 +1,4 @@
-"""Who votes in the controller quorum: one more or less at a time, kept by journal and snapshot, and never at the cost of the quorum."""
+"""The voters of the controller quorum: they change one at a time, are kept in journal and snapshot, and a change never loses the quorum."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def changed(cluster: Cluster, node: str, *, present: bool, by: str | None 
 
 
 async def joined(cluster: Cluster, name: str) -> Controller:
-    """Start a node that nobody knows yet and let it in; every node is told where it is, as `member add` does."""
+    """Start an unknown node and admit it; every node learns its address, as with `member add`."""
     cluster.add_node(name)
     await cluster.start([name])
     for controller in cluster.running.values():
@@ -96,7 +96,7 @@ def test_an_entry_about_members_that_this_version_does_not_know_is_no_entry_to_s
 
 
 def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
-    """The fourth gets all there is, votes, and with it and two of the old ones the quorum goes on; restarts keep it."""
+    """The fourth node gets the whole state and votes; with it and two of the old ones the quorum continues; restarts keep this."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.running["n1"].create_topic("", "before", timeout=20)
@@ -119,7 +119,7 @@ def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
 
 
 def test_a_joining_node_alone_never_makes_a_quorum_of_its_own(tmp_path: Path) -> None:
-    """Nobody has told it who votes: it stands for no election, however long it waits, and the others do not hear it."""
+    """It does not know the voters: it never becomes a candidate, and the others ignore it."""
 
     async def body(cluster: Cluster) -> None:
         cluster.add_node("n4")
@@ -155,7 +155,7 @@ def test_compaction_keeps_who_votes(tmp_path: Path) -> None:
 
 
 def test_a_removed_node_is_not_heard_any_more_and_the_leader_removes_itself_by_handing_over(tmp_path: Path) -> None:
-    """Whoever is removed, leader or not: the rest goes on, and its elections reach nobody."""
+    """Whether a leader or another node is removed: the rest continues, and its elections reach no node."""
 
     async def body(cluster: Cluster) -> None:
         leader = await cluster.leader()
@@ -189,7 +189,7 @@ def test_what_would_lose_the_quorum_is_refused_with_the_reason(tmp_path: Path) -
 
 
 def test_a_change_that_was_not_committed_is_undone_with_its_entry(tmp_path: Path) -> None:
-    """A leader cut off from everybody appends a change; a new leader's log replaces it, and everybody has the old voters."""
+    """A partitioned leader appends a change; the log of a new leader replaces it, and all nodes have the old voters."""
 
     async def body(cluster: Cluster) -> None:
         leader = await cluster.leader()
@@ -217,7 +217,7 @@ def _append(directory: Path, command: bytes) -> None:
 
 
 def test_a_node_moves_while_the_quorum_runs(tmp_path: Path) -> None:
-    """Votes belong to names: with another address it is the same voter, found by the others as soon as they are told."""
+    """Votes belong to names: with another address it is the same voter, and the others reach it as soon as they know the address."""
 
     async def body(cluster: Cluster) -> None:
         await cluster.stop(["n1"])

@@ -74,7 +74,7 @@ async def alone(tmp_path: Path) -> Cluster:
 
 
 def test_pickle_bombs_and_noise_are_shut_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bare, framed, compressed, sealed with a wrong key and even with the right one, a pickle is never loaded; the node goes on."""
+    """Bare, framed, compressed, sealed with a wrong key and even with the right one, a pickle is never loaded; the node continues."""
     marker = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(marker))
     loaded: list[str] = []
@@ -181,7 +181,7 @@ def test_the_port_comes_back_after_a_failed_accept(tmp_path: Path, monkeypatch: 
 
 
 def test_a_stranger_with_the_secret_but_no_name_is_closed(tmp_path: Path) -> None:
-    """The library would admit observers and administrators there; this quorum admits its nodes, and listeners that it was told of."""
+    """The library would admit observers and administrators; this quorum admits only its nodes and known listeners."""
 
     async def greet(cluster: Cluster, name: Any) -> bytes:
         key = cluster_key()
@@ -320,7 +320,7 @@ def test_library_is_bent_where_it_matters() -> None:
 
 
 def test_a_line_to_a_listener_that_ends_under_a_message_is_no_error() -> None:
-    """The library ends a line on which nothing was heard when it sends, and a listener is forgotten with its line."""
+    """The library ends a silent connection when it sends, and a listener is forgotten with its connection."""
     transport = QuorumTransport.__new__(QuorumTransport)
     transport._quorum = SimpleNamespace(make_durable=lambda: None)
     lines: dict[str, Any] = {}

@@ -40,7 +40,7 @@ def test_a_flight_becomes_tag_keys_and_body() -> None:
 
 
 def test_without_the_package_it_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stranger who starts the module by hand is sent to make."""
+    """A user who starts the module directly is referred to make."""
     monkeypatch.setattr(data.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match="make demo"):
         data.archive_path()

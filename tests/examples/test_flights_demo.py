@@ -33,7 +33,7 @@ def demo(temporary: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(directory: Path) -> list[int]:
-    """Every process whose command line or home lies in the directory."""
+    """All processes whose command line or home is in the directory."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -48,7 +48,7 @@ def processes_of(directory: Path) -> list[int]:
 
 @pytest.mark.timeout(600)
 def test_small_demo_passes(tmp_path: Path) -> None:
-    """Every flight arrives, a leader dies, the audit passes: the last line says so, and nothing is left, neither process nor data."""
+    """Every flight arrives, a leader dies, the audit passes, and the last line reports this; no process or data remains."""
     with demo(tmp_path) as process:
         out, err = process.communicate()
         assert (process.returncode, out.splitlines()[-1]) == (0, "demo: PASS"), out + err

@@ -66,7 +66,7 @@ def test_lost_is_acknowledged_minus_consumed(facts: list[tuple[int, bool]]) -> N
 
 
 def test_time_without_a_leader_counts_sends_begun_after_the_kill() -> None:
-    """A send begun before proves nothing; of those begun after, the first acknowledgement counts, in whatever order they are told."""
+    """A send begun before the kill proves nothing; of those begun after it, the first acknowledgement counts, in any order of reports."""
     found = ledger(ack(1, started=1, acked=2))
     assert found.seconds_without_leader is None
     found.killed_at = 10.0

@@ -84,7 +84,7 @@ class Sender:
             self._lines.put(line)
 
     def more(self, count: int, within_s: float) -> float:
-        """Seconds until so many further messages were acknowledged."""
+        """The seconds until this many further messages were acknowledged."""
         began = time.monotonic()
         wanted = self.acked + count
         while self.acked < wanted:
@@ -108,7 +108,7 @@ class Sender:
 def test_a_client_with_one_address_goes_on_when_its_node_is_gone(
     program: str, client: Foreign, tmp_path: Path, number: signal.Signals, limit_s: int
 ) -> None:
-    """The node that leads, and that the client is connected to, dies or stands still: sending goes on through the others."""
+    """The leader, to which the client is connected, dies or is paused: sending continues through the others."""
     with running(tmp_path) as cluster, balanced(program, cluster) as address:
         create_topic(cluster, TOPIC)
         sender = Sender(client, address)

@@ -1,4 +1,4 @@
-"""What is told of followers that lack something: state, rates, and when they will lack nothing."""
+"""The reported catch-up of lagging followers: state, rates, and the estimated end."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_one_look_is_no_rate() -> None:
 
 
 def test_states() -> None:
-    """Unknown while its place in the log is being looked for; a comparison begun anew is told for a while, and once to the log."""
+    """Unknown while its position in the log is being probed; a restarted probe is reported for a while, and logged once."""
     catch_up = watch()
     assert told(catch_up, peer(None), 10, 0).state == "probing"
     assert told(catch_up, peer(None, left_behind=True), 10, SECOND).state == "installing"

@@ -11,7 +11,7 @@ HOUR_MS = 3_600_000
 
 
 class Skewed(Bench):
-    """A bench whose wall clock is set by hand, while its monotonic clock goes on."""
+    """A bench with a manually set wall clock and a running monotonic clock."""
 
     ahead_ms = 0
 
@@ -42,7 +42,7 @@ def test_store_times_never_fall_when_the_clock_goes_back() -> None:
 
 
 def test_store_times_never_fall_across_leaders() -> None:
-    """A new leader whose clock is behind goes on from the last store time of the log."""
+    """A new leader whose clock is behind continues from the last store time of the log."""
     sequencer = Sequencer(lambda topic, queue: 0)
     sequencer.reset(5_000)
     batch = encode_entries([draft("a")])

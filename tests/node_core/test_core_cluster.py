@@ -1,4 +1,4 @@
-"""Whole replicas under faults: what clients were told stays true, replicas agree, and everything comes in the end."""
+"""Complete replicas under faults: answers to clients stay true, replicas agree, and every message is delivered in the end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Story:
                         assert message in self.logged.done
 
     def follow(self) -> None:
-        """Read what is applied somewhere; every record must make sense where it stands."""
+        """Read the entries that any replica applied; every record must be valid at its position."""
         for node in self.cluster.nodes.values():
             while node.alive and self.logged.next_index <= node.machine.applied_index:
                 last = node.machine.applied_index

@@ -82,7 +82,7 @@ def test_one_copy_per_group_and_none_for_others() -> None:
 
 
 def test_the_next_messages_come_in_the_same_answer() -> None:
-    """A Receive that finds an exhausted message goes on behind it."""
+    """A Receive that finds an exhausted message continues with the next ones."""
     b = make()
     b.send("a")
     exhaust(b)
@@ -136,7 +136,7 @@ def test_forwarding_twice_in_one_turn_makes_one_copy() -> None:
 
 
 def test_an_expired_lease_can_be_forwarded_until_another_has_the_message() -> None:
-    """A consumer that gives up late is heard; one whose message somebody else holds is not."""
+    """A consumer may give up a message late, unless another client holds it."""
     b = make(max_attempts=17)
     b.send("a")
     (late,) = b.receive(invisible_ms=1000)
@@ -211,7 +211,7 @@ def test_on_a_full_disk_exhausted_messages_stay() -> None:
 
 
 def test_a_copy_that_fits_no_file_is_delivered_instead() -> None:
-    """Then attempts go on: nothing is lost; a consumer that gives such a message up is told why that does not work."""
+    """Attempts continue instead, and nothing is lost; a consumer that gives up such a message gets an error with the reason."""
     b = make(fifo=True)
     b.send_of("x", "x1", "x2")
     b.group.leader._planner._dead_lettering._entry_bytes_max = 100

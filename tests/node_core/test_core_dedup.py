@@ -218,7 +218,8 @@ def test_the_window_of_a_delayed_message_begins_when_it_is_sent(bench: DedupBenc
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a topic, and of all together, only so many ids are kept: the oldest go, of the topic with the most; the export restores it all."""
+    """The number of kept ids is bounded per topic and in total: the oldest ids of the largest topic are removed first; the export restores
+    the state."""
     monkeypatch.setattr(ids_module, "TOPIC_MAX", 5)
     monkeypatch.setattr(ids_module, "ALL_MAX", 8)
     ids = Ids()

@@ -49,7 +49,7 @@ def failover(old: Bench, *, snapshot: bool) -> Bench:
 
 
 def test_a_batch_holds_a_message_group_in_order_and_locks_it(b: Bench) -> None:
-    """What is leased locks the rest of its message group, for whoever asks; another group of the queue flows past it."""
+    """A leased message locks the rest of its message group for all clients; another group of the queue is still delivered."""
     b.send_of("a", "a1", "a2", "a3")
     assert said(b.receive(n=2)) == "a1 a2"
     b.send_of("b", "b1")
@@ -119,7 +119,7 @@ def test_a_longer_lease_keeps_the_lock(b: Bench) -> None:
 
 
 def test_messages_without_a_group_are_one_group_per_queue() -> None:
-    """In a FIFO consumer group such a queue is read one after the other; the other queue has its own order."""
+    """In a FIFO consumer group, messages of such a queue are delivered one by one; the other queue has its own order."""
     b = make(queues=2)
     b.send("x1", "x2", queue=0)
     b.send("y1", "y2", queue=1)
@@ -164,7 +164,7 @@ def test_a_backlog_of_one_message_group_writes_nothing_in_vain(b: Bench) -> None
 
 
 def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind so many locked messages nobody looks; when the lock goes, what lies there comes."""
+    """No message behind a number of locked messages is examined; after the lock ends, they are delivered."""
     monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.LOOK_AHEAD", 3)
     b.send_of("a", "a1", "a2", "a3", "a4")
     b.send_of("b", "b1")
@@ -175,7 +175,7 @@ def test_the_look_ahead_is_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_rows_of_a_queue_are_bounded(b: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With so many messages leased or waiting no new one is looked at until some are done."""
+    """With a number of messages leased or waiting, no new message is examined until some are done."""
     monkeypatch.setattr("ledgermq.node.broker.decisions.fifo_picker.ROWS_MAX", 3)
     for number in range(5):
         b.send_of(f"g{number}", f"m{number}")
@@ -213,7 +213,7 @@ def test_statement_078_the_same_attempt_id_gets_the_same_messages(b: Bench) -> N
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
-    """The new leader knows from the log who waits, who is leased, and which poll got what."""
+    """The new leader knows waiting messages, leases and the results of attempt ids from the log."""
     b = make()
     b.send_of("a", "a1", "a2")
     b.send_of("b", "b1")
@@ -228,7 +228,7 @@ def test_locks_and_attempt_ids_survive_a_failover(snapshot: bool) -> None:
 
 
 def test_a_cancelled_poll_gives_its_message_group_back(b: Bench) -> None:
-    """The caller is gone before its answer: the messages come again, in order."""
+    """The caller leaves before its answer: the messages are delivered again, in order."""
     b.send_of("a", "a1", "a2")
     poll = b.poll(n=1)
     b.turn(poll)
@@ -250,7 +250,7 @@ def test_a_group_becomes_fifo_while_messages_are_in_flight() -> None:
 
 
 def test_a_fifo_group_becomes_ordinary_while_messages_wait(b: Bench) -> None:
-    """Whoever waited is delivered, once each, with attempt 1."""
+    """The waiting messages are delivered, once each, with attempt 1."""
     b.send_of("a", "a1", "a2")
     b.send_of("b", "b1")
     b.receive(n=1)

@@ -1,4 +1,4 @@
-"""How filters that must look at records are served: nothing that does not match, no stall, and nobody starves."""
+"""Filters that must read records: only matching messages are delivered, nothing stalls, and no consumer starves."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_flood_does_not_starve_other_pairs_that_look_too() -> None:
 
 
 def test_receives_without_a_filter_are_served_beside_a_flood() -> None:
-    """Who takes everything needs no looks, and gets its messages in the turn in which the flood used them all up."""
+    """A receive without a filter needs no record reads, and is served in the turn in which the flood used up the budget of reads."""
     bench = CountedBench()
     bench.configure("flooded")
     bench.configure("plain")
@@ -115,7 +115,7 @@ def test_messages_visible_again_are_filtered_as_well() -> None:
 
 
 def test_a_pull_goes_through_a_flood_in_bounded_turns() -> None:
-    """A pull by SQL finds the match behind many others, and says where it goes on."""
+    """A pull with an SQL filter finds the match behind many other messages, and returns where to continue."""
     bench = CountedBench()
     bench.configure("t")
     bench.flood("t", 3 * LOOKS_PER_TURN, match_at=3 * LOOKS_PER_TURN - 1)
@@ -133,7 +133,7 @@ def test_a_pull_goes_through_a_flood_in_bounded_turns() -> None:
 
 
 def test_a_fifo_group_goes_through_a_flood_as_well() -> None:
-    """In a FIFO group what does not match is passed over too, in bounded turns, and locks nobody."""
+    """In a FIFO group, messages that do not match are skipped in bounded turns too, and lock no message group."""
     bench = CountedBench()
     bench.configure("t")
     bench.ask(Configure(next(bench.tokens), groups=(GroupConfig("", "g", fifo=True),)))

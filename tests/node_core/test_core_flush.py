@@ -1,4 +1,4 @@
-"""Flush policies in a broker group: which class a send has, when it is answered, and what the replicator is told about its batch."""
+"""Flush policies in a broker group: the class of a send, the time of its answer, and the class that the replicator gets for its batch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def commit(b: Bench) -> None:
     ],
 )
 def test_the_class_of_a_message(policy: FlushPolicy, durability: TopicDurability, priority: int, expected: str) -> None:
-    """The topic stands above the broker group, and under `hybrid` the priority decides."""
+    """The setting of the topic overrides that of the broker group, and under `hybrid` the priority decides."""
     assert durability_of(policy, durability, priority).value == expected
 
 
@@ -99,7 +99,7 @@ def test_a_call_has_the_strongest_class_of_its_messages() -> None:
 
 
 def test_a_batch_of_both_classes_is_urgent_and_early() -> None:
-    """Calls of one turn share a batch: the durable one makes it urgent, the other is answered early all the same."""
+    """Calls of one turn share a batch: the durable call makes it urgent, the other is still answered early."""
     b = bench(FlushPolicy.HYBRID)
     slow, fast = produce(b, ("t", 7)), produce(b, ("t", 0))
     b.turn(slow, fast)
@@ -218,7 +218,7 @@ def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
     ],
 )
 def test_calls_are_held_only_where_every_send_waits_for_a_sync(policy: FlushPolicy, durability: TopicDurability, hold: bool) -> None:
-    """A call that could be answered from memory must not wait for the end of somebody's fdatasync; topics may change that at run time."""
+    """A call that could be answered from memory must not wait for a running fdatasync; topics may change this at run time."""
     b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), policy=policy))
     b.lead(1)
     b.ask(Configure(next(b.tokens), topics=[topic("t", durability)]))

@@ -21,7 +21,7 @@ TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
 
 
 class Senders:
-    """Clients that send, and remember what they were told."""
+    """Clients that send and record the answers."""
 
     def __init__(self, seed: int) -> None:
         self.cluster = Cluster(seed, HYBRID)

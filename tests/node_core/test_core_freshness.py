@@ -1,4 +1,4 @@
-"""How old what a replica knows may be: never younger than it is, whatever it heard and however late it applies."""
+"""The reported age of a replica's state: never less than the true age, whatever it received and however late it applies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def heard(at_ms: int, commit: int, term: int = 3) -> LeaderContact:
 
 
 def test_a_word_counts_once_everything_it_speaks_of_is_applied() -> None:
-    """Heard at 100 with commit 7: old as long as 7 is not applied, then as old as the word."""
+    """A message received at 100 with commit 7 counts only once 7 is applied; then the age is that of the message."""
     fresh = Freshness()
     fresh.note(heard(100, 7), 6, 3)
     assert fresh.age_ns(150 * MS) is None

@@ -52,7 +52,7 @@ def records(log: MemoryLog) -> list[control.ControlRecord | str]:
 
 
 def test_produce_receive_ack() -> None:
-    """A message goes in, is leased once, acknowledged, and never comes again."""
+    """A message is stored, leased once, acknowledged, and never delivered again."""
     b = make()
     sent = b.send("a", "b")
     assert isinstance(sent, Produced) and sent.queue_offsets == (0, 1)
@@ -128,7 +128,7 @@ def test_a_lease_under_way_is_not_given_twice() -> None:
 
 
 def test_waiting_receives_are_served_in_order_of_arrival() -> None:
-    """The longest waiting comes first; who gets nothing goes on waiting."""
+    """The longest waiting receive is served first; receives without messages keep waiting."""
     b = make()
     polls = [b.poll(n=1) for _ in range(3)]
     b.turn(*polls)
@@ -139,7 +139,7 @@ def test_waiting_receives_are_served_in_order_of_arrival() -> None:
 
 
 def test_a_poison_message_does_not_starve_new_ones() -> None:
-    """A message that fails at once, again and again, takes at most every second Receive."""
+    """A message that always fails at once takes at most every second Receive."""
     b = make(queues=1)
     b.send(*[str(i) for i in range(10)])
     (poison,) = b.receive(n=1)
@@ -240,7 +240,7 @@ def test_a_leader_of_a_later_term_in_one_step_starts_over() -> None:
 
 
 def test_a_new_leader_counts_on_from_the_uncommitted_tail() -> None:
-    """Queue offsets and store time continue behind entries nobody has committed yet (I6)."""
+    """Queue offsets and store time continue after entries that are not committed yet (I6)."""
     b = make()
     b.send("a")
     b.replicator.commit_at_once = False
@@ -278,7 +278,7 @@ def test_an_answer_whose_entry_was_replaced_is_an_unknown_outcome() -> None:
 
 
 def test_unknown_topics_and_queues_are_refused() -> None:
-    """Nothing of such a call is appended."""
+    """Such a call appends nothing."""
     b = make(queues=2)
     end = b.log.end_index
     for call in (b.produce("a", topic="no"), b.produce("a", queue=2), b.produce("a", queue=-1), b.poll(topic="no")):
@@ -320,7 +320,7 @@ def test_shared_records_fit_into_a_log_file_however_many_calls_come_at_once() ->
 
 
 def test_a_full_disk_refuses_messages_and_nothing_else() -> None:
-    """Reads, leases and acknowledgements go on in the reserve; writing resumes by itself; no queue offset is lost."""
+    """Reads, leases and acknowledgements continue in the reserve; writes resume by themselves; no queue offset is lost."""
     b = make()
     b.send("a", "b")
     b.replicator.full = True
@@ -450,7 +450,7 @@ def test_a_deleted_topic_is_gone_for_everybody() -> None:
 
 
 def test_a_new_incarnation_continues_queue_offsets_and_starts_empty() -> None:
-    """Old messages belong to the old topic; offsets go on; a snapshot remembers where the incarnation began."""
+    """Old messages belong to the old topic; offsets continue; a snapshot contains the begin of the incarnation."""
     b = make(queues=1)
     b.send("old", "older")
     b.receive(n=1)
@@ -532,7 +532,7 @@ def test_an_unknown_control_record_stops_before_anything_is_applied() -> None:
 
 
 def test_the_leader_answers_peek() -> None:
-    """Clamped to what is applied; a follower says who leads."""
+    """The range is limited to applied entries; a follower names the leader."""
     b = make()
     b.send("a", "b", "c")
     peeked = b.ask(Peek(1000, "t", 0, 1, 10))
@@ -668,7 +668,7 @@ def test_serving_waits_for_the_term_start_itself() -> None:
 
 
 def test_a_lease_that_is_not_committed_in_time_answers_empty_and_is_given_back() -> None:
-    """The Receive waits a little longer for a lease in the log, not for ever; the message is free once the lease is applied."""
+    """The Receive waits a little longer for a lease in the log, but not forever; the message is released once the lease is applied."""
     b = make()
     b.send("a")
     b.replicator.commit_at_once = False

@@ -101,7 +101,7 @@ def test_a_send_is_answered_when_the_master_has_synced_it(name: str) -> None:
 
 
 def test_a_master_acknowledges_alone_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may take a silent slave out of the set while the quorum is lost: what is unconfirmed is in memory, and that has a bound."""
+    """Without the quorum, a silent slave cannot be removed from the set; unconfirmed entries stay in memory, so they are bounded."""
     monkeypatch.setattr(group, "UNCONFIRMED_MAX", 2)
     b = bench()
     first, second = produce(b, "t"), produce(b, "t")
@@ -145,7 +145,7 @@ def test_native_frames_say_so_and_name_the_master() -> None:
 
 
 def test_a_batch_is_over_when_its_sends_are_answered() -> None:
-    """Calls are held for the master's own sync only: a slow slave holds nobody up."""
+    """Calls are held only during the master's own sync: a slow slave does not delay them."""
     b = bench()
     b.ask(produce(b, "t"))
     assert out(b).open_batches == 1 and out(b).hold_calls
@@ -158,7 +158,7 @@ def test_a_batch_is_over_when_its_sends_are_answered() -> None:
 
 
 def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
-    """With what is missing and what to do; calls are not held back from being told; everything goes on when the set is whole."""
+    """The refusal names the missing members and the remedy and is not delayed; calls are accepted again when the set is complete."""
     b = bench(HaRules(minimum=2))
     b.replicator.short = 1
     call = produce(b, "t")
@@ -176,7 +176,7 @@ def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
 
 
 def test_a_new_master_is_given_a_moment_to_be_heard() -> None:
-    """Nobody is refused because the slaves have not answered yet: calls wait."""
+    """Calls wait until the slaves answer, and are not refused."""
     b = Bench(settings=LeaderSettings(ha=HaRules(minimum=2)))
     b.replicator.members = IN_SYNC
     b.replicator.short = 1

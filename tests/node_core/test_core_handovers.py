@@ -28,7 +28,7 @@ def ask(bench: Bench, to: str | None = "n2", cause: Cause = Cause.OPERATOR) -> H
 
 
 def test_a_caller_hears_when_the_target_leads() -> None:
-    """One answer, when another replica is known to lead: neither when it is only on the way nor when nobody leads."""
+    """The caller is answered once, when another replica is known to lead: not while the transfer runs, nor while there is no leader."""
     bench = Bench()
     bench.lead()
     call = ask(bench)
@@ -42,7 +42,7 @@ def test_a_caller_hears_when_the_target_leads() -> None:
 
 
 def test_what_may_become_of_a_handover() -> None:
-    """Refused with the reason, ended with the leader's word, won by another, still under way when the caller's time is over."""
+    """Refused with the reason, ended by the leader with its reason, won by another replica, or still running at the caller's deadline."""
     bench = Bench()
     assert bench.ask(ask(bench)) == Refused("not-leader", None)
     bench.lead()
@@ -68,7 +68,7 @@ def test_what_may_become_of_a_handover() -> None:
 
 
 def test_a_planned_stop_is_noted_by_followers_too() -> None:
-    """Whoever is about to stop takes nothing over, whether it leads or not."""
+    """A replica that is about to stop does not become leader, whether it leads now or not."""
     bench = Bench()
     assert bench.ask(ask(bench, None, Cause.PLANNED_STOP)) == Refused("not-leader", None)
     assert bench.replicator.left
@@ -76,7 +76,7 @@ def test_a_planned_stop_is_noted_by_followers_too() -> None:
 
 
 def test_calls_wait_while_the_log_is_closed() -> None:
-    """They are neither appended nor refused: the next leader gets them with `not-leader`, or this one if it goes on."""
+    """They are neither appended nor refused at once: they end with `not-leader`, or are appended if this leader continues."""
     bench = Bench()
     bench.lead()
     bench.configure()
@@ -96,7 +96,7 @@ def test_calls_wait_while_the_log_is_closed() -> None:
 
 
 def test_the_preferred_leader_gets_leadership_when_it_kept_up_for_long_enough() -> None:
-    """Any gap begins the wait anew; a handover under way, and a new term, do too."""
+    """Any lag restarts the wait; so do a running transfer and a new term."""
     bench = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), preferred="n2"))
     bench.lead()
     bench.pass_time(SETTLED_NS - MS)

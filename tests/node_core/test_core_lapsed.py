@@ -181,7 +181,7 @@ def test_twice_in_one_call_is_one_entry(bench: Bench) -> None:
 
 
 def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> None:
-    """Confirmed means committed, for whoever asks; when the entry is lost with its leader, nobody heard OK."""
+    """Confirmed means committed, for every caller; if the entry is lost with its leader, no caller got OK."""
     bench.send("a")
     (one,) = bench.receive()
     bench.replicator.commit_at_once = False
@@ -196,7 +196,7 @@ def test_a_repeated_acknowledgement_waits_for_the_first_one(bench: Bench) -> Non
 
 
 def test_what_an_entry_says_that_was_lost_with_its_leader_counts_for_nobody(bench: Bench) -> None:
-    """The next leader never heard of the acknowledgement: repeated there, it is the first one."""
+    """The next leader does not know the acknowledgement: repeated there, it counts as the first one."""
     bench.send("a")
     (one,) = bench.receive(invisible_ms=60_000)
     commit = bench.replicator.commit_index
@@ -232,7 +232,7 @@ def test_the_next_leader_confirms_it_too(bench: Bench, snapshot: bool) -> None:
 
 
 def test_a_snapshot_from_before_says_nothing_of_leases_until_then(bench: Bench) -> None:
-    """Nobody knows whether they lapsed; of later ones it is known."""
+    """It is unknown whether these leases lapsed; for later ones it is known."""
     bench.send("a", "b")
     a, b = bench.receive(n=1) + bench.receive(n=1)
     bench.ack(a)

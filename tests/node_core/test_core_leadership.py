@@ -32,7 +32,7 @@ def test_a_ring_is_bounded_and_comes_back() -> None:
 
 
 def test_the_winner_knows_best() -> None:
-    """Its reason counts, whatever others noticed earlier; what made the leader before it step down is told beside it."""
+    """Its reason counts, whatever other nodes noticed earlier; the reason why the former leader stepped down is reported too."""
     told = {
         "n1": [came(900, 1, None, "n1", Cause.STARTED), went(5000, 1, "n1", Cause.NO_MAJORITY, "", 812)],
         "n2": [came(950, 1, None, "n1", Cause.FOLLOWED, "n1"), came(5100, 3, "n1", "n2", Cause.ELECTION_TIMEOUT, "n1", 655)],
@@ -53,7 +53,7 @@ def test_the_winner_knows_best() -> None:
 
 
 def test_the_old_leader_tells_of_a_handover_when_the_new_one_is_silent() -> None:
-    """A planned stop of the one and a crash of the other leave the reason with whoever is still there."""
+    """After a planned stop of one and a crash of the other, the remaining node reports the reason."""
     told = {
         "n1": [
             came(900, 1, None, "n1", Cause.STARTED),

@@ -87,7 +87,7 @@ def test_only_what_may_have_messages_is_looked_at() -> None:
 
 
 def test_a_plan_that_the_log_refused_hides_no_lite_topic() -> None:
-    """A dead letter that found no room locked its lite topic while it was planned; whoever waits gets the message all the same."""
+    """A dead letter that found no room locked its lite topic while it was planned; waiting receives still get the message."""
     b = make()
     sync(b, "set", "a")
     send(b, "a", "1")
@@ -150,7 +150,7 @@ def test_a_client_is_given_the_liveness_limit_by_every_leader() -> None:
 
 
 def test_the_number_of_lite_topics_is_bounded() -> None:
-    """A topic takes messages of so many lite topics; those it has go on."""
+    """A topic accepts a limited number of lite topics; existing ones continue."""
     b = make(lite_topics_max=2)
     assert not isinstance(send(b, "a", "1"), Refused) and not isinstance(send(b, "b", "1"), Refused)
     refused = send(b, "c", "1")
@@ -195,7 +195,7 @@ def test_where_a_group_begins_does_not_depend_on_how_the_log_is_cut(size: int) -
 
 
 def replayed(b: Bench, size: int) -> dict[str, Any]:
-    """The state of another replica that applied the log in pieces of so many entries."""
+    """The state of another replica that applied the log in pieces of this many entries."""
     machine = Machine(MemoryQueues(), b.log.record)
     while machine.applied_index < b.machine.applied_index:
         first = machine.applied_index + 1
@@ -321,7 +321,7 @@ def check_receive(model: Model, client: tuple[str, str], leases: tuple[Lease, ..
 
 
 def test_another_clients_start_position_wakes_all_of_the_group() -> None:
-    """The place is the group's: whoever reads from the lite topic gets what is behind it."""
+    """The position belongs to the group: every client that reads the lite topic gets the messages after it."""
     b = make()
     send(b, "a", "0")
     sync(b, "add", "a")
@@ -339,7 +339,8 @@ def trim(b: Bench, index: int) -> None:
 
 
 def test_a_lite_topic_without_messages_vanishes_with_a_trim() -> None:
-    """Its queue, its name and the places of groups that nobody reads for; what comes again begins above every offset there was."""
+    """Its queue, its name and positions of groups without readers are removed; if it is created again, it begins above all former
+    offsets."""
     b = make(lite_topics_max=2)
     sync(b, "set", "a", "b")
     sync(b, "set", "a", group="h")

@@ -27,7 +27,7 @@ from tests.node_core.core_world import NAMES, World, exported, merged
 
 
 def replica(log: MemoryLog, rng: Random, *, most: int, full: float = 0.0, restarts: float = 0.0) -> Machine:
-    """A replica that applied the log in cuts of at most so many entries, with a disk that is full at times, and restarts now and then."""
+    """A replica that applied the log in pieces of at most this many entries, with a temporarily full disk and restarts."""
     queues = MemoryQueues()
     machine = Machine(queues, log.record, log.index_at)
     ranges = merged(log)
@@ -106,7 +106,8 @@ def test_a_place_in_a_lite_topic_without_messages_makes_no_queue() -> None:
 
 
 def test_a_recall_means_the_message_that_is_stored() -> None:
-    """An id that comes again with another delivery time is a duplicate: recalling that time takes nothing back, and counts stay true."""
+    """An id that is sent again with another delivery time is a duplicate: a recall with that time has no effect, and counts stay
+    correct."""
     run([("delay", 9, 10), ("time", 2, 8), ("delay", 3, 10), ("recall", 3, 0)], 4)
     world = World()
     for after_ms in (3_000, 9_000):

@@ -35,7 +35,7 @@ class Story:
         self.cluster.run(self.cluster.now_ns + milliseconds * MS)
 
     def ask(self, call: Configure | ChangeMembers | Peek | Produce, patience: int = 200) -> object:
-        """Put a call to whoever leads; its answer. A refusal that another leader may not repeat is no answer."""
+        """Call the current leader until it answers; a `not-leader` refusal is retried."""
         for _ in range(patience):
             node = self.cluster.leader()
             if node is None:
@@ -114,7 +114,7 @@ def test_a_wiped_node_votes_again_by_itself(seed: int, which: str) -> None:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_wiped_node_comes_back_under_faults(seed: int) -> None:
-    """Lost packets, crashes and changes of leadership while it catches up; the greeting tells again whoever forgot."""
+    """Packet loss, crashes and leader changes while it catches up; greetings inform nodes that forgot the new directory."""
     story = Story(100 + seed)
     rng = story.cluster.rng
     story.send(30)
@@ -140,8 +140,8 @@ def test_a_wiped_node_comes_back_under_faults(seed: int) -> None:
 
 
 def test_the_rest_must_be_able_to_commit_without_a_wiped_node() -> None:
-    """With one voter down and one wiped, nothing is changed: the two that know nothing of each other could decide nothing. When the one
-    that was down is back, it goes on by itself."""
+    """With one voter down and one wiped, no change is made, because the remaining voters could not commit it. When the stopped voter is
+    back, the change continues by itself."""
     story = Story(7)
     story.send(5)
     leader = story.cluster.leader()

@@ -1,4 +1,4 @@
-"""Who replicates a group, as the machine keeps it: from records, through snapshots of either version."""
+"""The members of a group in the machine's state: from records, and through snapshots of both versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Changes of the members: what operators ask for, what a leader owes a node that lost its directory, and who is told when."""
+"""Membership changes: requests of operators, the changes that a leader makes for a node that lost its directory, and their
+notifications."""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def test_the_answer_waits_for_the_commit() -> None:
 
 
 def test_a_directory_is_named_as_soon_as_its_record_is_appended() -> None:
-    """Outsiders hear whom the configuration in effect names: the one who commits the record may be the one it takes in."""
+    """Other components learn the members of the configuration in effect at once, because the node that it admits may be needed to commit
+    it."""
     bench = leading()
     bench.replicator.commit_at_once = False
     output = bench.turn(ChangeMembers(next(bench.tokens), "add", "n4", "dir-4"))
@@ -86,7 +88,7 @@ def test_leadership_lost_before_the_commit_leaves_the_outcome_unknown() -> None:
 
 
 def test_asking_again_for_what_is_so_appends_nothing() -> None:
-    """Whoever lost the first answer gets it."""
+    """A caller that lost the first answer gets it again."""
     bench = leading()
     for kind, incarnation in (("add", "dir-4"), ("promote", None), ("demote", None)):
         first = ask(bench, kind, "n4", incarnation)
@@ -117,7 +119,7 @@ def test_what_the_core_refuses_is_told_in_its_words() -> None:
 
 
 def test_what_the_core_refuses_for_a_moment_is_told_apart() -> None:
-    """Whoever asked may ask again."""
+    """The caller may retry."""
     bench = leading()
     bench.replicator.refusal = NotYet("n2 is still in the in-sync set")
     assert ask(bench, "remove", "n2") == Refused("members-not-yet", "n1", "n2 is still in the in-sync set")
@@ -140,7 +142,7 @@ def test_a_full_disk_refuses_and_leaves_everything_as_it_was() -> None:
 
 
 def test_a_node_that_lost_its_directory_becomes_a_learner_and_a_voter_again() -> None:
-    """By the leader itself: told more than once, done once; the promotion comes when the core says that it is due."""
+    """The leader does this by itself: informed repeatedly, it acts once, and promotes the node when the core reports that this is due."""
     bench = leading()
     for _ in range(3):
         bench.turn(Returned("n3", "new-3"))
@@ -158,7 +160,7 @@ def test_a_node_that_lost_its_directory_becomes_a_learner_and_a_voter_again() ->
 
 
 def test_what_would_cost_the_quorum_is_tried_again_and_the_reason_told() -> None:
-    """Two nodes that came back, one of whom cannot: the other does not wait for it."""
+    """Two nodes returned, and one cannot be admitted: the other does not wait for it."""
     bench = leading()
     bench.replicator.refusal = "n2 does not answer"
     bench.turn(Returned("n3", "new-3"), Returned("n9", "new-9"))

@@ -74,7 +74,7 @@ def test_a_reset_moves_committed_offsets_and_cursors() -> None:
 
 
 def test_offsets_are_brought_into_what_is_kept() -> None:
-    """A trim takes messages away, never the group's place behind them; what is told can be read from."""
+    """A trim removes messages but never the group's position after them; a reported offset is always readable."""
     b = make()
     b.send("a", "b", "c")
     b.turn(commit(b, 1), commit(b, 3, "done"))

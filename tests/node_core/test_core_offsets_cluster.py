@@ -1,4 +1,4 @@
-"""Committed offsets on three whole replicas: what was answered is there, whoever leads and whatever crashed; a checker watches."""
+"""Committed offsets on three complete replicas: a checker verifies that answered commits survive leader changes and crashes."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_of_the_frames_before_the_last_five_it_is_only_known_that_they_are_store
 
 
 def test_a_gap_a_part_and_strangers_are_refused_with_what_comes_next() -> None:
-    """Nothing is appended, and the answer says with which number to go on."""
+    """Nothing is appended, and the answer has the next expected sequence number."""
     b = Producing()
     b.open()
     b.put(numbered(1, 0, 0, 4))
@@ -186,7 +186,8 @@ def test_what_is_larger_than_a_log_file_is_refused() -> None:
 
 
 def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() -> None:
-    """Whoever sends in its name takes its sequence numbers, and its own messages then count as stored. A snapshot knows the user too."""
+    """Another sender would use up its sequence numbers, and its own messages would then count as duplicates. A snapshot contains the user
+    too."""
     b = Producing()
     for number, name in ((1, ""), (2, "w@shop")):
         assert b.ask(OpenProducer(next(b.tokens), name, "w")) == ProducerOpened(number, 0, 0)
@@ -211,7 +212,7 @@ def test_a_producer_is_resumed_by_the_user_who_opened_it_and_by_nobody_else() ->
 
 
 def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
-    """Each opening is the next epoch; the sequence goes on; frames of older epochs are refused, stored ones among them."""
+    """Each opening starts the next epoch; the sequence continues; frames of older epochs are refused, even stored ones."""
     b = Producing()
     assert b.open("writer") == ProducerOpened(1, 0, 0)
     assert b.open() == ProducerOpened(2, 0, 0)
@@ -227,7 +228,7 @@ def test_a_name_keeps_its_producer_and_fences_who_had_it_before() -> None:
 
 
 def test_a_name_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
-    """The sequence goes on, and the former id is gone."""
+    """The sequence continues, and the former id is removed."""
     b = Producing()
     b.open("writer")
     b.put(numbered(1, 0, 0, 3))
@@ -240,7 +241,7 @@ def test_a_name_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
 
 
 def test_frames_of_one_turn_follow_each_other() -> None:
-    """Five frames under way at once, and one that has come already: each is judged against those before it."""
+    """Five frames in flight at once, and one duplicate: each is judged against the frames before it."""
     b = Producing()
     b.open()
     calls = [ProduceFrame(next(b.tokens), "t", numbered(1, 0, first, 2)) for first in (0, 2, 4, 2, 6, 8)]
@@ -356,7 +357,7 @@ def test_a_full_disk_refuses_frames_and_nothing_of_them_stays() -> None:
 
 
 def test_a_topic_may_acknowledge_from_memory_who_asks_for_it() -> None:
-    """Class memory is answered when it is replicated, with nobody named; who does not ask, or whose topic is durable, waits."""
+    """A send of class memory is answered when it is replicated; a send without this request, or to a durable topic, waits."""
     b = Producing()
     memory = TopicConfig("", "m", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1, durability=TopicDurability.MEMORY)
     b.ask(Configure(next(b.tokens), topics=(memory,)))

@@ -21,7 +21,7 @@ LOST = ("not-leader", "unknown-outcome", "sequence-gap", "partial-frame")
 
 
 class Client:
-    """A producer that keeps five frames under way and sends what is unanswered again after whatever happened."""
+    """A producer with five frames in flight that sends unanswered frames again after any failure."""
 
     def __init__(self, name: str, rng: Random) -> None:
         self.name = name
@@ -108,7 +108,7 @@ def whole(cluster: Cluster, name: str) -> list[Range]:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_every_message_once_in_order_where_its_receipt_says(seed: int) -> None:
-    """Three producers, one with a name that is opened again and again, over crashes of every kind."""
+    """Three producers, one with a repeatedly opened name, with crashes of every kind."""
     cluster, tokens, rng = Cluster(seed), count(1), Random(seed)
     clients = [Client("", rng), Client("", rng), Client("w", rng)]
 

@@ -35,7 +35,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, epoch=st.integers(0, 3), name=st.sampled_from(["", "a", "b"]), dropped=st.sets(NUMBERS, max_size=2))
     def open(self, number: int, epoch: int, name: str, dropped: set[int]) -> None:
-        """A leader names nobody that it opens, and gives a name to nobody else."""
+        """Open a producer, as a leader does; a name that another producer has is not opened again."""
         dropped.discard(number)
         if number in self.epochs:
             name = self.names[number]
@@ -70,7 +70,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, off=st.sampled_from([-1, 1, 5]), epoch=st.integers(-1, 1))
     def nonsense(self, number: int, off: int, epoch: int) -> None:
-        """Messages of nobody, of another epoch, or out of order change nothing."""
+        """Messages of unknown producers, of other epochs, or out of order change nothing."""
         self.time(1)
         if number in self.epochs and self.epochs[number] + epoch < 0:
             return

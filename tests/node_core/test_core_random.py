@@ -155,7 +155,7 @@ class World:
         self.turn(call)
 
     def stale(self, handle: Handle) -> Handle:
-        """Now and then that of another lease of the message. Nobody can make up a handle of a lease that never was."""
+        """Occasionally use another lease of the message. Handles of leases that never existed cannot occur."""
         numbers = self.logged.history.get((handle.group, handle.topic, handle.queue, handle.queue_offset), [])
         return replace(handle, lease_number=self.rng.choice(numbers)) if numbers and self.rng.random() < 0.2 else handle
 
@@ -322,7 +322,7 @@ class World:
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(60))
 def test_random_interleavings_agree_with_the_model(seed: int) -> None:
-    """Leases, answers and the log never contradict the model, replicas agree, and every message comes to who wants it."""
+    """Leases, answers and the log never contradict the model, replicas agree, and every message is delivered to all its groups."""
     world = World(seed)
     for _ in range(150):
         world.step()

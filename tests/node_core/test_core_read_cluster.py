@@ -1,4 +1,4 @@
-"""Reads of whole replicas under partitions: whoever answers, the answer misses nothing that was acknowledged before the question."""
+"""Reads of complete replicas under partitions: the answer of any replica contains everything acknowledged before the request."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Story:
 
 
 def isolate(story: Story) -> str:
-    """Cut the leader off, and go on with another one that acknowledges a message."""
+    """Partition the leader, and let a new leader acknowledge a message."""
     old = story.cluster.leader()
     assert old is not None
     story.cluster.cut = {old.name}
@@ -118,7 +118,7 @@ def test_a_deposed_leader_that_does_not_know_it_answers_nothing_old(seed: int) -
 
 
 def test_a_leader_that_is_cut_off_says_that_it_does_not_lead() -> None:
-    """Once its lease is over a majority is asked; when none answers the callers are told to look for another leader."""
+    """After its lease a majority is asked; if none answers, callers are told to find another leader."""
     story = Story(3)
     story.begin()
     story.run(500 * MS)

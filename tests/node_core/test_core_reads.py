@@ -1,4 +1,4 @@
-"""Reads that must not miss what was acknowledged before them: who answers, when, and what becomes of them when leadership goes."""
+"""Reads that must include everything acknowledged before them: which replica answers, when, and their result after a loss of leadership."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_a_trim_finds_room_where_deliveries_find_none_any_more() -> None:
 
 
 def test_leases_that_a_trim_ended_are_not_awaited_after_a_full_disk() -> None:
-    """The range of a trim record that met a full disk is applied again: what the first attempt ended must still be told."""
+    """The range of a trim record that met a full disk is applied again: the leases that the first attempt ended must still be reported."""
     bench = led()
     bench.send("a", "b")
     assert len(bench.receive(invisible_ms=1000)) == 2
@@ -165,7 +165,7 @@ def test_file_book_finds_the_boundaries_of_every_file(tmp_path: Path) -> None:
 
 
 def test_file_book_looks_at_many_files_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step ends after so many files not seen before; what was seen is not looked at again."""
+    """Each step ends after a number of new files; known files are not read again."""
     monkeypatch.setattr(retention_facts, "LOOKS_A_STEP", 1)
     book, log = file_book(tmp_path)
     steps = 1
@@ -201,7 +201,7 @@ def test_file_book_begins_where_the_records_say(tmp_path: Path) -> None:
 
 
 def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path) -> None:
-    """A voter the leader has not heard of may need any entry; one that has everything needs nothing."""
+    """A voter without contact to the leader may need any entry; one that has all entries needs none."""
     book, log = file_book(tmp_path)
     peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20), PeerProgress("n3", Role.FOLLOWER, None, None)]
     pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
@@ -213,7 +213,7 @@ def test_followers_pin_what_they_lack_and_unknown_ones_everything(tmp_path: Path
 
 
 def test_a_follower_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) -> None:
-    """Exactly the configured time is long enough; without one it is waited for for ever."""
+    """The wait ends exactly after the configured time; without a time it never ends."""
     book, log = file_book(tmp_path)
     peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20, silent_ms=60_000), PeerProgress("n3", Role.FOLLOWER, None, None, silent_ms=59_999)]
     pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 60_000))

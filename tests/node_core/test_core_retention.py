@@ -88,7 +88,7 @@ def test_decision_table(rules: Rules, given_facts: Facts, gone: list[int], due: 
 
 
 def test_record_tells_the_new_begin_and_what_went() -> None:
-    """Begin, chain and term are those behind the last file that goes; a digest nobody recorded is null."""
+    """Begin, chain and term are those behind the last removed file; an unrecorded digest is null."""
     record = trim_of(decide(RULES, facts(files(OLD, OLD, YOUNG))), {0: "aa"})
     assert record is not None
     assert (record.begin_index, record.begin_pos, record.begin_term, record.begin_chain, record.from_index) == (20, 2000, 3, 71, 0)
@@ -96,7 +96,7 @@ def test_record_tells_the_new_begin_and_what_went() -> None:
 
 
 def test_a_kept_file_says_everything_that_keeps_it() -> None:
-    """All pins are told, not only the first, and what stands behind a kept file says so."""
+    """All pins are reported, not only the first, and files behind a kept file are reported as such."""
     first, second, last = decide(RULES, facts(files(OLD, OLD), Pin("follower", 10, "n3"), Pin("consumer", 20, "g"), digests=False))
     assert [pin.kind for pin in first.pins] == ["follower", "consumer", "digest"]
     assert [pin.kind for pin in second.pins] == ["follower", "consumer", "digest", "order"]
@@ -145,7 +145,7 @@ def test_writes_are_refused_for_the_own_disk_or_a_lost_majority() -> None:
     ],
 )
 def test_seal_needs_a_majority_of_voters(reports: dict[str, str], expected: object) -> None:
-    """The same value from more than half of the voters; nobody else counts."""
+    """The same value from more than half of the voters; other nodes do not count."""
     assert agreed(reports, ("n1", "n2", "n3")) == expected
 
 
@@ -211,7 +211,7 @@ def observers(durable: int | None, *, silent_ms: int = 0, bytes_max: int = 2_000
 
 
 def test_an_observer_holds_back_no_more_than_is_granted() -> None:
-    """What it lacks within the bound; nothing beyond it, nor after a long silence; of one that has told nothing at most the bound."""
+    """The entries that it lacks, up to the bound; none after a long silence; for an observer that never reported, at most the bound."""
     (pin,) = observers(89)
     assert (pin.kind, pin.pos, pin.holder, pin.waived) == (OBSERVER, 9_000, "o", "")
     (pin,) = observers(79)

@@ -1,4 +1,4 @@
-"""Bit rot: every byte of a log file is looked at, in an order that no restart can starve, and what differs from a seal is told apart."""
+"""Bit rot: every byte of a log file is read, in an order that restarts cannot starve, and differences from a seal are classified."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_file_that_goes_while_it_is_read_is_no_damage(made: Path) -> None:
 
 
 def test_a_sealed_file_is_asked_from_the_medium(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies in memory says nothing about the disk: every chunk is let go of before it is read."""
+    """Cached pages say nothing about the disk, so every chunk is dropped from the cache before it is read."""
     from ledgermq.storage.real_disk import RealFile
 
     forgotten: list[tuple[str, int, int]] = []

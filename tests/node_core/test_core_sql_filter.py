@@ -307,7 +307,7 @@ def test_mistakes_are_named_with_their_place(expression: str) -> None:
 @given(st.text(st.sampled_from("ab1'()<>=!,. \n\t-+ANDORNTISIULé\x00\x02$_"), max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_whatever_comes_is_an_expression_or_a_mistake(text: str) -> None:
-    """No text raises anything but FilterError, whose place lies in the text or right behind it."""
+    """Any text either parses or raises FilterError with a position in the text or directly after it."""
     try:
         compiled(text).test({"a": "1", "b": "x"})
     except FilterError as error:
@@ -324,7 +324,7 @@ def test_the_largest_expressions_are_evaluated_without_deep_recursion() -> None:
 
 
 def test_tags_that_an_expression_implies() -> None:
-    """Where only some tags can match, the filter says so: the tags' hashes are tested before any record is read."""
+    """If only some tags can match, the filter reports them, and their hashes are tested before any record is read."""
     implied = {
         "TAGS = 'x'": {"x"},
         "'x' = TAGS AND a > 1": {"x"},

@@ -328,7 +328,7 @@ def test_statement_072_a_client_that_says_goodbye_gives_its_messages_back_after_
 
 
 def test_statement_072_fixed_leases_outlive_their_client(bench: Bench) -> None:
-    """A simple consumer's invisible time is a promise of its own: saying goodbye does not shorten it."""
+    """A simple consumer's invisible time is fixed: the end of the client does not shorten it."""
     bench.send("a")
     bench.receive(invisible_ms=30_000)
     bench.turn(ClientGone("c", bench.now_ns))
@@ -375,7 +375,7 @@ def test_failover_handles_survive_and_get_the_full_time_again(bench: Bench) -> N
 
 
 def test_failover_auto_renewed_leases_get_their_grace(bench: Bench) -> None:
-    """The new leader has heard of nobody yet: 65 s pass before it believes a client dead."""
+    """The new leader has no contact with clients yet: it waits 65 s before it considers a client dead."""
     bench.send("a")
     bench.receive(invisible_ms=None)
     other = Bench(bench.log, node="n2")

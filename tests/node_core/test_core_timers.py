@@ -126,7 +126,7 @@ def test_a_message_that_arrives_behind_the_window_still_fires_in_time() -> None:
 
 
 def test_nothing_fires_past_a_message_that_is_not_in_its_slot_yet() -> None:
-    """A message that is in the log and not committed has its turn before any later one: the watermark would pass it for ever."""
+    """A logged but uncommitted message must fire before any later one; otherwise the watermark would pass it permanently."""
     b = bench()
     delay(b, "later", 20)
     b.replicator.commit_at_once = False
@@ -305,7 +305,8 @@ def test_a_window_holds_no_more_than_its_rows(monkeypatch: pytest.MonkeyPatch, m
 
 
 def test_a_leader_that_is_late_stores_again_before_it_moves_on() -> None:
-    """What is beyond the reach fires hours late for its next round: its copy stands before anything that moves the watermark past it."""
+    """A message beyond the reach fires hours late for its next round: its copy is logged before any record that moves the watermark past
+    it."""
     b = bench()
     after = 10 * 24 * 3_600_000
     delay(b, "x", after)
@@ -378,7 +379,7 @@ def test_what_waits_pins_the_log() -> None:
 
 
 def test_what_was_recalled_pins_the_log_until_its_time() -> None:
-    """Its record is read once more, to tell that it was; then nothing is pinned, although no later message moves the watermark."""
+    """Its record is read once more, to report the recall; then nothing is pinned, although no later message moves the watermark."""
     b = bench()
     due = b.now_ms + 5_000
     assert recall(b, delay(b, "x", 5_000), due)

@@ -45,7 +45,7 @@ def _small() -> Iterator[None]:
 
 
 class World:
-    """One log, whoever leads, and what clients were told."""
+    """One log, its leaders, and the answers to clients."""
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -123,7 +123,7 @@ class World:
             self.turn()
 
     def lag(self, _: int) -> None:
-        """Commits stop, or go on."""
+        """Stop commits, or resume them."""
         self.bench.replicator.commit_at_once = not self.bench.replicator.commit_at_once
         self.turn()
 

@@ -1,4 +1,5 @@
-"""Transactions on virtual time: invisible before the commit, visible once after it, never after a rollback; who is asked, and how often."""
+"""Transactions on virtual time: invisible before the commit, visible once after it, never after a rollback; and which clients are checked,
+how often."""
 
 from __future__ import annotations
 
@@ -328,7 +329,7 @@ def test_a_new_leader_counts_time_anew_and_checks_on() -> None:
 
 
 def test_a_check_is_counted_once_at_a_time_and_not_of_what_is_being_decided() -> None:
-    """Two who count at once send one check; a commit in the log ends the checks."""
+    """Two concurrent counts send one check; a commit in the log ends the checks."""
     b = make()
     offset, other = half(b, "a"), half(b, "b")
     b.replicator.commit_at_once = False

@@ -1,6 +1,6 @@
-"""Random interleavings of transactions, checks, deletions of topics and changes of leaders, against a model that reads the log naively.
+"""Random interleavings of transactions, checks, topic deletions and leader changes, compared with a naive model of the log.
 
-The model knows nothing of the core's classes: it reads committed entries one by one, and remembers what callers asked for and were told.
+The model does not use the core's classes: it reads committed entries one by one, and records the requests of callers and their answers.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Transactions(RuleBasedStateMachine):
                 assert self.checks[body] == half.checks <= RULES.checks_max
 
     def teardown(self) -> None:
-        """Everything is committed and decided; what was told is so, and a replica that reads the log agrees."""
+        """Commit and decide everything; check that all answers are true, and that a replica that reads the log agrees."""
         self.bench.replicator.commit_at_once = True
         self.turn()
         for body, offset in self.known.items():

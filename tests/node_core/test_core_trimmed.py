@@ -46,7 +46,7 @@ def trimmed_bench() -> tuple[Bench, int]:
 
 
 def test_what_lies_below_the_begin_is_done_for_every_group() -> None:
-    """Cursors move up, rows vanish, and whoever asks for more gets the first message that is kept."""
+    """Cursors move up, rows are removed, and the next receive gets the first kept message."""
     bench, begin_pos = trimmed_bench()
     machine = bench.machine
     assert (machine.begin_pos, machine.begin("t", 0)) == (begin_pos, 4)

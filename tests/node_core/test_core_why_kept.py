@@ -1,4 +1,4 @@
-"""Every answer of why-kept: what is there and what pins it, what went and why, what went too long ago, what never was."""
+"""Every answer of why-kept: kept with its pins, removed with the reason, removed too long ago, and never existing."""
 
 from __future__ import annotations
 
