@@ -35,7 +35,7 @@ def audits(tmp_path: Path) -> tuple[Audit, Audit]:
 
 
 def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Kill the process before its n-th disk operation. Returns a function that tells whether this operation was reached."""
+    """Kill the process before its n-th disk operation. Returns a function that asserts that this operation was reached."""
     done = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Native readers that a follower serves, on real clusters: under load, when the leader is killed, when the follower itself stands still."""
+"""Native readers served by a follower, on real clusters: under load, when the leader is killed, and when the follower is paused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MESSAGES = 3000
 
 
 def test_a_follower_serves_a_reader_through_load_a_leader_kill_and_its_own_pause(tmp_path: Path) -> None:
-    """By offset: no message twice, none left out, whoever served; the follower does as long as it can, and again afterwards."""
+    """By offset, no message is repeated or missing, whichever node serves; the follower serves as long as it can, and again later."""
 
     async def work(cluster: LocalCluster) -> None:
         first = await asyncio.to_thread(leader, cluster)

@@ -18,7 +18,8 @@ MESSAGES = 6000
 
 
 def test_clients_agree_with_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """PASS over a failover, every message counted on every side; with the logs cut behind their middle the receipts tell what is gone."""
+    """PASS after a failover, with every message counted on every side; if the logs are truncated in the middle, the receipts show the
+    loss."""
     receipts, acks = tmp_path / "receipts.parquet", tmp_path / "deliveries.parquet"
     with running(tmp_path, log_file_bytes=1 << 20) as cluster:
         cli = CommandLine(cluster.endpoints)

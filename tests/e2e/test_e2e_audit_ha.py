@@ -121,8 +121,8 @@ def cut_off(cluster: FaultyCluster, cli: CommandLine) -> tuple[str, str, str]:
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("ack", ["in-sync", "async"])
 def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_group_runs(tmp_path: Path, ack: str) -> None:
-    """In sync are two of three. What the third lacks is damaged on the slave, header and all, and on the master: each gives back what the
-    other lost, nobody stops, no leadership moves. The third only lags, and has caught up in the end."""
+    """Two of three are in sync. Entries that the third lacks are damaged on the slave, including headers, and on the master: each restores
+    what the other lost, no node stops, and no leadership moves. The third only lags, and catches up in the end."""
     with faulty(tmp_path, groups=ha(ack=ack), log_file_bytes=FILE_BYTES) as cluster:
         cli, endpoints = CommandLine.of(cluster), all_of(cluster)
         master, slave, lagging = cut_off(cluster, cli)
@@ -152,8 +152,8 @@ def test_damage_that_no_majority_can_answer_for_is_found_and_put_back_while_the_
 
 
 def test_what_the_master_alone_confirmed_is_undecidable_once_it_rots_and_nothing_stops_for_it(tmp_path: Path) -> None:
-    """An in-sync set of one, and damage in what it confirmed since: the audit says so, the repair leaves the group running; the directories
-    alone tell the same."""
+    """With an in-sync set of one, entries that it confirmed since are damaged: the audit reports this, and the repair leaves the group
+    running; an audit of the directories gives the same."""
     with running(tmp_path, groups=ha("n1", "n2", min_in_sync=1), log_file_bytes=FILE_BYTES) as cluster:
         create_topic(cluster, TOPIC)
         cli, endpoints = CommandLine.of(cluster), all_of(cluster)

@@ -24,7 +24,7 @@ BUSY = {"retention": {"hours": 72, "max_bytes": "1MiB", "check_ms": 200, "reserv
 
 @contextmanager
 def load(endpoints: str) -> Iterator[None]:
-    """Somebody who sends all the time, and somebody who reads and commits."""
+    """A client that sends all the time, and a client that reads and commits."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -87,7 +87,7 @@ def test_a_busy_cluster_passes_and_a_missing_node_is_said(tmp_path: Path) -> Non
 
 @pytest.mark.verify
 def test_spark_reads_running_nodes(tmp_path: Path) -> None:
-    """Tasks sign in by themselves, over TLS: what the command was told is known where Spark plans and where it works."""
+    """Tasks sign in by themselves over TLS: the options of the command are available to Spark's driver and workers."""
     with running(tmp_path, log_file_bytes=FILE_BYTES, tls=True) as cluster:
         create_topic(cluster, "t")
         endpoints = all_of(cluster)

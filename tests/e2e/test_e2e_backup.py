@@ -66,7 +66,7 @@ def stop_and_audit(cluster: LocalCluster) -> None:
 
 
 def test_every_replica_from_its_own_backup(tmp_path: Path) -> None:
-    """Each node backed up while messages are being sent; restored together they hold everything acknowledged before, and go on."""
+    """Each node is backed up while messages are sent; restored together, they have all messages acknowledged before, and continue."""
     with cluster_of(tmp_path) as cluster:
         wait_until_noted(cluster)
         cli = CommandLine.of(cluster)

@@ -214,7 +214,7 @@ def test_peek_begins_where_asked(cli: CommandLine) -> None:
 
 
 def test_fifo_messages_keep_their_order(cli: CommandLine) -> None:
-    """A message group lies in one queue and comes out in the order it went in."""
+    """A message group is in one queue and is delivered in the order of its sends."""
     name = f"f-{uuid.uuid4().hex[:8]}"
     cli.ok("topic", "create", name, "--kind", "fifo", "--queues", "4")
     for group in ("x", "y", "z"):

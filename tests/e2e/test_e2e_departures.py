@@ -1,4 +1,4 @@
-"""Real clients that are cut off while a node is sending them an answer: nobody's failure, so the log is silent, and a counter tells."""
+"""Real clients that disconnect while a node sends them an answer: this is no failure, so it is counted and not logged."""
 
 from __future__ import annotations
 

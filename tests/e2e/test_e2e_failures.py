@@ -1,4 +1,4 @@
-"""What acknowledged means when processes die: nothing is lost by SIGKILL of one or all nodes, nor by a leader that stands still."""
+"""Acknowledged messages survive SIGKILL of one or all nodes, and a paused leader."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_leader_killed_under_load_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_killed_follower_catches_up(tmp_path: Path) -> None:
-    """What was written while a follower was dead is on it when `status --strict` says so; without it the cluster is degraded, not down."""
+    """A restarted follower has the messages of its downtime when `status --strict` succeeds; without it the cluster is degraded, not
+    down."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         create_topic(cluster, TOPIC)

@@ -1,4 +1,4 @@
-"""Who can read what LedgerMQ writes: whatever the umask of the shell, no file or directory of any command is open to other users."""
+"""File permissions: whatever the umask of the shell, no file or directory of any command is accessible to other users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOO_MUCH = stat.S_IWGRP | stat.S_IRWXO
 
 @pytest.fixture
 def lax() -> Iterator[None]:
-    """A shell that gives every right to everybody; commands inherit it."""
+    """A shell with an umask of 0, which commands inherit."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -19,7 +19,7 @@ LAZY = {"policy": "memory", "interval_ms": 60_000, "thorough_ms": 60_000}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """No timer ends within a test: whatever becomes durable was hurried by somebody."""
+    """No flush timer expires within a test: every sync was requested."""
     with running(tmp_path_factory.mktemp("flush"), extra={"flush": LAZY}) as cluster:
         yield cluster
 

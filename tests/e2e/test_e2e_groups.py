@@ -29,7 +29,7 @@ def members_of(run: CommandLine, group: str) -> dict[str, str]:
 
 
 def test_a_group_comes_and_a_replica_moves_under_load(tmp_path: Path) -> None:
-    """Sends go on, everything acknowledged is read, wrong moves are refused by name, and a restart finds all of it again."""
+    """Sends continue, all acknowledged messages are read, wrong moves are refused by name, and a restart finds the same state."""
     with real.running(tmp_path, groups=("g1", "g2")) as cluster:
         run = CommandLine.of(cluster)
         real.create_topic(cluster, "t")
@@ -65,7 +65,7 @@ def test_a_group_comes_and_a_replica_moves_under_load(tmp_path: Path) -> None:
 
 
 def test_a_fourth_node_gets_its_share(tmp_path: Path) -> None:
-    """It joins without a replica; the plan is told, carried out under load, and empty afterwards."""
+    """It joins without a replica; the plan is shown, carried out under load, and empty afterwards."""
     with real.running(tmp_path, groups=("g1", "g2", "g3", "g4")) as cluster:
         run = CommandLine.of(cluster)
         real.create_topic(cluster, "t")
@@ -95,8 +95,8 @@ def in_sync(run: CommandLine) -> list[str]:
 
 @pytest.mark.verify
 def test_replicas_of_an_idle_ha_group_move_and_go(tmp_path: Path) -> None:
-    """From a slave to a node that was down when it was added, from the master, and away for good: nobody sends, so nothing but the command
-    itself moves the group on. Whoever is out of the group is out of the in-sync set, and the others are in it."""
+    """From a slave to a node that was down when it was added, from the master, and a removal: no client sends, so only the command itself
+    drives the group. Removed replicas leave the in-sync set, and the others are in it."""
     with real.running(tmp_path, groups=({"name": "g1", "replication": "ha"},)) as cluster:
         run = CommandLine.of(cluster)
         (fourth,) = free_ports(1)
@@ -165,7 +165,7 @@ def back(cluster: LocalCluster, node: str) -> None:
 
 
 def longest_pause(history: History) -> float:
-    """Seconds between two acknowledgements that followed each other, whoever got them."""
+    """The longest time in seconds between two consecutive acknowledgements of all clients."""
     told = sorted(send.returned for sender in history.senders for send in sender.sends if send.offset is not None)
     return max(later - earlier for earlier, later in itertools.pairwise(told))
 
@@ -176,7 +176,7 @@ KILLS = (("command", "n1", "n4", "n2"), ("source", "n4", "n1", "n2"), ("target",
 
 
 def killed_in_a_move(run: CommandLine, cluster: LocalCluster, history: History, kill: tuple[str, str, str, str]) -> bool:
-    """Kill somebody in a move, and finish it by the same command; whether it was under way when the kill came."""
+    """Kill a node during a move, and finish the move by the same command. Returns whether the move was running at the time of the kill."""
     victim, source, target, leads = kill
     run.ok("transfer", "g1", "--to", leads, "--timeout", "60s")
     command = ("move-replica", "g1", "--from", source, "--to", target, "--timeout", "90s")
@@ -247,8 +247,8 @@ PATIENCE_S = 3
 
 @pytest.mark.timeout(600)
 def test_ctrl_c_of_a_balance_and_commands_without_a_controller_quorum(tmp_path: Path) -> None:
-    """The first says how to go on and how to go back, and the way back works. The others say within their time that there is no quorum, and
-    change nothing, while messages go on."""
+    """The first prints how to continue and how to undo, and the undo works. The others report within their timeout that there is no quorum,
+    and change nothing, while messages continue."""
     groups = [{"name": "g1", "replicas": ["n1", "n2"]}, {"name": "h1", "replicas": ["n1", "n2"], "replication": "ha"}]
     with real.running(tmp_path, nodes=4, groups=groups) as cluster:
         run = CommandLine.of(cluster)

@@ -1,4 +1,4 @@
-"""HA groups on real processes: official and native clients, the classes of acknowledgements, and what status tells."""
+"""HA groups on real processes: official and native clients, the classes of acknowledgements, and the status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = {"sync": {"replication": "ha"}, "alone": {"replication": "ha", "ack": "
 
 @pytest.fixture(scope="module", params=["alone", "sync"])
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One HA group: each way to acknowledge by itself, so that a topic lies in it as a whole."""
+    """Clusters with one HA group each, one per acknowledgement mode, so that a topic is completely in the group."""
     name = str(request.param)
     with running(tmp_path_factory.mktemp("ha"), groups=({"name": name, **GROUPS[name]},)) as cluster:
         yield cluster
@@ -66,7 +66,7 @@ def test_native_streams_and_their_receipts(cluster: LocalCluster, cli: CommandLi
 
 
 def test_an_official_client_sends_and_receives_over_a_handover(cluster: LocalCluster, cli: CommandLine, tmp_path: Path) -> None:
-    """It is told of nothing: brokers are brokers."""
+    """The client does not notice it: the brokers stay the same."""
     cli.ok("topic", "create", "orders")
     group = group_of(cluster)
     with official(cluster, tmp_path / "home") as client:

@@ -1,4 +1,4 @@
-"""A RocketMQ store root becomes a running cluster: an official client goes on where it was, and everything is where it was."""
+"""A RocketMQ store root becomes a running cluster: an official client continues at its position, and all messages keep theirs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ GONE = (grpc.RpcError, asyncio.InvalidStateError)
 
 
 class Reader:
-    """All queues of topic T from the first message on, at whoever leads: after a redirect or a broken stream behind its last entry."""
+    """Reads all queues of topic T from the first message on, at the leader; after a redirect or a broken stream it continues after its last
+    entry."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -73,7 +74,7 @@ class Reader:
 
 
 def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -> None:
-    """While a producer goes on through the same kills: what is read is what was sent, each message once, each queue in its order."""
+    """A producer sends through the same kills: the reader gets each sent message once, each queue in order."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "T", queues=QUEUES)
         killed = leader(cluster)
@@ -93,7 +94,8 @@ def test_a_reader_sees_every_offset_once_across_killed_leaders(tmp_path: Path) -
 
 
 class Member:
-    """A member as clients are: it reads what it was told, stops when it was not heard for the liveness period, follows the coordinator."""
+    """A member as in clients: it reads its assigned queues, stops after a liveness period without an answer, and follows the
+    coordinator."""
 
     def __init__(self, cluster: LocalCluster, name: str, check: Callable[[], None]) -> None:
         self._cluster = cluster
@@ -140,7 +142,7 @@ class Member:
 
 
 def test_a_group_of_three_loses_members_and_its_coordinator(tmp_path: Path) -> None:
-    """No queue ever has two readers; whoever is left reads everything again."""
+    """No queue ever has two readers; the remaining members read all queues again."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "T", queues=QUEUES)
         members: list[Member] = []

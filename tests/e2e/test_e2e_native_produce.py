@@ -84,7 +84,7 @@ class Producer:
 
 
 def test_a_killed_leader_costs_no_message_and_no_receipt(tmp_path: Path) -> None:
-    """The producer goes on in its epoch at the next leader. Every receipt is true, under a former key too; an altered one is false."""
+    """The producer continues in its epoch at the next leader. Every receipt is true, also under a former key; an altered one is false."""
     with running(tmp_path) as cluster:
         create_topic(cluster, "T")
         cli = CommandLine.of(cluster)
@@ -123,7 +123,7 @@ def test_a_planned_change_of_leaders_is_told_on_the_stream(tmp_path: Path) -> No
         transfers: list[asyncio.Future[Any]] = []
 
         def transfer() -> None:
-            """Beside the producer, which goes on."""
+            """Transfer the leadership while the producer continues."""
             loop = asyncio.get_running_loop()
             transfers.append(loop.run_in_executor(None, lambda: admin(cluster, first, "TransferLeadership", request)))
 

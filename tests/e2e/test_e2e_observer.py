@@ -1,4 +1,5 @@
-"""A site is lost: three voters die at once, and their observer in another place goes on alone, with the loss stated. The documented way."""
+"""Loss of a site: three voters die at once, and their observer at another site continues alone, with the loss reported. This is the
+documented procedure."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def settled_end(cluster: LocalCluster, node: str) -> int | None:
 
 
 def lost_site(cluster: LocalCluster) -> None:
-    """kill -9 of everybody but the observer, which is stopped in good order."""
+    """Kill all nodes with SIGKILL except the observer, which is stopped cleanly."""
     for node in ("n1", "n2", "n3"):
         cluster.kill(node)
     for node in ("n1", "n2", "n3"):
@@ -121,7 +122,7 @@ def test_an_observer_goes_on_alone_with_the_loss_it_states(tmp_path: Path) -> No
 
 @pytest.mark.verify
 def test_an_observer_that_kept_up_loses_nothing_of_what_it_heard(tmp_path: Path) -> None:
-    """It says so, and consumer groups go on where they were."""
+    """The command reports this, and consumer groups continue at their positions."""
     with running(tmp_path) as cluster:
         run = CommandLine.of(cluster)
         create_topic(cluster, "t", queues=1)

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_killed_leader_makes_no_duplicates(tmp_path: Path) -> None:
-    """Sends whose outcome is unknown are repeated under their ids: every message is stored, and none twice. A SQL filter then gets what it
-    wants, and the cluster tells of one message that it was filtered, of another that it was acknowledged, with its events."""
+    """Sends with an unknown outcome are repeated under their ids: every message is stored exactly once. An SQL filter then gets its
+    matches, and the cluster reports that one message was filtered, and another acknowledged, with its events."""
     with running(tmp_path) as cluster:
         cli = CommandLine.of(cluster)
         cli.ok("topic", "create", TOPIC, "--dedup", "10m")

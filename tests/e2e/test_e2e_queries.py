@@ -39,7 +39,7 @@ def offsets(found: dict[str, Any]) -> int:
 
 
 def test_what_was_sent_is_found_by_key_id_and_time_on_every_node(cluster: LocalCluster, cli: CommandLine, topic: str) -> None:
-    """The same answer from each node; the id tells where three equal copies lie and what became of the message."""
+    """Each node gives the same answer; the id leads to three equal copies and the fate of the message."""
     cli.send_lines(topic, [f"m{k}" for k in range(40)], "--key", "many")
     cli.ok("send", "--topic", topic, "--body", "the one", "--key", "k 1", "--key", "k2", "--property", "colour=red", "--tag", "x")
     cli.send_lines(topic, [f"n{k}" for k in range(10)])
@@ -80,7 +80,7 @@ def test_what_was_sent_is_found_by_key_id_and_time_on_every_node(cluster: LocalC
 
 
 def test_lag_and_resets(cli: CommandLine, topic: str) -> None:
-    """What is not consumed is counted; back to the beginning everything comes again, forward to the end nothing does."""
+    """Unconsumed messages are counted; after a reset to the beginning all messages are delivered again, after one to the end none."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     bodies = [f"m{k}" for k in range(60)]
     cli.send_lines(topic, bodies)

@@ -1,4 +1,5 @@
-"""Damaged replicas of a real cluster: repaired from their peers while the others go on, or refused by name; nothing is ever renumbered."""
+"""Damaged replicas of a real cluster: repaired from their peers while the others continue, or refused by name; entries are never
+renumbered."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def filled(cluster: LocalCluster, cli: CommandLine) -> list[str]:
 
 
 def stop(cluster: LocalCluster, *nodes: str) -> None:
-    """A stop in good order."""
+    """Stop a node cleanly."""
     for node in nodes:
         assert cluster.terminate(node) == 0
 
@@ -87,7 +88,7 @@ def replica(cli: CommandLine, node: str) -> dict[str, Any]:
 
 
 def test_flipped_bits_of_one_node_are_repaired_from_its_peers(tmp_path: Path) -> None:
-    """The others go on meanwhile; the node never leads before it is whole; event, metric and status tell of it; the audit passes."""
+    """The others continue; the node does not lead before it is repaired; event, metric and status report it; the audit passes."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         sent = filled(cluster, cli)
@@ -125,7 +126,7 @@ def test_different_damage_on_every_node_is_repaired_by_each_from_the_others(tmp_
 
 
 def test_the_same_damage_on_every_node_is_refused_by_name(tmp_path: Path) -> None:
-    """Nobody has the bytes any more: the group says which entry is lost, and neither serves, renumbers nor forgets the others."""
+    """No replica has the bytes: the group names the lost entry, and neither serves nor renumbers or discards the others."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         sent = filled(cluster, cli)
@@ -232,7 +233,8 @@ def test_a_range_of_a_running_node_is_put_back_while_it_leads(tmp_path: Path) ->
 
 
 def test_a_file_that_a_running_node_lost_is_mended_with_the_whole_log(tmp_path: Path) -> None:
-    """A range cannot be put into a file that is not there: the group stops and is mended, when the operator says so, and not before."""
+    """A range cannot be restored into a missing file: the group stops and is repaired as a whole when the operator requests it, and not
+    before."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         sent = filled(cluster, cli)
@@ -251,7 +253,8 @@ def test_a_file_that_a_running_node_lost_is_mended_with_the_whole_log(tmp_path: 
 
 
 def test_stopped_directories_are_repaired_from_findings(tmp_path: Path) -> None:
-    """Different damage on every node's directory: audit, repair, and the cluster goes on with every message; the repair log tells of it."""
+    """Different damage in every node's directory: after audit and repair, the cluster continues with every message; the repair log records
+    it."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         sent = filled(cluster, cli)
@@ -278,7 +281,7 @@ def test_stopped_directories_are_repaired_from_findings(tmp_path: Path) -> None:
 
 
 def test_a_running_cluster_is_repaired_from_findings(tmp_path: Path) -> None:
-    """What an audit over the nodes found: the command asks the node itself, which goes on leading; the audit afterwards passes."""
+    """An audit over the nodes found damage: the command asks the node itself to repair it while it leads; the next audit passes."""
     with running(tmp_path, log_file_bytes=FILE_BYTES) as cluster:
         cli = CommandLine.of(cluster)
         sent = filled(cluster, cli)

@@ -1,5 +1,5 @@
-"""Retention in a real cluster: small files are sealed and go on every replica, a created group keeps what it has not read, and nothing else
-is lost."""
+"""Retention in a real cluster: small files are sealed and removed on every replica, a created group keeps its unread messages, and nothing
+else is lost."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ LIMITS = {"delivery": {"min_invisible_ms": 100}, "access": {"authentication": "r
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes that ask who calls, with certificates of their own authority; the first administrator is made with the secret file."""
+    """Three nodes with authentication and certificates of their own authority; the first administrator is created with the secret file."""
     with real.running(tmp_path_factory.mktemp("security"), log_file_bytes=16 << 20, extra=LIMITS, tls=True) as found:
         file = found.directory / "root.secret"
         file.write_text(ROOT[1])
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @contextmanager
 def admin(cluster: LocalCluster, keys: tuple[str, str], *, tls: bool = True) -> Iterator[AdminCalls]:
-    """The admin service as somebody sees it."""
+    """The admin service with the access of a user."""
     assert cluster.ca_file is not None
     ca = cluster.ca_file.read_bytes() if tls else None
     with Connection(cluster.endpoints, credentials=Credentials(*keys), tls=tls, ca=ca, timeout_s=20) as connection:
@@ -78,7 +78,7 @@ def test_commands_need_credentials(cluster: LocalCluster) -> None:
 
 
 def test_who_may_do_what(cluster: LocalCluster) -> None:
-    """The admin service is the administrator's; wrong secrets and strangers get 40100, everybody else 40300."""
+    """Only the administrator may use the admin service; wrong secrets and unknown users get 40100, all others 40300."""
     for keys, code in ((ALICE, 40300), (BOB, 40300), (("root", "wrong"), 40100), (("nobody", ALICE[1]), 40100)):
         for tls in (True, False):
             with admin(cluster, keys, tls=tls) as who, pytest.raises(Refused) as caught:
@@ -193,7 +193,7 @@ def test_no_secret_lies_anywhere(cluster: LocalCluster) -> None:
 
 
 def test_a_certificate_is_renewed_while_the_node_runs(cluster: LocalCluster, tmp_path: Path) -> None:
-    """Its file is replaced; the next connection sees the new one. Without the right authority nobody connects."""
+    """Its file is replaced; the next connection sees the new one. Clients without the right authority cannot connect."""
     assert cluster.ca_file is not None
     tls = cluster.ca_file.parent
     before = (tls / "n1.pem").read_bytes()
@@ -215,7 +215,7 @@ def test_a_certificate_is_renewed_while_the_node_runs(cluster: LocalCluster, tmp
 
 
 def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
-    """A client that begins TLS, or HTTP/2, and says no more is let go by the front or by gRPC; nobody else notices."""
+    """A client that starts TLS or HTTP/2 and then stays silent is disconnected by the front or by gRPC; other clients are not affected."""
     where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)
     begun = [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     with ExitStack() as closing:
@@ -230,7 +230,8 @@ def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
 
 
 def test_clients_with_certificates(tmp_path: Path) -> None:
-    """A node that speaks TLS only and asks for certificates: whose certificate stands for a user needs no signature, others get nowhere."""
+    """A node that accepts only TLS and requires certificates: a client whose certificate is mapped to a user needs no signature, others are
+    refused."""
     found = real.prepare(tmp_path, nodes=1, extra={"access": {"authentication": "required"}}, tls=True)
     assert found.ca_file is not None
     tls = found.ca_file.parent
@@ -254,7 +255,7 @@ def test_clients_with_certificates(tmp_path: Path) -> None:
 
 
 def test_an_open_address_needs_words(tmp_path: Path) -> None:
-    """A node that others could reach without being asked who they are does not start: exit 77 and the sentence."""
+    """A node that other hosts could reach without authentication does not start: exit status 77 and the reason."""
     found = real.prepare(tmp_path, nodes=1)
     settings = ("node=n1", f"data={found.data('n1')}", "listen_host=0.0.0.0")
     command = [*LEDGERMQ, "serve", "--config", str(found.config_file), *(word for setting in settings for word in ("--set", setting))]

@@ -58,7 +58,7 @@ def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path)
 
 
 def test_a_byte_of_a_sealed_file_that_rots_is_found_named_and_repaired(tmp_path: Path) -> None:
-    """Nobody reads it, and its digest was recorded long ago: only whoever reads everything again can know."""
+    """No client reads it, and its digest was recorded long ago: only a scrub can find the damage."""
     again = {"scrub": {"again_hours": 0.0005, "bytes_per_s": "64MiB"}}
     with running(tmp_path, log_file_bytes=FILE_BYTES, extra=again) as cluster:
         cli = CommandLine.of(cluster)

@@ -101,7 +101,8 @@ def last_line(outcome: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_taken_port_is_72_and_foreign_directories_are_71(tmp_path: Path) -> None:
-    """A second server on a port, on a directory in use, and on another node's directory: one sentence each, and nobody else suffers."""
+    """A second server on a port, on a directory in use, and on another node's directory: one error line each, and no other node is
+    affected."""
     with running(tmp_path) as cluster:
         alone = cluster.nodes["n1"]
         mine = tmp_path / "mine"

@@ -117,7 +117,7 @@ def test_audits_of_the_running_cluster_see_every_worker(cluster: LocalCluster) -
 
 
 def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path: Path) -> None:
-    """The node ends with 128 + 9, its other worker cleanly; the others go on, it comes back, the replicas agree, in every tool."""
+    """The node exits with 128 + 9, its other worker cleanly; the other nodes continue, it returns, and the replicas agree in every tool."""
     with running(tmp_path, nodes=3, workers=2) as cluster:
         create_topic(cluster, "t", queues=4)
         cli = CommandLine.of(cluster)
@@ -148,7 +148,7 @@ def test_a_worker_that_is_killed_takes_its_node_with_it_and_nobody_else(tmp_path
 
 
 def test_a_node_ends_whole_and_begins_only_whole(tmp_path: Path) -> None:
-    """A killed supervisor leaves nobody; a taken port is 72, for another node with workers too; a worker too few is 71."""
+    """A killed supervisor leaves no worker; a port in use is status 72, also for another node with workers; too few workers is 71."""
     cluster = prepare(tmp_path, nodes=1, workers=2)
     cluster.start("n1")
     cluster.wait_ready(90)

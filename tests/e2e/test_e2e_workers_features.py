@@ -65,7 +65,7 @@ def read(cluster: LocalCluster, topic: str, count: int) -> list[bytes]:
 
 
 class Stream:
-    """A native producer that writes until it is told to stop, and tells what was acknowledged."""
+    """A native producer that writes until it is asked to stop, and returns the acknowledged messages."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         self._producer = Producer(cluster.endpoints, topic, timeout_s=60, **wire(cluster))
@@ -92,8 +92,8 @@ class Stream:
 
 @pytest.mark.verify
 def test_both_wires_and_a_rolling_restart_to_one_of_them(cluster: LocalCluster) -> None:
-    """Streams and commands reach the leader behind every port, encrypted or not. One node after the other comes back with TLS only while
-    a producer writes: every message is stored once, and whoever speaks plaintext then is told within the time-out."""
+    """Streams and commands reach the leader behind every port, encrypted or not. The nodes are restarted with TLS only, one by one, while a
+    producer writes: every message is stored once, and plaintext clients get an error within the timeout."""
     run = of(cluster)
     run.ok("topic", "create", "wires", "--queues", "6")
     sent = []

@@ -21,7 +21,7 @@ REPAIRED_S = 60.0
 
 @pytest.mark.verify
 def test_a_flipped_bit_of_a_stopped_node_is_repaired_from_its_peers(tmp_path: Path) -> None:
-    """Far below the synced mark: no acknowledgement is lost, and nobody else notices."""
+    """The damage is far below the synced mark: no acknowledged message is lost, and other nodes are not affected."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC, body_bytes=BODY_BYTES) as history:
             history.progress(MESSAGES)

@@ -78,8 +78,8 @@ def test_one_failed_sync_ends_the_node_and_nothing_acknowledged_is_lost(tmp_path
 
 
 def test_an_unreadable_entry_ends_in_no_wrong_answer(tmp_path: Path, bad_disks: type[BadDisks]) -> None:
-    """EIO when the leader reads its log for a follower that was away: nobody gets wrong bytes, the leader does not go on as if nothing had
-    been, and with a disk that reads again everything is whole."""
+    """EIO when the leader reads its log for a returning follower: no node gets wrong bytes, the leader reports the error, and after the
+    disk works again everything is complete."""
     with faulty(tmp_path, kind=bad_disks) as cluster:
         assert isinstance(cluster, BadDisks)
         with History(cluster, TOPIC) as history:
@@ -138,8 +138,8 @@ def unmounted(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("unmounted")
 def test_full_disks_refuse_writes_and_take_them_again(tmp_path: Path) -> None:
-    """A follower's full disk costs nothing; a leader's, or everybody's, costs writes, not leadership or reads; with room all goes on by
-    itself."""
+    """A follower's full disk has no effect; that of the leader, or of all nodes, stops writes, but not leadership or reads; with free space
+    all continues by itself."""
     with faulty(tmp_path, kind=SmallDisks) as cluster:
         assert isinstance(cluster, SmallDisks)
         with History(cluster, TOPIC, body_bytes=2000) as history:

@@ -26,7 +26,7 @@ def ha(*replicas: str, **settings: Any) -> tuple[Mapping[str, Any], ...]:
 
 
 def in_sync(cluster: LocalCluster, group: str = "g1") -> set[str]:
-    """As a node that runs tells; empty while nobody knows."""
+    """The in-sync set according to a running node; empty if it is unknown."""
     node = next(node for node, child in cluster.children.items() if child.exit_code is None)
     info = status_of(cluster, node, group)
     return set(info.ha.in_sync) if info.HasField("leader") else set()
@@ -71,7 +71,8 @@ def test_masters_and_slaves_killed_under_load(tmp_path: Path, transfer: str) -> 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("transfer", ["push", "pull"])
 def test_a_master_that_is_heard_and_hears_nobody_is_replaced(tmp_path: Path, transfer: str) -> None:
-    """A partition in one direction: it would keep its slaves quiet, and cannot ask for another set. Sends go on while it lasts."""
+    """A one-way partition: the master keeps its slaves from campaigning, and cannot request another set. Sends continue during the
+    partition."""
     with faulty(tmp_path, groups=ha(transfer=transfer)) as cluster:
         with History(cluster, TOPIC) as history:
             former = leader(cluster)
@@ -126,7 +127,7 @@ def test_a_returning_master_gives_up_what_nobody_else_had(tmp_path: Path) -> Non
 
 
 def test_the_data_path_runs_on_without_a_metadata_quorum(tmp_path: Path) -> None:
-    """Sends, receives and acknowledgements go on under the master that there is; when the quorum is back a master can be replaced again."""
+    """Sends, receives and acknowledgements continue with the current master; when the quorum is back, a master can be replaced again."""
     with running(tmp_path, nodes=4, groups=ha("n1", "n2", min_in_sync=1)) as cluster:
         create_topic(cluster, TOPIC, queues=1)
         with History(cluster, TOPIC, readers=0) as history:

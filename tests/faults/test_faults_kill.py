@@ -1,4 +1,4 @@
-"""SIGKILL of one node, of a majority and of all, and of a node again and again while it starts."""
+"""SIGKILL of one node, of a majority and of all, and repeatedly of a node during its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ RECOVERY_MAX_S = 5.0
 
 
 def test_kills_of_leader_follower_majority_and_all(tmp_path: Path) -> None:
-    """One history over all of them: a new leader while one is missing, nobody while two are, everything again after all were."""
+    """One history over all kills: a new leader while one node is missing, no leader while two are, and full service after all were
+    killed."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first = leader(cluster)

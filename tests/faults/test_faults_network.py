@@ -25,7 +25,7 @@ FLAPS = 6
 
 
 def test_an_isolated_leader_is_replaced_and_acknowledges_nothing(tmp_path: Path) -> None:
-    """The majority goes on, the minority refuses; back in touch, it follows without an election of its own."""
+    """The majority continues, the minority refuses; reconnected, the former leader follows without causing an election."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             rate = history.rate(RATE_S)
@@ -76,8 +76,8 @@ def test_one_way_partitions_cost_an_election_at_most(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_a_flapping_link_wedges_nothing(tmp_path: Path) -> None:
-    """Between leader and one follower, shorter and longer than an election time-out: the other follower hears the leader all the time, so
-    nobody else is elected. Between the leader and both: at most an election each time."""
+    """Between the leader and one follower, shorter and longer than an election timeout: the other follower always has contact with the
+    leader, so no other node is elected. Between the leader and both: at most one election each time."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             rate = history.rate(RATE_S)

@@ -19,7 +19,7 @@ TRANSFERS = 9
 
 
 def test_a_rolling_restart_under_load(tmp_path: Path) -> None:
-    """Every node stops in good order and comes back, the leader last; no stop costs more than one change of leadership."""
+    """Every node stops cleanly and returns, the leader last; no stop costs more than one leader change."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first, before = leader(cluster), max(terms(cluster).values())
@@ -57,7 +57,7 @@ def test_transfers_under_load(tmp_path: Path) -> None:
 
 
 def test_directories_that_are_mixed_up_are_refused(tmp_path: Path) -> None:
-    """Another node's directory, and a copy of it: the node says so and ends; put right again, nothing is lost."""
+    """With another node's directory, or a copy of it, the node reports this and exits; with the right directory, nothing is lost."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             pass

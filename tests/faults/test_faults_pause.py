@@ -1,4 +1,4 @@
-"""Processes that stand still (SIGSTOP) and go on: a leader for longer and longer, and a majority while the third node dies."""
+"""Paused and resumed processes (SIGSTOP): a leader for increasing times, and a majority while the third node dies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 
 @pytest.mark.parametrize("pauses", [PAUSES_S, pytest.param((5.0, 20.0, 60.0), marks=pytest.mark.soak)], ids=["short", "long"])
 def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pauses: tuple[float, ...]) -> None:
-    """However long: what it says after it goes on fits one history with what its successor said meanwhile. A pause costs an election at
-    most, and none when it goes on."""
+    """After a pause of any length, its answers are consistent with those of its successor. A pause costs at most one election, and the
+    resume none."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             for pause_s in pauses:
@@ -45,7 +45,7 @@ def test_a_leader_that_stood_still_acknowledges_nothing_late(tmp_path: Path, pau
 
 @pytest.mark.verify
 def test_a_paused_majority_and_a_crash(tmp_path: Path) -> None:
-    """Both followers stand still, the leader dies, they go on: they elect one of them, and nothing acknowledged before is missing."""
+    """Both followers are paused, the leader dies, and they resume: they elect one of them, and no acknowledged message is missing."""
     with faulty(tmp_path) as cluster:
         with History(cluster, TOPIC) as history:
             first = leader(cluster)

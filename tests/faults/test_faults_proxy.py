@@ -17,7 +17,7 @@ HOST = "127.0.0.99"
 
 
 class Echo:
-    """Sends everything back; stands for the node that is dialled."""
+    """Sends all bytes back; takes the place of the dialled node."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -103,7 +103,7 @@ def test_bytes_come_through_whole_and_in_order(network: Network, connection: soc
 def test_a_blocked_way_holds_what_travels_on_it_until_it_is_healed(
     network: Network, connection: socket.socket, way: tuple[str, str]
 ) -> None:
-    """The other way goes on: that is what makes a one-way partition."""
+    """The other direction stays open, which makes a one-way partition."""
     connection.sendall(b"before")
     assert receive(connection, 6) == b"before"
     network.block([way])
@@ -125,7 +125,7 @@ def test_a_connection_made_into_a_blocked_way_stays_silent(network: Network, ech
 
 
 def test_a_reset_ends_connections_and_later_ones_work(network: Network, connection: socket.socket, echo: Echo) -> None:
-    """Both ends learn it; nobody waits for a time-out."""
+    """Both ends see the reset and do not wait for a timeout."""
     connection.sendall(b"x")
     receive(connection, 1)
     network.reset()
@@ -166,7 +166,7 @@ def test_the_end_of_a_stream_is_carried_like_its_bytes(network: Network, connect
 
 
 def test_the_holder_of_a_connection_is_found(echo: Echo) -> None:
-    """By the port of its end, among the processes asked about; nobody else is taken for it."""
+    """It is found by the port of its end among the given processes; no other process matches."""
     with dial_directly(echo) as connection:
         ends = connection.getsockname(), connection.getpeername()
         assert holder(*ends, {"me": os.getpid()}) == "me"

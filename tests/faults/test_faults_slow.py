@@ -24,7 +24,8 @@ LAG_LEAST = 100
 
 
 def test_a_slow_follower_costs_neither_commits_nor_memory(tmp_path: Path) -> None:
-    """The link of one follower carries 100 kB/s, then the process stands still in bursts; it is far behind, and catches up afterwards."""
+    """The link of one follower is limited to 100 kB/s, then its process is paused repeatedly; it lags far behind, and catches up
+    afterwards."""
     extra = {"limits": {"drain_ms": 500, "peer_queue_bytes": LIMIT_BYTES}, "raft": {"window_bytes": 1 << 20, "push_bytes": 256 << 10}}
     with faulty(tmp_path, extra=extra, log_file_bytes=32 << 20) as cluster:
         with History(cluster, TOPIC, body_bytes=BODY_BYTES) as history:

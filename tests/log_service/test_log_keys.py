@@ -1,4 +1,4 @@
-"""Keys of receipts: made once, agreed on, replaced when old, kept for verification, told to nobody."""
+"""Receipt keys: created once by agreement, replaced when old, kept for verification, and never disclosed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_of_two_nodes_that_make_a_key_at_once_one_wins() -> None:
     """The loser's key is never used."""
 
     class Late(FakeQuorum):
-        """Somebody else's command arrives first."""
+        """The command of another node arrives first."""
 
         async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Any:
             self.command({"op": operation, **arguments, "key_id": "first", "secret": sealer.seal("receipt key first", "11" * 32)})
@@ -79,7 +79,7 @@ def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
 
 
 def test_a_key_under_another_cluster_secret_is_not_used() -> None:
-    """It is not replaced either: whoever can read it goes on; here the one before signs."""
+    """It is not replaced either: nodes that can read it continue to use it; this node signs with the previous key."""
     bench = Bench()
     asyncio.run(bench.keys.ready())
     first = bench.keys.newest()

@@ -1,4 +1,4 @@
-"""Locate: where queues are, who leads them, and whom it is told."""
+"""Locate: the places of queues, their leaders, and the access control."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def staged(test: Callable[[Stage, Wire], Awaitable[None]], stage: Stage) -> None
 
 
 def test_a_topic_is_found_with_its_queues_and_leader() -> None:
-    """Every broker group of it is told, with the endpoint that its leader advertises."""
+    """The answer has all broker groups of the topic, with the endpoints that their leaders advertise."""
 
     async def test(stage: Stage, wire: Wire) -> None:
         stage.topic("T", queues=3)
@@ -76,7 +76,7 @@ def test_what_cannot_be_located_is_a_problem_and_no_exception() -> None:
 
 
 def test_only_who_may_use_a_topic_learns_where_it_is() -> None:
-    """To publish or to read is enough; strangers are not told whether it exists."""
+    """The permission to publish or to read suffices; other users do not learn whether the topic exists."""
 
     async def test(stage: Stage, wire: Wire) -> None:
         stage.topic("T")

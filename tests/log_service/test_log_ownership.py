@@ -15,7 +15,7 @@ LIVENESS = 100
 
 @given(st.integers(0, 40), st.lists(st.text("abc", min_size=1, max_size=3), unique=True, min_size=1, max_size=9), st.integers(0, 1 << 30))
 def test_shares_are_balanced_and_keep_what_they_can(queues: int, members: list[str], seed: int) -> None:
-    """Every queue once, parts that differ by one at most, and nobody within its part loses anything."""
+    """Every queue is assigned once, shares differ by at most one, and a member within its share loses no queue."""
     chance = random.Random(seed)
     owned: dict[str, list[int]] = {name: [] for name in members}
     for queue in range(queues):
@@ -37,7 +37,7 @@ def test_shares_without_history_are_those_of_rocketmq() -> None:
 
 
 class Reader:
-    """A member as it is: it reads what it was told last, until it hears otherwise or knows that it counts as gone."""
+    """A member: it reads its last assignment until it gets another one or knows that it counts as gone."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -108,7 +108,7 @@ class Play:
             reader.heard_of, reader.generation, reader.reads = asked, generation, set(queues)
 
     def stop_in_time(self, reader: Reader) -> None:
-        """A member that does not know that it was heard within the period stops by itself, and forgets what it had."""
+        """A member without an answer within the period stops by itself and drops its queues."""
         if reader.reads and reader.heard_of + LIVENESS <= self.now:
             reader.reads, reader.generation = set(), 0
 
@@ -166,7 +166,7 @@ def test_a_queue_goes_to_a_new_owner_only_after_the_former_let_go() -> None:
 
 @pytest.mark.parametrize("goodbye", [True, False])
 def test_a_member_that_is_gone_leaves_its_queues(goodbye: bool) -> None:
-    """At once when it says so, after the liveness period when it does not; what it says later does not count."""
+    """At once when it leaves, otherwise after the liveness period; its later messages are ignored."""
     group = settled(2)
     group.join("a", 0, (), 200)
     group.join("b", 0, (), 210)

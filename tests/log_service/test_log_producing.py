@@ -149,7 +149,7 @@ async def test_memory_is_asked_for_and_said(stage: Stage, wire: Wire, group: Gro
 
 @produce()
 async def test_a_malformed_message_rejects_its_frame_by_position(stage: Stage, wire: Wire, group: Group) -> None:
-    """Nothing of it reaches the broker group, and the stream goes on."""
+    """The frame does not reach the broker group, and the stream continues."""
     call = await opened(wire)
     bad = frame(0, [b"a", b"b", b"c", b"d", b"e", b"f"])
     entries = bytearray(bad.entries)
@@ -179,7 +179,7 @@ async def test_a_gap_is_refused_and_says_what_is_missing(stage: Stage, wire: Wir
 
 @produce()
 async def test_frames_that_no_topic_takes_are_refused(stage: Stage, wire: Wire, group: Group) -> None:
-    """Unknown topics, kinds with another meaning, topics that are not writable, queues elsewhere, names that are none."""
+    """Unknown topics, unsupported kinds, read-only topics, queues of other groups, invalid names."""
     stage.topic("F", kind="fifo")
     stage.topic("R", permission="r")
     stage.topic("M", kind="mixed")
@@ -215,7 +215,7 @@ async def test_large_frames_are_checked_on_a_thread(stage: Stage, wire: Wire, gr
 
 @produce()
 async def test_no_more_than_the_window_is_under_way(stage: Stage, wire: Wire, group: Group) -> None:
-    """Whoever sends more is held back by the transport; every answer lets one more in."""
+    """The transport holds back further frames; every answer admits one more."""
     group.held = True
     call = await opened(wire)
     for number in range(WINDOW_FRAMES + 3):
@@ -258,7 +258,7 @@ async def test_a_leader_that_lost_its_place_answers_what_it_can_and_redirects(st
 
 @produce()
 async def test_an_idle_stream_is_redirected_when_leadership_moves(stage: Stage, wire: Wire, group: Group) -> None:
-    """It need not send anything to find out; with nobody elected yet it waits for the next leader."""
+    """The stream learns of the new leader without sending; if none is elected yet, it waits for the next leader."""
     call = await opened(wire)
     stage.moves(None)
     reading = asyncio.ensure_future(call.read())
@@ -270,7 +270,7 @@ async def test_an_idle_stream_is_redirected_when_leadership_moves(stage: Stage, 
 
 @produce()
 async def test_a_node_that_does_not_lead_redirects_at_once(stage: Stage, wire: Wire, group: Group) -> None:
-    """Also one whose group says so after it was asked."""
+    """Also a node whose group reports this only in its answer."""
     stage.engine.answer = lambda call: Refused("not-leader")
     call = wire.produce()
     await call.write(opening())
@@ -298,7 +298,7 @@ async def test_a_stopping_node_answers_what_is_under_way(stage: Stage, wire: Wir
 
 @produce()
 async def test_a_lost_connection_is_resumed_in_the_same_epoch(stage: Stage, wire: Wire, group: Group) -> None:
-    """The producer learns what is stored; one that nobody knows is refused, and the stream ends with the reason."""
+    """The producer learns what is stored; an unknown producer is refused, and the stream ends with the reason."""
     call = await opened(wire)
     await call.write(framing(frame()))
     await call.read()
@@ -317,7 +317,7 @@ async def test_a_lost_connection_is_resumed_in_the_same_epoch(stage: Stage, wire
 
 @produce()
 async def test_a_fenced_producer_is_told_so(stage: Stage, wire: Wire, group: Group) -> None:
-    """Somebody else has opened its name: no frame of it is taken any more, and trying again does not help."""
+    """Another producer has opened its name: its frames are refused permanently."""
     call = await opened(wire)
     stage.engine.answer = lambda call: Refused("stale-epoch", detail="opened again")
     await call.write(framing(frame()))
@@ -412,7 +412,7 @@ def test_an_idle_stream_holds_no_frame() -> None:
 
 @pytest.mark.parametrize("end", ["moved", "broken off", "said nonsense"])
 def test_a_stream_that_is_gone_leaves_nothing_for_the_collector(end: str) -> None:
-    """It had frames under way: they go with it."""
+    """Its frames in flight are released with it."""
 
     @produce()
     async def play(stage: Stage, wire: Wire, group: Group) -> None:

@@ -54,8 +54,8 @@ def bodies(found: list[Got], queue: int) -> list[bytes]:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 1 << 30))
 def test_every_message_comes_once_and_in_order_however_it_is_cut(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Messages of two topics and several queues, in batches of all sizes; readers that begin anywhere, read as much as they like when they
-    like, fall out of the window, and go on elsewhere from where they were: what they got is what was stored."""
+    """Messages of two topics and several queues, in batches of all sizes; readers start anywhere, read any amount at any time, fall out of
+    the window, and continue at other nodes: they get exactly the stored messages."""
     chance = random.Random(seed)
     group = Group(tmp_path_factory.mktemp("any"))
     keep = recent.ENTRIES_MAX, entry_reader.BLOCK_BYTES, entry_reader.OVER_BYTES, entry_reader.LONG_RUN_BYTES
@@ -268,7 +268,7 @@ def test_queues_written_together_are_read_together_while_the_log_grows(tmp_path:
 
 
 def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
-    """A reader that is behind goes on at the first message that is kept, and is told how many it will never see."""
+    """A lagging reader continues at the first kept message, and gets the number of skipped ones."""
     group = Group(tmp_path)
     group.configure("a", 2)
     for _ in range(3):
@@ -294,8 +294,8 @@ def test_what_retention_took_is_skipped_and_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mended", [False, True])
 def test_a_damaged_entry_ends_the_reader_and_is_told_to_the_group(tmp_path: Path, mended: bool) -> None:
-    """Nothing of the damaged read leaves; the group is about to be mended, and says so in its next turn. If it was mended while the read
-    waited for the disk, its next life is not told what its former one suffered from."""
+    """No part of the damaged read is sent; the damage is reported to the group, which is then repaired. If it was repaired while the read
+    waited for the disk, the reopened group gets no report about the former log."""
     group = Group(tmp_path)
     group.configure("a", 1)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Verify: true receipts are true, altered ones false, and what cannot be told is said to be so."""
+"""Verify: valid receipts are true, altered ones false, and undecidable ones are reported as unknown."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_what_is_not_here_cannot_be_verified(change: dict[str, Any], words: str)
 
 
 def test_a_key_that_is_gone_or_a_leader_that_is_not_there() -> None:
-    """The receipt may be good; nobody can tell now."""
+    """The receipt may be valid, but this cannot be verified now."""
     log = FakeLog(1)
     unknown = receipt(log)
     sign("k9", KEY, unknown)
@@ -228,7 +228,7 @@ def test_keys_that_nobody_knows_are_asked_for_once_a_call() -> None:
 
 
 def test_an_acknowledgement_from_memory_promised_less() -> None:
-    """Until it is committed nobody can tell; lost, the log says otherwise, and why."""
+    """Until it is committed, the result is unknown; if the message was lost, the answer is false with the reason."""
     log = FakeLog(1, 1)
     stage = Bench(log)
     assert judged(stage, receipt(log, 1, durability=pb.MEMORY))[0] == TRUE
@@ -272,7 +272,7 @@ def test_entries_come_in_pieces() -> None:
 
 
 def test_only_who_may_use_the_topic_may_ask() -> None:
-    """And nobody asks about too many at once."""
+    """The number of receipts per call is limited as well."""
     log = FakeLog(1)
     stage = Bench(log, authentication=True)
     stage.user("reader", "secret-of-reader", "subscribe:topic:T")
@@ -284,7 +284,7 @@ def test_only_who_may_use_the_topic_may_ask() -> None:
 
 
 def test_other_calls_are_not_known() -> None:
-    """A peer of another version is told so."""
+    """A peer of another version gets an error that says this."""
 
     async def main() -> None:
         with pytest.raises(CallRefused, match="does not know"):

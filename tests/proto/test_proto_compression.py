@@ -39,7 +39,7 @@ def test_nothing_else_is_taken(kind: Compression, garbage: bytes, data: st.DataO
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_bomb_is_refused(kind: Compression) -> None:
-    """What says that it becomes large, what says nothing, and what lies."""
+    """Bodies that declare a large size, none, or a wrong one."""
     large = bytes(8 * MIB)
     silent = io.BytesIO()
     if kind is Compression.LZ4:

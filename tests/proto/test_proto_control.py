@@ -149,7 +149,7 @@ def test_round_trip(record: control.ControlRecord) -> None:
 
 
 def test_membership_says_more_than_names_in_its_second_version() -> None:
-    """Directories, who returns, and why; the first entry of a group stays as it always was."""
+    """It has directories, returning members and the reason; the first entry of a group keeps its format."""
     record = control.Membership(("b", "a"), ("c",), {"b": "i2", "c": "i3"}, ("c",), "c lost its directory")
     learner = '{"c":{"incarnation":"i3","returning":true}}'
     told = f'{{"v":2,"voters":{{"a":{{}},"b":{{"incarnation":"i2"}}}},"learners":{learner},"reason":"c lost its directory"}}'
@@ -159,7 +159,7 @@ def test_membership_says_more_than_names_in_its_second_version() -> None:
 
 @pytest.mark.parametrize("members", ['{}, "learners":{}', '{"a":{}}, "learners":{"a":{}}', '{"":{}}, "learners":{}', '[1], "learners":{}'])
 def test_members_no_group_can_have_are_refused(members: str) -> None:
-    """Nobody votes, one is both, one has no name, or there are no names at all."""
+    """No voter, a member in both roles, a member without a name, or no names at all."""
     with pytest.raises(control.UnknownControlRecord, match="cannot be read"):
         control.decode("membership", f'{{"v":2,"voters":{members},"reason":""}}'.encode())
 

@@ -18,7 +18,7 @@ LIMITS = {"queues": 8, "max_body_bytes": 4096, "max_entry_bytes": 8192}
 
 
 def test_the_file_is_what_the_plain_encoder_writes() -> None:
-    """Nobody edited it by hand, and no change of the format goes unseen."""
+    """Manual edits and format changes are detected."""
     assert golden_frames.PATH.read_text() == golden_frames.content()
 
 

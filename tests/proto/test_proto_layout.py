@@ -226,7 +226,7 @@ def test_a_tag_ends_with_its_record() -> None:
 
 
 def test_only_an_id_has_no_tag_unseen() -> None:
-    """Property strings of the length of the usual id alone: a tag in one is found all the same."""
+    """Property strings with the length of a usual id alone: a tag in one is still found."""
     alone = b"UNIQ_KEY\x01" + b"0" * 34 + b"\x02"
     tagged = b"UNIQ_KEY\x01" + b"0" * 20 + b"\x02TAGS\x01" + b"a" * 8 + b"\x02"
     first = b"TAGS\x01" + b"a" * 38 + b"\x02"

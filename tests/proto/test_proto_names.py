@@ -41,7 +41,7 @@ def test_illegal_groups(name: str) -> None:
 @pytest.mark.parametrize("namespace", ["", "ns"])
 @pytest.mark.parametrize("name", ["CID_RMQ_SYS_x", "rmq_sys_x", "%DLQ%zz", "%RETRY%zz", "%DLQ%"])
 def test_reserved_groups(namespace: str, name: str) -> None:
-    """Names that look like the system's own are for nobody to use; a group that got one earlier can still be looked at and deleted."""
+    """Names in the form of system names are reserved; a group that got one earlier can still be shown and deleted."""
     with pytest.raises(LedgerError) as caught:
         names.group_name(namespace, name)
     assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP and "reserved" in caught.value.message

@@ -38,7 +38,7 @@ def test_round_trip(fields: Fields) -> None:
 
 @given(FIELDS)
 def test_round_trip_through_the_contract(fields: Fields) -> None:
-    """A message written from stored properties gives the same properties again, and tells its type."""
+    """A message written from stored properties has the same properties again, and its type."""
     message = pb.Message()
     data = encode(fields)
     assert fill_message(data, message) == fields

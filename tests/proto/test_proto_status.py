@@ -1,4 +1,4 @@
-"""The error table: complete, equal to the contract, and usable by whoever has to react."""
+"""The error table: complete, equal to the contract, and with retryability."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ COUNTS = [1, 3, 20]
 
 
 def entries(count: int, alike: int = 0) -> bytearray:
-    """So many, no two of a size behind the first `alike` ones, which all have one."""
+    """A number of entries; the first `alike` have equal sizes, all others different ones."""
     odd = [i >= alike and i for i in range(count)]
     drafts = [Draft("t" * (130 if n % 3 == 2 else 5), i, b"body" * n, b"TAGS\x01x\x02", i) for i, n in enumerate(odd)]
     batch = encode_entries(drafts)
@@ -60,7 +60,8 @@ def test_every_flipped_bit_is_refused(count: int) -> None:
 
 @pytest.mark.parametrize("alike", [0, 17, 39, 40])
 def test_flipped_bits_in_a_long_range(alike: int) -> None:
-    """The same for a range long enough for the vector path, at random places; also where entries of one size are told by their distance."""
+    """The same for a range long enough for the vector path, at random places; also where entries of equal size are detected by their
+    distance."""
     data = entries(40, alike)
     starts = bounds(verify_range(data, *PLACE))
     chance = random.Random(20)

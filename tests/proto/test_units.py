@@ -32,7 +32,7 @@ def test_sizes(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["64", "64KB", "64K", "-1KiB", ""])
 def test_no_sizes(text: str) -> None:
-    """Decimal units and bare numbers are refused: nobody agrees on what they mean."""
+    """Decimal units and bare numbers are refused, because they are ambiguous."""
     assert units.size_bytes(text) is None
 
 

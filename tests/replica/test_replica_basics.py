@@ -97,7 +97,7 @@ def test_a_full_restart_keeps_everything_and_commits_again(trio: Trio) -> None:
 
 
 def test_commit_needs_no_third_replica_and_no_heartbeat(trio: Trio) -> None:
-    """With one replica down a proposal commits on the other two while the clock stands still."""
+    """With one replica down, a proposal commits on the other two without any passage of time."""
     leader = trio.elect("n1")
     trio.crash("n2")
     now = trio.now_ns
@@ -118,7 +118,7 @@ def test_a_leader_without_contact_steps_down(trio: Trio) -> None:
 
 
 def test_status_shows_peers_to_the_leader_only(trio: Trio) -> None:
-    """The leader lists how far the others are; a follower lists nobody."""
+    """The leader lists the progress of the others; a follower lists no peers."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(4))
     trio.settle()

@@ -166,7 +166,7 @@ def test_absurd_numbers_are_refused_or_harmless(name: str, value: int) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_a_packet_in_another_name_is_refused(name: str) -> None:
-    """The transport knows who speaks."""
+    """The transport knows the sender."""
     for sender in ("n2", "n3", "", "N1", "n1 "):
         with pytest.raises(BadPacket, match="in the name of") as bad:
             decode(TABLE[name], sender)
@@ -245,7 +245,7 @@ def test_a_real_range_under_absurd_numbers_never_gets_in(trio: Trio, field: str,
 
 
 def test_packets_of_strangers_and_for_others_are_counted(trio: Trio) -> None:
-    """They change nothing, and somebody can see that they come."""
+    """They change nothing, and a counter shows them."""
     trio.elect("n1")
     replica = trio["n2"].replica
     before = (replica.term, replica.role, replica.leader, replica.end_index)
@@ -276,7 +276,7 @@ def test_messages_of_older_terms_are_counted(trio: Trio) -> None:
 
 
 def test_ranges_that_are_too_long_are_dropped(trio: Trio) -> None:
-    """Good entries with megabytes behind them, and a header that tells of more entries than there are bytes."""
+    """Valid entries with megabytes behind them, and a header with more entries than bytes."""
     node, packet = pushed(trio)
     end = node.log.end_index
     message = RaftMessage.FromString(header(packet))

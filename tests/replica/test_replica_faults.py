@@ -42,7 +42,7 @@ def trio(disks: Disks) -> Trio:
 
 
 def diverge(trio: Trio) -> int:
-    """n1 leads term 1 and has a tail that nobody else has; n2 leads term 2 with another one. Returns the last common index."""
+    """n1 leads term 1 and has a tail that no other node has; n2 leads term 2 with another tail. Returns the last common index."""
     old = trio.elect("n1")
     trio.propose(old, messages(5))
     trio.settle()
@@ -85,7 +85,7 @@ def test_a_divergent_tail_is_cut_and_replaced(trio: Trio, disks: Disks) -> None:
 
 
 def test_committed_entries_are_never_cut(trio: Trio) -> None:
-    """A leader whose log contradicts a committed entry is wrong: the follower stops (I2, I3) and its log stays as it is, for ever."""
+    """A leader whose log contradicts a committed entry is wrong: the follower stops permanently (I2, I3), and its log is not changed."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(9))
     trio.settle()
@@ -284,7 +284,7 @@ def test_a_vote_that_cannot_be_stored_is_not_given(trio: Trio, disks: Disks) -> 
 
 
 def test_a_full_disk_refuses_clearly_and_writing_resumes(disks: Disks) -> None:
-    """ENOSPC on the leader is LogFull with nothing appended; a follower drops the range, goes on answering, and catches up later."""
+    """ENOSPC on the leader is LogFull with nothing appended; a follower drops the range, continues to answer, and catches up later."""
     trio = Trio(disks.of)
     leader = trio.elect("n1")
     trio.propose(leader, messages(8, size=100))

@@ -1,4 +1,4 @@
-"""Whatever a peer sends, a core goes on: numbers from the whole range of the wire, in every role and stage, in any order.
+"""A core handles any input of a peer: numbers from the whole range of the wire, in every role and stage, in any order.
 
 The messages are drawn as packets with a valid checksum, so `decode` has its say first; what it lets through is stepped like the driver in
 `node/replica/consensus/raft_replica.py` does it, with random outcomes of chain comparison, writing and syncing in between. A fence,
@@ -65,7 +65,7 @@ def campaigning(begin: int = 0, *, pre: bool) -> Core:
 
 
 def leading(begin: int = 0) -> Core:
-    """One range under way to each peer, before anybody answered."""
+    """One range is in flight to each peer, before any answer."""
     raft = campaigning(begin, pre=False)
     raft.step(VoteReply("n3", "n1", 6, False, True), LATER)
     assert raft.role is Role.LEADER
@@ -86,7 +86,7 @@ def push(raft: Core) -> list[Append]:
 
 
 def flowing(begin: int = 0) -> Core:
-    """n2 confirmed and has more under way, n3 rejected once."""
+    """n2 confirmed and has more in flight, n3 rejected once."""
     raft = leading(begin)
     raft.step(AppendReply("n2", "n1", 6, 3, 70, False, END, END), LATER)
     raft.appended(Extent(END + 4, END + 5, 6, 200))
@@ -108,7 +108,7 @@ def left_behind() -> Core:
 
 
 def handing_over() -> Core:
-    """Everything is committed and durable at n2, which was told to campaign; reads wait for a round."""
+    """Everything is committed and durable at n2, which was asked to campaign; reads wait for a round."""
     raft = flowing()
     raft.synced(*raft.sync_begins())
     raft.step(AppendReply("n2", "n1", 6, raft.election.leading.round, 70, False, END + 5, END + 5), LATER)
@@ -159,7 +159,7 @@ LIVES = 500
 
 
 def number(chance: Random, field: str) -> int:
-    """Mostly near what such a field means, sometimes anywhere."""
+    """Mostly near valid values of the field, sometimes anywhere."""
     if chance.random() < 0.08:
         return chance.choice(ABSURD)
     return chance.randint(-1, 8) if field.endswith("term") else chance.randint(-1, END + 7)

@@ -1,4 +1,4 @@
-"""Lazy syncs of whole replicas on forgetful disks: when they begin, that nothing waits for ever behind them, and what they may lose."""
+"""Lazy syncs of complete replicas on forgetful disks: when they start, that nothing waits forever behind them, and what they may lose."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_they_are_committed_when_their_time_is_over(trio: Trio, count: int, afte
 
 
 def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
-    """A replica that hears nothing more must not forget its lazy bytes: a follower asks for the same."""
+    """A replica without further input must not forget its lazy bytes; a follower requests a wake-up too."""
     leader = trio.elect("n1")
     trio.advance(300)
     written_ns = trio.now_ns
@@ -104,7 +104,7 @@ def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:
 
 
 def test_a_lazy_entry_caught_by_an_urgent_sync_is_committed_with_it(trio: Trio) -> None:
-    """Its range left lazily before the sync began; the leader tells its peers, and no timer is needed."""
+    """Its range was sent lazily before the sync began; the leader notifies its peers, and no timer is needed."""
     leader = trio.elect("n1")
     trio.advance(300)
     trio.propose(leader, messages(1))
@@ -116,7 +116,7 @@ def test_a_lazy_entry_caught_by_an_urgent_sync_is_committed_with_it(trio: Trio) 
 
 
 def test_hurry_commits_at_once(trio: Trio) -> None:
-    """Somebody waits for the messages after all."""
+    """A consumer waits for the messages after all."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader)
@@ -141,7 +141,8 @@ def test_the_next_leader_has_and_commits_what_a_majority_held(trio: Trio) -> Non
 
 
 def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) -> None:
-    """A power cut of one follower costs nothing: the leader forgets what the old life had, pushes again, and progress goes on."""
+    """A power cut of one follower loses nothing: the leader forgets the state of the former process, pushes again, and progress
+    continues."""
     leader = trio.elect("n1")
     trio.advance(300)
     durable_before = leader.replica.commit_index
@@ -162,7 +163,7 @@ def test_a_follower_that_lost_its_memory_is_caught_up(trio: Trio, disks: Disks) 
 
 
 def test_a_power_cut_of_all_loses_at_most_what_was_in_memory(trio: Trio, disks: Disks) -> None:
-    """Every durable entry is there after the cut; from the rest the replicas agree on some prefix and go on."""
+    """Every durable entry exists after the cut; of the others the replicas agree on some prefix and continue."""
     leader = trio.elect("n1")
     trio.propose(leader, messages(3, mark="kept"))
     trio.settle()
@@ -234,7 +235,7 @@ def test_peers_are_told_in_the_turn_in_which_the_leader_begins(trio: Trio) -> No
 
 
 def test_a_good_stop_loses_nothing(trio: Trio) -> None:
-    """Closing syncs what waited, so that a cluster stopped in good order has every message."""
+    """Closing syncs the waiting bytes, so a cleanly stopped cluster has every message."""
     leader = trio.elect("n1")
     trio.advance(300)
     send(trio, leader, 3)
@@ -278,7 +279,7 @@ def test_a_failed_lazy_sync_fences_like_any_other(trio: Trio) -> None:
 
 
 def test_unsynced_bytes_are_counted_from_sync_to_sync() -> None:
-    """Enough bytes make the wait short; a sync takes what there is and the count begins anew."""
+    """Enough bytes shorten the wait; a sync writes all of them, and the count restarts."""
     unsynced = Unsynced(LazySync(interval_ns=5, least_bytes=100, thorough_ns=50))
     unsynced.wrote(10, 2, 60)
     assert unsynced.due_ns() == 60

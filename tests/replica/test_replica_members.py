@@ -127,7 +127,7 @@ def test_a_node_joins_catches_up_and_is_promoted(trio: Trio, joiner: Node) -> No
 
 
 def test_a_log_that_begins_otherwise_is_not_joined(trio: Trio, joiner: Node) -> None:
-    """An empty log compares the one thing it has: the seed of its chain, and that the first entry lies at its begin."""
+    """An empty log compares the seed of its chain, and requires the first entry at its begin."""
     entries = trio["n1"].log.read(0, 1)
     message = Append("n1", JOINER, 1, 1, -1, -1, 0, Extent(0, 0, 0, len(entries.data)))
     for chain, pos in ((entries.prev_chain ^ 1, 0), (entries.prev_chain, 64)):

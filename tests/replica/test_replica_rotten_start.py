@@ -34,7 +34,7 @@ def opened(disk: ForgetfulDisk) -> EntryLog:
 
 @pytest.fixture
 def disk() -> ForgetfulDisk:
-    """Entry 0 says who votes, entry 1 is a message, entry 2 says that one more does."""
+    """Entry 0 names the voters, entry 1 is a message, entry 2 adds a voter."""
     disk = ForgetfulDisk()
     log = opened(disk)
     bootstrap(log, VOTERS, 1)

@@ -1,4 +1,4 @@
-"""Replicas over real files whose logs begin at different entries: restart, elect, replicate, and name whom no log can help."""
+"""Replicas on real files whose logs begin at different entries: restart, elect, replicate, and name peers that no log can help."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin_of(trio: Trio, name: str, file: int) -> int:
 
 @pytest.mark.parametrize("first", NAMES)
 def test_restarted_replicas_elect_and_replicate_from_any_begin(trio: Trio, first: str) -> None:
-    """Each begins elsewhere, one of them at entry 0; whoever leads first, all agree on everything that follows."""
+    """Each log begins at another entry, one at entry 0; whichever replica leads first, all agree on all later entries."""
     trio.elect("n1")
     fill(trio, "n1")
     for name, file in (("n2", 1), ("n3", 3)):
@@ -51,7 +51,7 @@ def test_restarted_replicas_elect_and_replicate_from_any_begin(trio: Trio, first
 
 
 def test_a_leader_names_whom_its_log_cannot_help_and_serves_the_others(trio: Trio) -> None:
-    """A replica that stopped before what the others trimmed gets heartbeats and no bytes; everybody else goes on."""
+    """A replica that stopped before the trimmed entries of the others gets heartbeats and no bytes; all others continue."""
     leader = trio.elect("n1")
     trio.crash("n3")
     fill(trio, "n1")

@@ -101,7 +101,7 @@ async def said(port: int, data: bytes, *, eof: bool = False) -> bytes:
 
 
 async def left(found: Front) -> bool:
-    """Wait until the loop has ended every connection; nobody is counted any more."""
+    """Wait until the loop has ended every connection, and none is counted any more."""
     async with asyncio.timeout(10):
         while found.open_connections:
             await asyncio.sleep(0)
@@ -122,7 +122,8 @@ def scenario(work: Callable[[Path], Any]) -> Callable[[Path], None]:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_the_front_under_the_loop_of_a_node(loop: str) -> None:
-    """A node runs uvloop, these tests do not: what differs between them is tried in both. Without gRPC, which wants one loop for ever."""
+    """A node runs uvloop, these tests do not, so differing behaviour is tested with both. gRPC is not used, because it needs a single
+    loop."""
 
     async def work() -> None:
         found = Front(plain=True, tls=False, new_per_s=20)
@@ -269,7 +270,7 @@ async def test_what_grpc_says_first_is_not_lost(directory: Path) -> None:
 
 @scenario
 async def test_what_is_neither_is_counted_and_closed(directory: Path) -> None:
-    """Another protocol, an end before the first byte, the preface byte by byte; the port goes on serving."""
+    """Another protocol, an end before the first byte, the preface byte by byte; the port continues to serve."""
     before = refused("garbage")
     async with serving(files(directory)) as (_, port):
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 64, b"PRI * HTTP/1.1\r\n\r\n", b"\x15\x03\x01"):
@@ -328,7 +329,7 @@ async def test_who_says_nothing_is_let_go(directory: Path) -> None:
 
 @scenario
 async def test_connections_are_limited(directory: Path) -> None:
-    """So many at once, so many from one address; the place of one that ended is free again."""
+    """The number of connections is limited in total and per address; an ended connection releases its slot."""
     async with serving(connections=2) as (found, port), channel(port) as one:
         await echoed(one)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -352,7 +353,8 @@ async def test_connections_are_limited(directory: Path) -> None:
 @settings(deadline=None)
 @given(per_s=st.floats(1, 2000), pauses=st.lists(st.floats(0, 0.05), max_size=200))
 def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]) -> None:
-    """In any time no more than its worth, a tenth of a second's worth more, and one; in the order of arrival; nobody waits too long."""
+    """In any period, at most the allowed number, plus that of a tenth of a second, plus one, in the order of arrival; no client waits too
+    long."""
     door, now, turns = Front(plain=False, tls=False, new_per_s=per_s), 1000.0, [0.0]
     for pause in pauses:
         now += pause
@@ -369,7 +371,7 @@ def test_nobody_is_let_in_faster_than_the_pace(per_s: float, pauses: list[float]
 
 @scenario
 async def test_a_crowd_waits_for_its_turn(directory: Path) -> None:
-    """Who comes too early is read from when its turn comes; whose turn is too far away is told so by the end of its connection."""
+    """An early client is read from when its turn comes; if its turn is too far away, its connection is closed."""
     before = refused("crowd")
     async with serving(new_per_s=0.01) as (_, port), channel(port) as first:
         assert (await echoed(first))[1] == b"x"
@@ -389,7 +391,7 @@ async def answered(port: int) -> None:
 
 @scenario
 async def test_a_direction_may_end_alone(directory: Path) -> None:
-    """A client that has sent everything still hears the rest; when gRPC is done the connection ends."""
+    """A client that has sent everything still receives the rest; when gRPC is done, the connection ends."""
     async with serving() as (found, port):
         answer = await said(port, PREFACE + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00", eof=True)
         assert answer[3:4] == b"\x04", "a settings frame"
@@ -397,7 +399,7 @@ async def test_a_direction_may_end_alone(directory: Path) -> None:
 
 
 def test_certificates_are_replaced_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New files count from the next connection on; files that do not fit together leave the old ones in force, and it is said."""
+    """New files apply from the next connection on; files that do not match are logged, and the old ones stay in use."""
     monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
     run(lambda: replaced(tmp_path))
 
@@ -419,7 +421,7 @@ async def replaced(directory: Path) -> None:
 
 @scenario
 async def test_clients_show_a_certificate_where_one_is_asked_for(directory: Path) -> None:
-    """Nobody gets in without one of the authority; its common name is known to the service."""
+    """Clients without a certificate of the authority are refused; the service knows the common name."""
     async with serving(files(directory, authority=True)) as (_, port):
         async with channel(port, directory / "ca.pem") as nobody:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -505,7 +507,7 @@ def test_files_that_cannot_serve_are_refused_at_the_start(tmp_path: Path) -> Non
 
 
 def test_inner_sockets_are_this_users_only(tmp_path: Path) -> None:
-    """The directory lets nobody else in, and goes with the front."""
+    """The directory is closed to other users, and is removed with the front."""
     found = Front(plain=True, tls=False)
     assert found.directory.stat().st_mode & 0o077 == 0 and found.plain is not None and found.tls is None
     listener = socket.socket(socket.AF_UNIX)

@@ -23,7 +23,7 @@ class Scene:
         self.quotas = Quotas(Settings(**settings), lambda: self.now)
 
     def call(self, *scopes: tuple[str, str], messages: int = 1, size: int = 0, receive: bool = False) -> int:
-        """One call from beginning to end: 0, or after how many milliseconds to come again."""
+        """Make one complete call. Returns 0, or the milliseconds to wait before a retry."""
         try:
             with self.quotas.enter(list(scopes), receive=receive, messages=messages, size=size):
                 return 0
@@ -106,7 +106,7 @@ def test_the_longest_pattern_counts() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any number of clients: the buckets nobody touched for long go first, and the one in use keeps its debt."""
+    """With any number of clients, the least recently used buckets are removed first, and a used bucket keeps its debt."""
     monkeypatch.setattr(module, "BUCKETS_MAX", 50)
     monkeypatch.setattr(module, "PRESUMED_MAX", 50)
     scene = Scene(client=Quota(messages_per_s=1, calls=1))

@@ -24,7 +24,7 @@ SETTINGS = pb.Settings(client_type=pb.PUSH_CONSUMER, subscription=pb.Subscriptio
 
 @contract(authentication=True, delivery=Delivery(liveness_ms=60_000))
 async def test_a_client_id_belongs_to_its_user(server: Backend) -> None:
-    """Who calls himself like another user's client neither ends its leases by a goodbye nor takes its Telemetry stream away."""
+    """A user with the client id of another user's client can neither end its leases nor take over its Telemetry stream."""
     server.user("alice", "secret of alice", EVERYTHING)
     server.user("mallory", "secret of mallory")
     alice, mallory = (signed(name, f"secret of {name}", client_id="c1") for name in ("alice", "mallory"))
@@ -61,7 +61,7 @@ async def test_a_message_id_fits_what_is_made_from_it(server: Backend) -> None:
 
 
 def test_no_certificate_stands_for_nobody() -> None:
-    """A user that the configuration gives to the empty name is not everybody's who comes without a certificate."""
+    """A user that the configuration maps to the empty name does not apply to clients without a certificate."""
     scene = Scene(common_names={"": "alice", "service": "alice"})
     scene.put(scene.user("alice", "secret of alice"))
     assert (scene.who("", "", ""), scene.who("", "", "service")) == (40100, "alice")
@@ -135,7 +135,7 @@ async def test_a_producer_that_does_not_read_is_waited_for_once(server: Backend)
 
 
 def test_names_of_inner_connections_cannot_be_foretold() -> None:
-    """Every user of the machine sees abstract names; who could foretell the next ones could take them first."""
+    """Every user of the host sees abstract socket names; a user who could predict the next ones could bind them first."""
     front = Front(plain=True, tls=False)
     try:
         ends = [_entered(front).rpartition("-")[2] for _ in range(8)]

@@ -180,7 +180,7 @@ class Scene:
 
 
 def test_who_calls() -> None:
-    """Right and wrong secrets, two secrets while they change, a role, a stranger, nobody at all."""
+    """Right and wrong secrets, two secrets during a change, a role, an unknown user, and no user."""
     scene = Scene()
     scene.put(scene.user("alice", "new secret", "old secret"))
     scene.put(scene.user("readers"))
@@ -215,7 +215,7 @@ def test_certificates_stand_for_users() -> None:
 
 
 def test_verdicts_follow_the_users() -> None:
-    """What is remembered ends with any change of users; nobody and the unknown may do nothing; one of several needs is enough."""
+    """Cached verdicts end with any change of users; anonymous and unknown users have no permissions; one of several needs suffices."""
     scene = Scene()
     orders, logs = Need(PUB, TOPIC, "orders"), Need(PUB, TOPIC, "logs")
     scene.put(scene.user("alice", "a", grants=("publish:topic:orders",)))
@@ -226,7 +226,7 @@ def test_verdicts_follow_the_users() -> None:
 
 
 def test_the_operator_looks_after_users_only() -> None:
-    """Whoever has the cluster's secret file may create the first user, and touch no message."""
+    """The owner of the cluster's secret file may create the first user, but not access messages."""
     scene = Scene()
     assert scene.who(OPERATOR, operator_of(SECRET).secret_key) == OPERATOR
     assert scene.who(OPERATOR, "x") == 40100

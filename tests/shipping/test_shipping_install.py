@@ -162,7 +162,7 @@ def test_nothing_shorter_than_what_was_acknowledged_is_installed() -> None:
 
 
 def test_damage_at_the_source_is_fetched_from_another() -> None:
-    """Entries come from whoever has them whole."""
+    """Entries come from a replica that has them intact."""
     replicas = group()
     path = f"{log_of('n2')}/data/{3 * FILE_BYTES:020d}"
     replicas["n2"].disk.flip(path, 700)
@@ -324,8 +324,8 @@ def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
 
 
 def test_a_full_disk_makes_it_wait_and_a_failed_sync_does_not() -> None:
-    """Staged files are sparse, so it is a write that finds no room. Whoever hosts it tries again after NoSpace; a sync that reports the
-    same is a failed sync (invariant I9)."""
+    """Staged files are sparse, so a write may find no room. The host retries after NoSpace; a sync with the same error is a failed sync
+    (invariant I9)."""
     replicas = group()
     disk, shippers = replicas["n1"].disk, {"n2": replicas["n2"].shipper()}
     disk.capacity_bytes = disk.used_bytes + 3 * FILE_BYTES // 2

@@ -62,7 +62,7 @@ def range_repair(
 
 
 def carried_out(group: Mapping[str, Replica], repair: RangeRepair, wire: Wire | None = None) -> RebuildOutput:
-    """Let n1 repair from the others; ends with what came of it."""
+    """Let n1 repair from the others. Returns the result."""
     shippers = {node: replica.shipper() for node, replica in group.items() if node != "n1"}
     ended = run(wire or Wire(), shippers, {"n1": repair}, until=lambda last: last["n1"].finished or last["n1"].refused is not None)["n1"]
     repair.close()
@@ -106,7 +106,7 @@ def test_a_range_is_put_back_byte_for_byte_while_the_log_is_appended_to(loss: fl
 
 
 def test_what_is_whole_costs_nothing_and_is_said_to_be_so() -> None:
-    """Asked twice, the second time changes nothing: whoever lost the first answer asks again."""
+    """A repeated request changes nothing, so a caller that lost the first answer may ask again."""
     group = replicas()
     places = entry_places(group["n1"])
     spoil(group["n1"], places[20][0] + 70)
@@ -148,7 +148,7 @@ def test_one_peer_is_enough_where_this_replica_knows_both_ends_itself() -> None:
 
 
 def lagging(batches: Batches, committed: int | None = None) -> dict[str, Replica]:
-    """The standard logs, but n3 has these entries, and noted so many as confirmed."""
+    """The standard logs, but n3 has these entries, and recorded this number of them as confirmed."""
     return {**replicas(), "n3": replicas(batches, committed=committed)["n3"]}
 
 
@@ -161,7 +161,7 @@ LOST_TAIL: Batches = (*(*STANDARD,)[:3], (25, 2, 70))
 @pytest.mark.parametrize("master", [None, "n1", "n2"])
 @pytest.mark.parametrize("rule", [Rule.IN_SYNC, Rule.ALL])
 def test_the_confirmed_is_put_back_where_no_majority_holds_it(there: Batches, noted: int | None, master: str | None, rule: Rule) -> None:
-    """In sync are n1 and n2, and n1 lost the headers: one of three has them. The chain of n1 behind the range goes on from that one."""
+    """n1 and n2 are in sync, and n1 lost the headers: one of three has them. The chain of n1 after the range continues from this copy."""
     group = lagging(there, noted)
     before = group["n1"].log_files()
     for index in (30, 31, 32):
@@ -175,8 +175,8 @@ def test_the_confirmed_is_put_back_where_no_majority_holds_it(there: Batches, no
 
 @pytest.mark.parametrize("case", ["recorded", "master", "alone", "nobody"])
 def test_a_peer_proves_nothing_of_an_ha_group_against_the_confirmed_history(case: str) -> None:
-    """Whoever recorded another entry as confirmed, or is the master and has another one, contradicts; a tail of a lost epoch gives nothing;
-    what only this replica had is gone."""
+    """A replica that recorded another entry as confirmed contradicts, and so does a master with another entry; a tail of a lost epoch
+    proves nothing; entries that only this replica had are lost."""
     group = lagging(SHORT) if case == "nobody" else lagging(LOST_TAIL, None if case == "recorded" else 20)
     spoil(group["n1"], entry_places(group["n1"])[30][0] + 8)
     whole, wire = everything(group["n1"].disk), Wire()
@@ -203,7 +203,7 @@ def test_a_source_that_is_damaged_itself_is_left_for_another_one() -> None:
 
 
 class Liar:
-    """Tells what one replica has, and sends the entries of another one."""
+    """Reports the state of one replica, and sends the entries of another one."""
 
     def __init__(self, told: Replica, sent: Replica) -> None:
         self._told, self._sent = told.shipper(), sent.shipper()
@@ -406,7 +406,8 @@ def test_a_limit_of_open_files_refuses_the_repair_and_ends_no_process(monkeypatc
 
 
 def test_a_crash_at_any_point_leaves_a_log_that_is_whole_or_says_that_it_is_not() -> None:
-    """Killed at every operation, then the power fails: either nothing is missing, or the marker stands and a whole repair does it."""
+    """Killed at every operation, followed by a power cut: either nothing is missing, or the marker exists and a complete repair restores
+    the log."""
     group = replicas()
     places = entry_places(group["n1"])
     before = group["n1"].log_files()

@@ -106,7 +106,7 @@ UNNOTICED = ("one byte of a chain CRC", "a body")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_damage_is_repaired_from_a_peer(kind: str) -> None:
-    """The log is byte for byte what it was, opens, and nobody's hard state changed."""
+    """The log is restored byte for byte and opens, and no hard state changed."""
     group = replicas()
     victim, peer = group["n1"], group["n2"]
     before = victim.log_files()
@@ -303,7 +303,8 @@ def test_an_uncommitted_history_of_a_peer_never_replaces_what_may_be_committed()
 
 @pytest.mark.parametrize("sizes", [(170, 60), (20, 20), (2500, 2500)])
 def test_a_damaged_tail_gives_way_to_committed_entries_that_lie_elsewhere(sizes: tuple[int, int]) -> None:
-    """The committed entries have other lengths, so where the damaged one lies a peer has the middle of another, or nothing yet."""
+    """The committed entries have other lengths, so at the position of the damaged one a peer has the middle of another entry, or nothing
+    yet."""
     group = replicas(batches=((10, 1, 100), (8, 4, sizes[0]), (20, 4, sizes[1])))
     lone = replicas(batches=((10, 1, 100), (12, 3, 1500)), nodes=("n1",))["n1"]
     places = entry_places(lone)
@@ -368,7 +369,7 @@ def test_what_the_disk_refuses_to_give_counts_as_damage() -> None:
 
 
 def test_index_units_that_the_disk_refuses_to_give_are_made_again() -> None:
-    """The log is whole; without this the open would fail for ever."""
+    """The log is complete; without rebuilt units it could never be opened."""
     group = replicas()
     victim, whole = group["n1"], group["n2"].log_files()
     unclean(victim)
@@ -532,7 +533,7 @@ def test_a_trimmed_log_is_repaired_from_its_begin_on_and_gets_its_snapshot_back(
 
 
 def test_what_every_peer_has_trimmed_asks_for_an_installation() -> None:
-    """The damage lies before the begin of every other log: the output says which peer's log to install."""
+    """The damage is before the begin of every other log: the output names the peer whose log to install."""
     group = trimmed_group()
     victim = replicas()["n1"]
     unclean(victim)

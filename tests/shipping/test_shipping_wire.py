@@ -125,7 +125,7 @@ def test_what_no_correct_peer_says_is_refused(fields: dict[str, object]) -> None
 
 
 def test_a_stranger_in_anothers_name_is_refused() -> None:
-    """Who sent it is what the transport says."""
+    """The transport determines the sender."""
     with pytest.raises(BadPacket, match="stranger"):
         decode(encode("n1", "n2", "log", 1, FactsWanted()), "n3")
 
@@ -196,7 +196,7 @@ def test_a_directory_without_a_replica_refuses() -> None:
 
 
 def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
-    """Whatever arrives: no exception, bounded streams, an honest asker is served all the same."""
+    """Random packets cause no exception, streams stay bounded, and a valid request is still served."""
     replica = replicas(nodes=("n1",))["n1"]
     shipper, chance = replica.shipper(), random.Random(5)
     good = encode("n2", "n1", identity_of("n1").log_id, 3, EntriesWanted(start(), 1 << 40, 1 << 40))
@@ -231,7 +231,8 @@ def test_a_peer_that_allows_everything_gets_a_window() -> None:
 
 
 def test_a_snapshot_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever installs asks for facts twice a second; a large snapshot costs the interpreter, and so every group of the node."""
+    """An installing replica requests facts twice a second; parsing a large snapshot each time would block the interpreter, and so every
+    group of the node."""
     replica = Replica("n1")
     store = replica.create()
     append(store, 20)
