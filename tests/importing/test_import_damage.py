@@ -29,7 +29,7 @@ def content(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_source_is_only_read(tmp_path: Path, import_store: Run, kind: str) -> None:
-    """Not a byte, a name or a time of the store root changes; a directory that nobody may write to can be imported."""
+    """No byte, name or time of the store root changes; a read-only directory can be imported."""
     root = filled(tmp_path / "store", kind)
     root.write()
     before = content(root.path), {str(one): one.stat().st_mtime_ns for one in root.path.rglob("*")}
@@ -52,7 +52,8 @@ def test_a_torn_tail_is_cut_and_said(tmp_path: Path, import_store: Run, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_damage_in_the_middle(tmp_path: Path, import_store: Run, kind: str) -> None:
-    """Refused with file and byte; with --skip-damaged the log goes on behind it, and a message that says so stands in each lost place."""
+    """The import is refused with file and byte; with --skip-damaged the log continues after it, with a placeholder message in each lost
+    place."""
     root = filled(tmp_path / "store", kind)
     root.write()
     root.overwrite(root.positions[20] + 88, b"\xff\xff")
@@ -70,7 +71,7 @@ def test_damage_in_the_middle(tmp_path: Path, import_store: Run, kind: str) -> N
 
 
 def test_leftovers_of_a_former_life_are_no_damage(tmp_path: Path, import_store: Run) -> None:
-    """Behind the end stands what was there before the log was cut once: its queue offsets were given away since."""
+    """Records behind the end are from before a truncation of the log; their queue offsets were assigned again since."""
     root = filled(tmp_path / "store", "commitlog", 20)
     old = root.end
     root.data += b"\xee" * 50
@@ -108,7 +109,7 @@ def test_repeated_offsets_are_left_out(tmp_path: Path, import_store: Run) -> Non
 
 
 def test_a_gap_without_damage(tmp_path: Path, import_store: Run) -> None:
-    """Offsets that jump although nothing is damaged: refused by name, filled on request, refused when nobody can have lost so many."""
+    """Offsets that jump without damage: refused by name, filled on request, and refused if the gap is implausibly large."""
     root = filled(tmp_path / "store", "commitlog", 5)
     root.put(Put("orders", b"later", 0, 9, {"UNIQ_KEY": "X"}))
     root.write()
@@ -145,7 +146,7 @@ def test_a_plain_log_that_went_on_with_dledger(tmp_path: Path, import_store: Run
 
 
 def test_directories_that_are_none(tmp_path: Path, import_store: Run) -> None:
-    """Each refusal says what is there and what to do; nothing is written."""
+    """Each refusal names the finding and the remedy; nothing is written."""
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "is not a store root of RocketMQ" in import_store(empty)[2]

@@ -68,7 +68,7 @@ def test_the_timer_wheel(tmp_path: Path, import_store: Run) -> None:
 
 
 def test_transactions(tmp_path: Path, import_store: Run) -> None:
-    """Committed ones are messages already; of half messages those that nothing ended are told, and only with --yes left behind."""
+    """Committed transactions are ordinary messages; open half messages are reported, and dropped only with --yes."""
     root = StoreRoot(tmp_path / "store")
     for number in range(4):
         names = {"UNIQ_KEY": f"T{number}", "REAL_TOPIC": "orders", "REAL_QID": "0", "TRAN_MSG": "true", "PGROUP": "p"}

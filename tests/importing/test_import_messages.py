@@ -53,7 +53,7 @@ def test_the_copies_are_the_same_bytes(tmp_path: Path, import_store: Run) -> Non
 
 
 def test_queues_go_on_where_they_were(tmp_path: Path, import_store: Run) -> None:
-    """A queue begins with its first message that is left, also in a later file; one that lost all of them goes on where it ended."""
+    """A queue begins with its first remaining message, also in a later file; a queue that lost all messages continues at its end."""
     root = StoreRoot(tmp_path / "store", first_file=8192)
     root.begin_queue("orders", 0, 70_000)
     for _ in range(30):
@@ -104,7 +104,7 @@ def test_what_has_another_form_here(tmp_path: Path, import_store: Run) -> None:
 
 
 def test_store_times_never_fall(tmp_path: Path, import_store: Run) -> None:
-    """A clock that was set back: later messages get the time of the one in front, and it is said how many."""
+    """After a clock was set back, later messages get the time of the message before them, and the output has their number."""
     root = StoreRoot(tmp_path / "store")
     for store_ms in (BORN_MS + 10, BORN_MS + 4, BORN_MS + 7, BORN_MS + 12):
         root.send("orders", b"x", properties={"UNIQ_KEY": "A"}, store_ms=store_ms)

@@ -76,7 +76,7 @@ def test_who_does_not_ask_for_it_or_is_not_allowed_to_goes_to_the_leader(tmp_pat
 
 
 def test_a_stream_ends_with_a_redirect_when_the_replica_grows_too_old(tmp_path: Path) -> None:
-    """Nothing new comes and the leader is not heard any more: found out by looking, not by news."""
+    """No entries arrive and the contact to the leader is lost: a periodic check detects this."""
     fetching.SIGN_OF_LIFE_S, former = 0.02, fetching.SIGN_OF_LIFE_S
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
@@ -104,7 +104,7 @@ def test_a_stream_ends_with_a_redirect_when_the_replica_grows_too_old(tmp_path: 
 
 
 def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: Path) -> None:
-    """An offset behind the end here is no error: the leader may well have it. At the leader it is one."""
+    """An offset behind the end of this replica is no error, because the leader may have it. At the leader it is an error."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)] * 3)
@@ -118,7 +118,7 @@ def test_a_reader_that_knows_more_than_the_replica_goes_to_the_leader(tmp_path: 
 
 
 def test_a_stream_outlives_a_change_of_leaders(tmp_path: Path) -> None:
-    """Who leads does not matter to it: neither another leader elsewhere, nor this node becoming one."""
+    """The stream does not depend on the leader: another node or this node may become leader."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])

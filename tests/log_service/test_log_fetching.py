@@ -1,4 +1,4 @@
-"""Fetch on a real port, over a real group's files: places to begin, credit, the wait for more, the ends of a stream, and who may read."""
+"""Fetch on a real port, over a real group's files: start positions, credit, waiting for messages, the ends of a stream, and permissions."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_reader_begins_at_a_time(tmp_path: Path) -> None:
 
 
 def test_another_leader_is_said_with_the_place_to_go(tmp_path: Path) -> None:
-    """To a reader that waits, to one that has no credit, and to one that comes; each goes on elsewhere behind its last entry."""
+    """Waiting readers, readers without credit and new readers get a redirect; each continues at the new leader after its last entry."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])
@@ -287,7 +287,7 @@ def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
 
 
 def test_a_deleted_topic_ends_its_readers(tmp_path: Path) -> None:
-    """With the code that says so, and no other try is suggested."""
+    """Their streams end with the code of a deleted topic, and no retry is suggested."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         reader = Reader(wire)
@@ -329,7 +329,7 @@ BAD: list[tuple[str, Message | bytes, Code]] = [
 
 
 def test_what_is_wrong_with_a_request_is_said(tmp_path: Path) -> None:
-    """One problem with its code, and the end; the stream next to it goes on."""
+    """The stream ends with one problem and its code; other streams continue."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         stage.group.produce([("T", 0, 60)])

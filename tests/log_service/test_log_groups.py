@@ -68,7 +68,7 @@ class Member:
         return found
 
     async def until(self, *queues: int) -> None:
-        """Hear until these queues are its own."""
+        """Read answers until these queues are assigned."""
         while (found := await self.hear()).assignment.queues != list(queues):
             assert found.HasField("assignment"), found
 
@@ -123,7 +123,7 @@ def test_offsets_last(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_committed_is_said(tmp_path: Path) -> None:
-    """Queues and offsets that are not there, names that are none, and a node that does not lead."""
+    """Unknown queues and offsets, invalid names, and a node that does not lead."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         for request, code in (
@@ -194,7 +194,7 @@ def test_a_member_that_breaks_off_loses_its_queues_by_time(tmp_path: Path) -> No
 
 
 def test_a_new_stream_of_a_member_ends_the_former(tmp_path: Path) -> None:
-    """Whoever comes with the same name and no memory gets the queues only once nobody of that name can read them."""
+    """A new stream with the same name and no state gets the queues only once no former stream of that name can read them."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a, again = Member(wire, "a"), Member(wire, "a")
@@ -236,7 +236,8 @@ def test_a_member_that_is_sent_away_leaves_nothing_for_the_collector(tmp_path: P
 
 
 def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Path) -> None:
-    """A redirect; there the member that claims its queues has them at once, in a later generation, and nobody else gets them."""
+    """Members are redirected; at the next coordinator, a member that claims its queues has them at once, in a later generation, and no
+    other member gets them."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         a, b = Member(wire, "a"), Member(wire, "b")
@@ -266,8 +267,8 @@ def test_members_go_to_the_next_coordinator_and_keep_what_they_read(tmp_path: Pa
 
 
 def test_queues_that_get_other_numbers_are_given_out_anew(tmp_path: Path) -> None:
-    """When a topic grows in its first broker group, numbers mean other queues: nobody goes on with his, by no word of before, and nobody
-    gets any before the former owners have heard of it or count as gone."""
+    """When a topic grows in its first broker group, numbers mean other queues: no member continues with its queues under an earlier
+    assignment, and no queue is assigned before its former owner has been informed or counts as gone."""
 
     async def play(stage: DrivenStage, wire: Wire) -> None:
         nodes = {name: {"client": at} for name, at in ADDRESSES.items()}
