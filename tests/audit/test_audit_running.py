@@ -36,7 +36,7 @@ def running(base: Path, seed: int = 3, count: int = 60) -> tuple[FakeCluster, li
         end = writer.entries[marker].pos + writer.entries[marker].size
         file = writer.log / "data" / f"{end - end % writer.data_bytes:020d}"
         with file.open("r+b") as log:
-            # Somebody is writing there.
+            # The node is writing this file.
             place = end % writer.data_bytes + chance.randrange(60)
             log.seek(place)
             log.write(chance.randbytes(50)[: max(writer.data_bytes - place, 0)])

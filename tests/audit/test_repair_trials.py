@@ -166,7 +166,7 @@ def test_a_right_index_counts_although_the_one_beside_it_is_damaged(stopped: Tri
 def test_the_end_of_the_log_is_not_cut_off_when_all_replicas_lost_it(stopped: Trial) -> None:
     changes = everywhere(stopped, "raft", "last")
     judge(stopped, changes, 2)
-    # Without its mark, nobody knows what a replica synced.
+    # Without its mark, it is unknown what a replica synced.
     mark = "n1/raft/dledger-n1/syncedmark"
     attempt = stopped.attempt(changes | {mark: bytes(len(stopped.image[mark]))})
     assert attempt is not None and not stopped.complaint(attempt) and attempt.status == 1

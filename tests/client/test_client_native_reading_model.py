@@ -142,7 +142,7 @@ class OneReader(Cluster):
         while (batch := self.run(self.consumer.next_batch(60.0))) is not None:
             self.take(batch)
         for number in range(len(PLACES)):
-            # What retention took after the last message is told when the next one comes.
+            # Loss by retention after the last message is reported with the next message.
             assert self.due[number] == self.end_of(number) or self.begin_of(number) == self.end_of(number)
         self.run(self.consumer.close())
         self.end()

@@ -52,7 +52,7 @@ def test_a_listener_hears_everything_and_may_ask_for_anything(tmp_path: Path, na
         fourth = await listener(cluster, name)
         await fourth.barrier(timeout=20)
         assert ("", "before") in fourth.state.topics
-        # Its own journal began with an entry that names nobody.
+        # Its own journal began with an entry without voters.
         await cluster.running["n1"].name_voters(timeout=20)
         await cluster.until(lambda: fourth.health.voters == ("n1", "n2", "n3"))
         await fourth.create_topic("", "asked", timeout=20)

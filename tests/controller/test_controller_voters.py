@@ -108,7 +108,7 @@ def test_a_node_is_added_to_a_running_quorum_and_counts(tmp_path: Path) -> None:
         await cluster.stop(["n2"])
         await cluster.until(lambda: not fourth.health.has_quorum)
         await cluster.stop()
-        # Everybody starts again with a configuration that knows nothing of the fourth's vote.
+        # All nodes restart with a configuration without the fourth voter.
         await cluster.start()
         await cluster.leader()
         for controller in cluster.running.values():

@@ -107,7 +107,7 @@ def test_replicas_of_an_idle_ha_group_move_and_go(tmp_path: Path) -> None:
             cluster.start("n4")
         up = lambda: {row["node"] for row in run.ok("member", "list", "--json").json["members"] if row["up"]}  # noqa: E731
         real.wait_for(lambda: "n4" in up(), 60, "n4 to be reached")
-        real.wait_for(lambda: in_sync(run) == ["n1", "n2", "n3"], 60, "everybody in sync")
+        real.wait_for(lambda: in_sync(run) == ["n1", "n2", "n3"], 60, "all replicas in sync")
         master = real.leader(cluster)
         slave, other = (node for node in ("n1", "n2", "n3") if node != master)
         moved = run.ok("move-replica", "g1", "--from", slave, "--to", "n4", "--timeout", "60s", "--json", timeout_s=180).json

@@ -83,7 +83,7 @@ def test_an_official_client_sends_and_receives_over_a_handover(cluster: LocalClu
 def test_status_and_metrics_tell_master_epoch_and_in_sync_set(cluster: LocalCluster, cli: CommandLine) -> None:
     """For people master and slave, for scripts leader and follower."""
     name = group_of(cluster)
-    wait_for(lambda: cli.ok("status", "--json").json["health"] == "ok", 60, "everybody in sync")
+    wait_for(lambda: cli.ok("status", "--json").json["health"] == "ok", 60, "all replicas in sync")
     found = cli.ok("status", "--json").json["groups"][0]
     assert found["replication"] == "ha" and found["ha"]["epoch"] == found["term"]
     assert found["ha"]["in_sync"] == ["n1", "n2", "n3"] and found["ha"]["short"] is None

@@ -73,7 +73,7 @@ def test_every_program_ends_well(cluster: LocalCluster, tmp_path: Path) -> None:
     programs = sorted(EXAMPLES.glob("*.py"))
     readme = (EXAMPLES / "README.md").read_text()
     assert {path.stem for path in programs} == PRINTED.keys() and all(f"`{path.name}`" in readme for path in programs)
-    # Nobody else's messages may be in a program's way: normal and push share a topic, and take their turns.
+    # A program must not get the messages of another: normal and push share a topic, so they run one after the other.
     for turn in ([path for path in programs if path.stem != "push"], [EXAMPLES / "push.py"]):
         run_together(cluster, turn, tmp_path)
 

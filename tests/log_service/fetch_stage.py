@@ -75,7 +75,7 @@ class DrivenEngine:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(work(self.driver.group))
-        except Exception as error:  # as the engine does: what the work raises reaches whoever awaits it
+        except Exception as error:  # as in the engine: the error of the work reaches its awaiter
             future.set_exception(error)
         return future
 

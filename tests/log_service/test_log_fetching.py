@@ -203,7 +203,7 @@ def test_readers_are_listed_and_end_with_the_node(tmp_path: Path) -> None:
         await reader.control("redirect")
         assert await reader.hear() is None
         assert not len(stage.service.streams)
-        # Nobody follows any more, so nothing is kept.
+        # There are no followers any more, so nothing is kept.
         assert stage.group.driver.group.group.recent is None
 
     played(tmp_path, play)

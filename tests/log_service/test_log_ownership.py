@@ -72,7 +72,7 @@ class Play:
             self.count += 1
             self.readers.append(Reader(f"m{self.count}"))
         elif not calm and action < 0.1 and self.readers:
-            # Killed: it reads no more, and nobody is told.
+            # Killed: it stops reading without a notification.
             self.readers.remove(self.chance.choice(self.readers))
         elif not calm and action < 0.13 and self.readers:
             leaver = self.chance.choice(self.readers)

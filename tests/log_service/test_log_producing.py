@@ -521,7 +521,7 @@ def test_frames_have_spans_under_their_callers() -> None:
     @produce(spans=Spans(provider))
     async def test(stage: Stage, wire: Wire, group: Group) -> None:
         clients = SimpleNamespace(streams=Streams(), clients=SimpleNamespace(known=lambda: ()))
-        listed = ClientList("n1", clients, stage.service.streams, None, ())  # type: ignore[arg-type]  # nobody else is asked
+        listed = ClientList("n1", clients, stage.service.streams, None, ())  # type: ignore[arg-type]  # no other node is asked
         call = await opened(wire, (("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),), client_id="c1")
         await call.write(framing(frame()))
         await call.read()

@@ -76,8 +76,8 @@ def test_a_group_begins_when_all_nodes_have_met_and_the_finding_outlives_a_resta
 
 
 def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown_and_begin_no_second_log(tmp_path: Path) -> None:
-    """Three founders of a group of seven: they would elect one of themselves while the other four go on. Whether they hear of those first
-    or last, no three empty directories are enough."""
+    """Three founders of a group of seven could elect a leader while the other four continue. Whether they contact those first or last,
+    three empty directories never suffice."""
     former = [Place(tmp_path, name) for name in GROWN]
     all_meet(former)
     stayed = former[3:]
@@ -85,7 +85,7 @@ def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown
         place.replicates(GROWN)
     empty = [Place(tmp_path, name, disk=2) for name in FOUNDERS]
     all_meet(empty)
-    assert not any(place.begins() for place in empty), "nobody has heard the four that have the log"
+    assert not any(place.begins() for place in empty), "no directory has contact with the four nodes that have the log"
     assert "not heard from: n4, n5, n6, n7" in empty[0].formation.obstacles("g1")[-1]
     for place in empty:
         for other in stayed:
@@ -95,7 +95,7 @@ def test_founders_that_lost_their_disks_are_a_minority_of_a_group_that_has_grown
 
 
 def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk_is_lost(tmp_path: Path) -> None:
-    """Its configuration names nobody else; the nodes beside it do."""
+    """Its configuration names no other node, but the other nodes name it."""
     nodes = ("n1", "n2", "n3")
     first = Place(tmp_path, "n1", founders=["n1"], nodes=nodes)
     others = [Place(tmp_path, name, nodes=nodes, joins=True) for name in ("n2", "n3")]
@@ -112,7 +112,7 @@ def test_a_group_that_began_with_one_replica_does_not_begin_again_when_that_disk
 
 
 def test_a_group_that_moved_to_other_nodes_is_not_begun_by_those_that_began_it(tmp_path: Path) -> None:
-    """Its members have never met the founders' new directories, or any: they say who they are, and that is enough."""
+    """Its members do not know the founders' new directories, or any directories; their own identities suffice to prevent it."""
     nodes = ("n1", "n2", "n3", "n4")
     empty = [Place(tmp_path, name, nodes=nodes) for name in FOUNDERS]
     heir = Place(tmp_path, "n4", nodes=nodes, joins=True)

@@ -1,4 +1,4 @@
-"""Forwarding to the leader: what is tried again, what is not, and who is told about clients. Links are fakes."""
+"""Forwarding to the leader: which calls are retried, and which nodes are informed about clients. Links are fakes."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def forwarded(group: str = "g1", deadline_ms: int = 20_000) -> peer_pb2.ForwardC
 
 
 def test_forwarded_call_is_executed_here_or_refused_but_never_forwarded_again() -> None:
-    """A node that does not lead says so and names the leader it knows; its own links are not used."""
+    """A node that does not lead refuses and names the leader it knows; its own links are not used."""
 
     async def main() -> None:
         bench = Bench("n3")
@@ -315,8 +315,8 @@ def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
 
 @pytest.mark.parametrize("end", ["down", "lost", "silent"])
 def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(end: str) -> None:
-    """Of a group without a replica here nobody says that another one leads now. The node that answered last is asked no more once its
-    stream is down, has ended under a call, or answered nothing; and nobody is sent there."""
+    """For a group without a local replica, no view reports a leader change. The node that answered last is not asked any more once its
+    stream is down, ended during a call, or gave no answer; and clients are not redirected to it."""
 
     async def main() -> None:
         bench = Bench("n1", groups=())
@@ -342,7 +342,7 @@ def test_a_leader_elsewhere_that_is_gone_is_looked_for_among_the_other_replicas(
 
 
 def test_signs_of_life_are_collected_and_told_to_leaders_here_and_elsewhere() -> None:
-    """One message per leader's node with every client heard of, and only the groups led here are told directly."""
+    """One message per leader's node has all active clients; only groups led here are informed directly."""
 
     async def main() -> None:
         bench = Bench("n1", groups=("g1", "g2", "g3"))

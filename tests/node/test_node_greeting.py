@@ -1,4 +1,4 @@
-"""Who is let in on the peer port, beyond the secret: old copies, doubles, removed nodes, and format versions one apart."""
+"""Admission on the peer port beyond the secret: old copies, duplicates, removed nodes, and format versions one apart."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started(directory: Path, boot: str, **changes: Any) -> Greeter:
 def test_later_states_of_a_directory_descend_from_earlier_ones_and_never_the_other_way_round(
     boots: Sequence[Any], seen: int, shown: int
 ) -> None:
-    """Whatever a peer has heard last, all later starts are recognised; an earlier state never passes for a later one."""
+    """Whatever start a peer recorded last, all later starts are recognised; an earlier state never passes for a later one."""
     states = [Boots()]
     for boot in boots:
         states.append(states[-1].begun(boot.hex))
@@ -51,15 +51,15 @@ def test_later_states_of_a_directory_descend_from_earlier_ones_and_never_the_oth
 
 
 def test_starts_survive_on_disk(tmp_path: Path) -> None:
-    """The count is for ever, the list is bounded."""
+    """The count is permanent, the list is bounded."""
     for number in range(1, BOOTS_LISTED + 5):
         boots = note_boot(RealDisk(), str(tmp_path), f"boot-{number:04}-and-more")
         assert boots.generation == number and boots.words[-1] == f"boot-{number:04}-an" and len(boots.words) == min(number, BOOTS_LISTED)
 
 
 def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
-    """The peers have heard of a later start than the directory knows: it has forgotten what it promised since. That outlives their restart,
-    and the good directory is welcome again."""
+    """The peers recorded a later start than the directory has: it lost its later promises. The peers still refuse it after a restart, and
+    admit the right directory again."""
     two = greeter(tmp_path, "n2")
     for boot in ("first", "second", "third"):
         met(two, started(tmp_path / "a", boot))
@@ -75,7 +75,8 @@ def test_an_old_backup_is_named_and_not_heard(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_ran_makes_the_original_an_old_copy(tmp_path: Path) -> None:
-    """Two directories with one past: whoever was heard last is the node, and the other is told, however often each was started."""
+    """Two directories with the same past: the one that connected last is the node, and the other is refused, however often each was
+    started."""
     two = greeter(tmp_path, "n2")
     for directory in ("a", "b"):
         started(tmp_path / directory, "common")
@@ -137,7 +138,7 @@ def test_the_peer_port_refuses_a_copy_while_the_original_speaks_and_takes_its_ne
 
 
 def test_a_removed_node_is_refused_by_name(tmp_path: Path) -> None:
-    """It is told what happened and how to undo it."""
+    """The refusal says what happened and how to undo it."""
     two = greeter(tmp_path, "n2", roll=FixedRoll(frozenset(), frozenset({"n1"})))
     with pytest.raises(Refused, match="node n1 was removed from this cluster; stop it, or let it in again: ledgermq member add n1"):
         met(two, greeter(tmp_path, "n1"))
@@ -167,7 +168,7 @@ def build(directory: Path, name: str, writes: int, reads: int) -> Greeter:
 def test_builds_one_version_apart_work_together_until_the_group_has_switched(
     tmp_path: Path, ours: tuple[int, int], theirs: tuple[int, int], said: str | None
 ) -> None:
-    """(writes, reads) of both sides: a directory nobody here can read is refused, and told who has to be upgraded."""
+    """(writes, reads) of both sides: an unreadable directory is refused, and the refusal names the node to upgrade."""
     two, one = build(tmp_path, "n2", *ours), build(tmp_path, "n1", *theirs)
     if said is None:
         met(two, one)
@@ -179,7 +180,7 @@ def test_builds_one_version_apart_work_together_until_the_group_has_switched(
 
 
 def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Path) -> None:
-    """So did all builds before the first that tells."""
+    """This holds for all builds before the first that reports it."""
     two, one = build(tmp_path, "n2", 1, 2), build(tmp_path, "n1", 1, 0)
     met(two, one)
     with pytest.raises(Refused, match="reads up to format version 1"):

@@ -24,7 +24,7 @@ def elect(epoch: int = 0, generation: int = 0) -> ElectionRequest:
 
 
 class World:
-    """A controller that answers when it is told to, and the engine's ear."""
+    """A controller that answers on request, and a record of what the engine received."""
 
     def __init__(self) -> None:
         self.appointments: dict[str, Appointment] = {}
@@ -42,7 +42,7 @@ class World:
         self.told.append((group, call.appointment))
 
     async def appoint(self, group: str, wish: HaRequest, timeout: float) -> Appointment:
-        assert 0 < timeout < 10, "nobody waits for the quorum for long"
+        assert 0 < timeout < 10, "no call waits long for the quorum"
         self.wishes.append((group, wish))
         self.answers.append(asyncio.get_running_loop().create_future())
         return await self.answers[-1]
@@ -128,7 +128,7 @@ def test_a_wish_that_comes_to_nothing_is_dropped_and_the_replica_is_told_what_ho
 
 
 def test_whoever_wishes_from_old_news_is_told_the_newest_instead() -> None:
-    """Such a wish could not be granted; it is not even put."""
+    """Such a request could not be granted, so it is not sent."""
 
     async def body(world: World) -> None:
         world.appointments = {"g1": agreed(5, 3, 7)}

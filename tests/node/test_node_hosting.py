@@ -126,7 +126,7 @@ def filled(directory: Path, count: int = 50) -> Driver:
 
 
 def test_clean_stop_leaves_snapshot_and_checkpoint_and_no_abort_file(tmp_path: Path) -> None:
-    """After a stop in good order the next start applies nothing again and knows what was committed."""
+    """After a clean stop, the next start applies nothing again and knows the committed index."""
     driver = filled(tmp_path)
     index = driver.group.machine.applied_index
     assert (tmp_path / "g1" / "abort").exists()
@@ -156,7 +156,7 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
 
 
 def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
-    """A power cut may keep a queue's page and lose the entry it names: such a unit must not survive the start."""
+    """A power cut may keep a page of a queue and lose the entry of its unit: such a unit must not survive the start."""
     driver = filled(tmp_path, 20)
     driver.turn(elapsed_ns=running.SNAPSHOT_EVERY_NS)
     driver.keep()
@@ -173,7 +173,7 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
 
 
 def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A minute, or so many applied bytes; nothing applied since means nothing to write."""
+    """A snapshot is written after a minute or a number of applied bytes, but not if nothing was applied since."""
     monkeypatch.setattr(running, "SNAPSHOT_EVERY_BYTES", 20_000)
     driver = filled(tmp_path, 1)
     path = tmp_path / "g1" / "state" / "snapshot"
@@ -236,7 +236,7 @@ def test_checkpoint_calls_nothing_committed_that_is_not_durable_here(tmp_path: P
 
 
 def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a full disk keeps the messages of a range from one of its queues, no snapshot tells of the other queue (I8)."""
+    """While a full disk prevents the units of a range in one of its queues, no snapshot contains those of the other queue (I8)."""
     driver = Driver(single(tmp_path))
     two = TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
     assert driver.call(lambda token: Configure(token, [two])) == Configured()
@@ -279,7 +279,7 @@ def test_checkpoint_names_only_what_is_committed_and_durable(tmp_path: Path) -> 
 
 
 def test_lost_consume_queue_is_rebuilt_from_the_log(tmp_path: Path) -> None:
-    """The snapshot claims units that are gone: snapshot and queues are thrown away, the log tells everything again."""
+    """The snapshot claims missing units: snapshot and queues are discarded and rebuilt from the log."""
     driver = filled(tmp_path)
     driver.group.close()
     for path in (tmp_path / "g1" / "consumequeue" / "t" / "0").iterdir():
@@ -290,7 +290,7 @@ def test_lost_consume_queue_is_rebuilt_from_the_log(tmp_path: Path) -> None:
 
 
 def test_snapshot_of_another_version_is_not_interpreted(tmp_path: Path) -> None:
-    """Its keys may mean something else: the log tells everything again."""
+    """Its keys may have another meaning, so the state is rebuilt from the log."""
     driver = filled(tmp_path)
     driver.group.close()
     state = str(tmp_path / "g1" / "state")
@@ -325,7 +325,7 @@ def test_a_start_on_a_full_disk_has_the_reserve(tmp_path: Path, monkeypatch: pyt
 def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A configuration with other sizes is refused in words; one with other replicas is told of, and the log counts."""
+    """A configuration with other sizes is refused with an explanation; one with other replicas is logged, and the log's members count."""
     driver = filled(tmp_path)
     driver.group.close()
     with pytest.raises(ConfigError, match="log files of 1048576 bytes, not 2097152"):
@@ -337,7 +337,7 @@ def test_sizes_are_fixed_when_a_group_is_created_and_members_are_the_logs_affair
 
 
 def test_a_group_that_is_joined_begins_with_an_empty_log(tmp_path: Path) -> None:
-    """No bootstrap, no voice: who it belongs to comes from the members."""
+    """It is neither bootstrapped nor a voter: its membership comes from the members."""
     tree = yaml.safe_load(EXAMPLE)
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n2", "n3"], "data_file_bytes": "1MiB"}]
     settings = validate({**tree, "data": str(tmp_path), "join": True})
@@ -362,12 +362,12 @@ def test_meeting_nobody_admits_nobody(tmp_path: Path) -> None:
     tree["cluster"]["groups"] = [{"name": "g1", "replicas": ["n1"], "data_file_bytes": "1MiB"}]
     hosted = open_groups(validate({**tree, "nodes": nodes, "data": str(tmp_path), "join": True}), RealDisk())["g1"]
     assert hosted.group.running.replicator.status().extra["admitted"] == 0
-    assert hosted.others is None, "nobody vouches for it"
+    assert hosted.others is None, "no other node vouches for it"
     hosted.group.close()
 
 
 def test_the_only_replica_of_a_group_counts_at_once_only_where_there_is_no_other_node(tmp_path: Path) -> None:
-    """Others that the configuration names, or that the quorum told of in an earlier life, may know of a log that goes on without it."""
+    """Other nodes in the configuration, or recorded from the quorum before a restart, may know of a log that continues without it."""
     tree = yaml.safe_load(EXAMPLE)
     alone = single(tmp_path / "alone")
     among = single(tmp_path / "among").model_copy(update={"nodes": {name: alone.address for name in tree["nodes"]}})

@@ -160,7 +160,7 @@ class Life:
         return self.group.turn(self.now_ns, 0, calls, packets, synced)
 
     def next_job(self) -> TurnOutput:
-        """The turn after the job under way has ended."""
+        """The turn after the running job has ended."""
         assert self.woken.wait(10), "no job is under way"
         self.woken.clear()
         return self.turn()
@@ -205,7 +205,7 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
     bytes_before = metrics.REBUILT_BYTES.labels("g-life", "repair")._value.get()
     output = life.turn(peek(5))
     assert output.done[0].token == 5 and output.done[0].outcome.reason == UNKNOWN, "who asked in the turn that broke is told so"
-    assert output.hides_view, "nobody may count on what this replica said"
+    assert output.hides_view, "the last statements of this replica must not count"
     assert life.group.state is State.REPAIRING and life.gauge == "repairing"
     with pytest.raises(LedgerError, match="does not run"):
         _ = life.group.running

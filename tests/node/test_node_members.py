@@ -143,7 +143,7 @@ def test_a_node_joins_step_by_step(bench: Bench) -> None:
     assert not waiting.done and "broker group g1: n4 lacks 900 entries" in waiting.waits_for
     assert [(call.kind, call.node, call.incarnation) for call in bench.asked] == 2 * [("add", "n4", "inc-n4")]
     assert "n4" in bench.controller.health.voters and "n4" in bench.controller.state.broker_groups["g2"]
-    assert not bench.change(Kind.PROMOTE).done and len(bench.asked) == 2, "nobody is promoted that lags"
+    assert not bench.change(Kind.PROMOTE).done and len(bench.asked) == 2, "a lagging node is not promoted"
     bench.behind["n4"] = 3
     assert bench.change(Kind.ADD).done and len(bench.asked) == 2, "what is so is not asked for again"
     done = bench.change(Kind.PROMOTE)

@@ -298,7 +298,7 @@ def test_a_replaced_data_directory_may_call_but_its_packets_are_not_taken(tmp_pa
             assert metrics.PEER_PACKETS_BARRED.labels("n1", "g1")._value.get() == dropped + 1
             assert "data directory replaced" in replaced.peer_identities.objections["g1", "n2"], "it is told why"
             assert two.peer_identities.returned("g1") == {"n1": identity("n1", incarnation=2).incarnation}
-            assert replaced.peer_identities.met_by["g1"] == frozenset(), "nobody has recorded this directory"
+            assert replaced.peer_identities.met_by["g1"] == frozenset(), "no peer has recorded this directory"
             # It may have been elected by those who know it by now: what it sends as a leader is heard, its votes and answers are not.
             behind = encode(LeftBehind("n1", "n2", 3, 5))
             link.send_packet("g1", encode(VoteReply("n1", "n2", 3, False, True)))

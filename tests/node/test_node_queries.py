@@ -149,7 +149,7 @@ def test_a_found_message_is_shown_as_peek_shows_it() -> None:
 
 
 def test_keys_and_ids_are_not_mixed_up() -> None:
-    """One index serves both: a key that reads like an id finds no id, and many messages with such a key do not hide it."""
+    """One index serves both: a key that looks like an id finds no id, and many messages with such a key do not hide it."""
 
     async def work(bench: QueryBench) -> None:
         await bench.send("g1", 0, "real", message_id="X")

@@ -61,7 +61,7 @@ def test_it_never_claims_more_than_is_true_and_its_memory_is_bounded() -> None:
             commits.append((now, commit))
             if chance.random() < 0.8:
                 applied = min(commit, applied + chance.randint(0, 30))
-            # What the leader told was true when it was told, but for a new one that does not know yet.
+            # The leader's statement was true when it was made, except that of a new leader without full knowledge.
             told = commit if commit >= term_start else known
             fresh.note(heard(now, told, term), applied, term if applied >= term_start else term - 1)
             age_ns = fresh.age_ns(now * MS)

@@ -47,7 +47,7 @@ class Story:
             outcome = self.cluster.outcomes.pop(call.token)
             if not isinstance(outcome, Refused) or outcome.reason != "not-leader":
                 return outcome
-        raise AssertionError("nobody leads")
+        raise AssertionError("no node leads")
 
     def send(self, messages: int = 1) -> None:
         for _ in range(messages):
@@ -169,7 +169,7 @@ def test_a_voter_is_removed_and_its_successor_added() -> None:
     outcome = story.ask(ChangeMembers(next(story.tokens), "demote", gone))
     assert isinstance(outcome, MembersChanged) and outcome.members.learners == {gone} and outcome.members.returning == frozenset()
     story.run(3000)
-    assert story.members()[1] == {gone}, "a learner that nobody promotes stays one"
+    assert story.members()[1] == {gone}, "a learner stays one until it is promoted"
     promoted = story.ask(ChangeMembers(next(story.tokens), "promote", gone))
     assert isinstance(promoted, MembersChanged) and promoted.members.voters == NAMES
     removed = story.ask(ChangeMembers(next(story.tokens), "remove", gone))

@@ -165,7 +165,7 @@ def test_what_would_cost_the_quorum_is_tried_again_and_the_reason_told() -> None
     bench.replicator.refusal = "n2 does not answer"
     bench.turn(Returned("n3", "new-3"), Returned("n9", "new-9"))
     bench.pass_time(AGAIN_NS)
-    assert bench.group.memberships.objections == {"n3": "n2 does not answer"}, "a stranger is nobody's member"
+    assert bench.group.memberships.objections == {"n3": "n2 does not answer"}, "a stranger is not a member"
     assert bench.output is not None and bench.output.wake_at_ns <= bench.now_ns + AGAIN_NS
     bench.replicator.refusal = ""
     bench.pass_time(AGAIN_NS)

@@ -395,7 +395,7 @@ def test_silent_producers_make_room_and_active_ones_stay() -> None:
     assert refused(b.put(numbered(3, 0, 0, 1)))[0] == "unknown-producer", "the longest silent of four"
     assert produced(b.put(numbered(1, 0, 1, 1)))
     b.pass_time(NAMED_MS * MS)
-    assert b.open("named") == ProducerOpened(1, 1, 2), "nobody else came meanwhile"
+    assert b.open("named") == ProducerOpened(1, 1, 2), "no other producer opened the name meanwhile"
     b.pass_time(NAMED_MS * MS)
     b.open()
     assert len(b.machine.producers) == 1 and b.open("named") == ProducerOpened(7, 0, 0)

@@ -69,7 +69,7 @@ class Client:
                 assert self.opened is None or outcome.producer_id == self.opened.producer_id
                 self.opened, self.broken = outcome, False
                 self.waiting.clear()
-                assert outcome.next_sequence <= self.next_new, "nobody else has this name"
+                assert outcome.next_sequence <= self.next_new, "no other producer has this name"
                 self.split(outcome.next_sequence)
             return
         if token not in self.waiting:

@@ -151,7 +151,7 @@ class Transactions(RuleBasedStateMachine):
         elif record.topic == "t":
             assert origin == self.halves[body], "made from its half"
             assert parse(record.properties)["UNIQ_KEY"] == f"id-{body}"
-            assert True in self.asked.get(body, ()), f"{body} is visible, and nobody asked for it"
+            assert True in self.asked.get(body, ()), f"{body} is visible without a request"
             self.copies[body] = self.copies.get(body, 0) + 1
             assert self.copies[body] == 1, f"{body} is visible twice"
             assert False not in self.told.get(body, ()), f"{body} is visible after it was rolled back"

@@ -204,7 +204,7 @@ def test_of_two_masters_of_one_epoch_a_slave_follows_one() -> None:
     assert isinstance(answer, AppendReply) and answer.rejected and answer.term == 5 and slave.core.leader is None
 
 
-# A master that hears nobody
+# A master that receives no messages
 
 
 def deaf(pair: Pair) -> None:

@@ -269,7 +269,7 @@ class ForcedCluster(HaCluster):
             if name not in self.down:
                 self.members[name].crash()
             self.down[name] = self.now_ns + round(chance.uniform(500, 5000) * MS)
-        # Their connections broke with them: nobody hears afterwards that more was confirmed.
+        # Their connections broke: later confirmations reach no client.
         self.network = [packet for packet in self.network if packet.message.sender not in known.in_sync]
         if self.up():
             self.force(max(self.up(), key=lambda member: (member.core.commit_index, member.core.log.end_term, member.core.log.end_index)))

@@ -61,7 +61,7 @@ class ChangingCluster(Cluster):
             members = leader.core.members
             change = leader.core.due_change(self.now_ns) or MemberChange(kind, node, self.members[node].directory)
             if lost := [node for node in members.nodes if not self.known(members, node)]:
-                # Whoever counts on another node before this one is back may lose the quorum for good.
+                # A further change before this node is back may lose the quorum permanently.
                 change = MemberChange(Change.RETURN, lost[0], self.members[lost[0]].directory)
             if leader.change(change, self.now_ns) is None:
                 self.changes += 1

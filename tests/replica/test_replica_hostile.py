@@ -226,7 +226,7 @@ class Driver:
             members = self.chance.choice((None, Members(("n2",)), Members(("n1", "n2"), frozenset({"n3"}), {"n1": "other"})))
         self.raft.step(message, self.now_ns, chains_agree=question is None or self.chance.random() < 0.9, members=members)
         if self.raft.take_writes().append is not None:
-            assert verified, f"{message} is appended with bytes that nobody looked at"
+            assert verified, f"{message} is appended with unverified bytes"
             if self.chance.random() < 0.1:
                 self.raft.append_refused()
             else:

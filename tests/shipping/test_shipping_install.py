@@ -316,7 +316,7 @@ def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
     wire = Wire()
     shippers = {node: made[node].shipper() for node in ("n2", "n3")}
     outputs = run(wire, shippers, {"n1": new}, until=lambda last: last["n1"].finished or wire.now_ns > 5_000 * MS)
-    assert not outputs["n1"].finished, "n3 alone knows what n2 cannot read, and nobody says that it is committed"
+    assert not outputs["n1"].finished, "only n3 has the entries that n2 cannot read, and no replica knows them as committed"
     made["n2"].disk.flip(f"{log_of('n2')}/data/{0:020d}", at)
     run(wire, shippers, {"n1": new})
     store, other = made["n1"].open(), made["n2"].open()

@@ -45,7 +45,7 @@ def run(seed: int, plan: Plan, until_ms: int, also: Callable[[World], None] = la
 
     world = World(seed)
     outcome = world.run(STEPS, schedule, until_ns=until_ms * MS)
-    # What readers give up while nobody gets anything done goes to a topic that simulated clients do not know.
+    # Messages that readers give up while all nodes are starved go to a topic that simulated clients do not know.
     assert outcome.passed or "%DLQ%" in str(outcome.violation), f"seed {seed}: {outcome.violation}"
     return world
 
