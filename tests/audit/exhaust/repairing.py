@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ledgermq.audit.jobs import FAIL, Audit, audit
+from ledgermq.audit.jobs import FAIL, PASS, Audit, audit
 from ledgermq.audit.report import write_findings
 from ledgermq.cli import run as command
 from tests.audit.exhaust.cases import Case
@@ -73,7 +73,8 @@ class Trial:
         """Nothing if the repair did what it has to do."""
         fails = [finding for finding in attempt.again.findings if finding.fails]
         if attempt.status == 0:
-            if attempt.again.verdict != self.verdict or fails:
+            # A repair may put right as well why the audit was incomplete before the damage.
+            if attempt.again.verdict not in (self.verdict, PASS) or fails:
                 return f"0, and an audit says {attempt.again.verdict}: {[f'{one.text}: {one.flaw.proof}' for one in fails]}"
             wrong = [entry for one in self.replicas for entry in one.entries if not self.holds(attempt.after, one, entry)]
             if wrong:
