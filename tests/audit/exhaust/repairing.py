@@ -11,6 +11,7 @@ import contextlib
 import io
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +77,7 @@ class Trial:
             # A repair may put right as well why the audit was incomplete before the damage.
             if attempt.again.verdict not in (self.verdict, PASS) or fails:
                 return f"0, and an audit says {attempt.again.verdict}: {[f'{one.text}: {one.flaw.proof}' for one in fails]}"
-            wrong = [entry for one in self.replicas for entry in one.entries if not self.holds(attempt.after, one, entry)]
+            wrong = [entry for _one, entry, replaced in self._lost(attempt.after) if not replaced]
             if wrong:
                 return f"0, and entry {wrong[0].index} is another one in {wrong[0].path}"
         elif attempt.again.verdict != FAIL:
@@ -101,6 +102,24 @@ class Trial:
         path, span = f"{one.log}/data/{entry.path[-20:]}", slice(entry.at, entry.at + entry.size)
         return image.get(path, b"")[span] == self.image[entry.path][span]
 
+    def _lost(self, after: Image) -> list[tuple[Anatomy, Entry, bool]]:
+        """The entries that a replica does not have as before the damage, and whether each rightly gave way to another history."""
+        lost = [(one, entry) for one in self.replicas for entry in one.entries if not self.holds(after, one, entry)]
+        return [(one, entry, self._gave_way(after, one, entry)) for one, entry in lost]
+
+    def _gave_way(self, after: Image, one: Anatomy, entry: Entry) -> bool:
+        """Whether an entry of a history that a majority contradicts was replaced, and its file is kept beside the log."""
+        chains = [{each.index: each.chain for each in other.entries} for other in self.group(entry.path)]
+        own = {each.index: each.chain for each in one.entries}
+
+        def contradicted(index: int) -> bool:
+            votes = Counter(chain[index] for chain in chains if index in chain)
+            return any(chain != own[index] and count > len(chains) // 2 for chain, count in votes.items())
+
+        copy, span = f"{one.root}/state/replaced/{entry.path[-20:]}.", slice(entry.at, entry.at + entry.size)
+        kept = any(path.startswith(copy) and data[span] == self.image[entry.path][span] for path, data in after.items())
+        return kept and any(contradicted(index) for index in own if index <= entry.index)
+
     def decides(self, image: Image, path: str, nodes: Collection[str]) -> bool:
         """Whether these replicas are enough to say what a group's log is: a majority, or, in an HA group, any of them."""
         group = self.group(path)
@@ -116,13 +135,14 @@ class Trial:
         return f"a reason that nothing checks, of {path}: {reason}"
 
     def _touched(self, attempt: Attempt) -> str:
-        """Files that changed without being mended."""
+        """Files that changed without being mended. A history of a later term takes the term of the hard state with it."""
+        later = {f"{one.log}/hardstate" for one, _entry, replaced in self._lost(attempt.after) if replaced}
         hurt = {finding.replica for finding in attempt.found.findings if finding.fails}
         planned = {one["replica"] for one in attempt.told["directories"]}
         for path in sorted(attempt.before.keys() | attempt.after.keys()):
             was, now = attempt.before.get(path), attempt.after.get(path)
             node, _, name = path.partition("/")
-            if was == now:
+            if was == now or path in later:
                 continue
             if node not in planned or node not in hurt:
                 return f"{path} changed, and nothing was to be mended there"
