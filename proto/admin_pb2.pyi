@@ -44,20 +44,22 @@ class ClusterStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes")
+    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DISK_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
     node: str
     endpoint: str
     up: bool
     version: str
     disk_used_bytes: int
     disk_free_bytes: int
-    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ...) -> None: ...
+    native: str
+    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
     __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha")
@@ -573,6 +575,178 @@ class IndexProgress(_message.Message):
     applied_to: int
     def __init__(self, broker_group: _Optional[str] = ..., indexed_to: _Optional[int] = ..., applied_to: _Optional[int] = ...) -> None: ...
 
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "message_ids", "begin_ms", "end_ms", "settled", "bodies", "max", "after")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    message_ids: _containers.RepeatedScalarFieldContainer[str]
+    begin_ms: int
+    end_ms: int
+    settled: bool
+    bodies: bool
+    max: int
+    after: bytes
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., message_ids: _Optional[_Iterable[str]] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., settled: _Optional[bool] = ..., bodies: _Optional[bool] = ..., max: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("status", "letters", "next", "lagging")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    next: bytes
+    lagging: _containers.RepeatedCompositeFieldContainer[IndexProgress]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next: _Optional[bytes] = ..., lagging: _Optional[_Iterable[_Union[IndexProgress, _Mapping]]] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("message", "state", "topic", "group_queue", "offset", "client", "body_bytes")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    BODY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    message: PeekedMessage
+    state: str
+    topic: Name
+    group_queue: int
+    offset: int
+    client: str
+    body_bytes: int
+    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., state: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., group_queue: _Optional[int] = ..., offset: _Optional[int] = ..., client: _Optional[str] = ..., body_bytes: _Optional[int] = ...) -> None: ...
+
+class CountDeadLettersRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ...) -> None: ...
+
+class CountDeadLettersResponse(_message.Message):
+    __slots__ = ("status", "groups")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    groups: _containers.RepeatedCompositeFieldContainer[DeadLetterCount]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[DeadLetterCount, _Mapping]]] = ...) -> None: ...
+
+class DeadLetterCount(_message.Message):
+    __slots__ = ("group", "unsettled", "resent", "purged", "oldest_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    RESENT_FIELD_NUMBER: _ClassVar[int]
+    PURGED_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_MS_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    unsettled: int
+    resent: int
+    purged: int
+    oldest_ms: int
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., unsettled: _Optional[int] = ..., resent: _Optional[int] = ..., purged: _Optional[int] = ..., oldest_ms: _Optional[int] = ...) -> None: ...
+
+class SettleDeadLettersRequest(_message.Message):
+    __slots__ = ("group", "how", "letters")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    group: Name
+    how: str
+    letters: _containers.RepeatedCompositeFieldContainer[DeadLetterPlace]
+    def __init__(self, group: _Optional[_Union[Name, _Mapping]] = ..., how: _Optional[str] = ..., letters: _Optional[_Iterable[_Union[DeadLetterPlace, _Mapping]]] = ...) -> None: ...
+
+class DeadLetterPlace(_message.Message):
+    __slots__ = ("broker_group", "offset")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    offset: int
+    def __init__(self, broker_group: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class SettleDeadLettersResponse(_message.Message):
+    __slots__ = ("status", "states")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListWaitingRequest(_message.Message):
+    __slots__ = ("topic", "kind", "message_ids", "begin_ms", "end_ms", "max", "after")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    kind: str
+    message_ids: _containers.RepeatedScalarFieldContainer[str]
+    begin_ms: int
+    end_ms: int
+    max: int
+    after: bytes
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., message_ids: _Optional[_Iterable[str]] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max: _Optional[int] = ..., after: _Optional[bytes] = ...) -> None: ...
+
+class ListWaitingResponse(_message.Message):
+    __slots__ = ("status", "messages", "next")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    messages: _containers.RepeatedCompositeFieldContainer[WaitingMessage]
+    next: bytes
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[WaitingMessage, _Mapping]]] = ..., next: _Optional[bytes] = ...) -> None: ...
+
+class WaitingMessage(_message.Message):
+    __slots__ = ("message", "place", "checks")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    message: PeekedMessage
+    place: WaitingPlace
+    checks: int
+    def __init__(self, message: _Optional[_Union[PeekedMessage, _Mapping]] = ..., place: _Optional[_Union[WaitingPlace, _Mapping]] = ..., checks: _Optional[int] = ...) -> None: ...
+
+class WaitingPlace(_message.Message):
+    __slots__ = ("broker_group", "fire_ms", "offset", "message_id")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    FIRE_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    fire_ms: int
+    offset: int
+    message_id: str
+    def __init__(self, broker_group: _Optional[str] = ..., fire_ms: _Optional[int] = ..., offset: _Optional[int] = ..., message_id: _Optional[str] = ...) -> None: ...
+
+class CancelWaitingRequest(_message.Message):
+    __slots__ = ("topic", "kind", "messages")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    topic: Name
+    kind: str
+    messages: _containers.RepeatedCompositeFieldContainer[WaitingPlace]
+    def __init__(self, topic: _Optional[_Union[Name, _Mapping]] = ..., kind: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[WaitingPlace, _Mapping]]] = ...) -> None: ...
+
+class CancelWaitingResponse(_message.Message):
+    __slots__ = ("status", "states")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class MessageDetailRequest(_message.Message):
     __slots__ = ("topic", "broker_group", "group_queue", "offset")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -976,16 +1150,18 @@ class NodeAddresses(_message.Message):
     def __init__(self, client: _Optional[str] = ..., peer: _Optional[str] = ..., controller: _Optional[str] = ..., http: _Optional[str] = ...) -> None: ...
 
 class ChangeMemberResponse(_message.Message):
-    __slots__ = ("status", "done", "waits_for", "groups")
+    __slots__ = ("status", "done", "waits_for", "groups", "replication")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATION_FIELD_NUMBER: _ClassVar[int]
     status: Status
     done: bool
     waits_for: str
     groups: _containers.RepeatedCompositeFieldContainer[MemberProgress]
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
+    replication: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ..., replication: _Optional[str] = ...) -> None: ...
 
 class MemberProgress(_message.Message):
     __slots__ = ("broker_group", "role", "lag_entries", "seconds_left", "node", "lag_ms")
@@ -1299,7 +1475,14 @@ class ListBrokerGroupsResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupEntry, _Mapping]]] = ...) -> None: ...
 
 class BrokerGroupEntry(_message.Message):
-    __slots__ = ("broker_group", "replicas", "leader", "preferred", "replication", "queues", "move", "members")
+    __slots__ = ("broker_group", "replicas", "leader", "preferred", "replication", "queues", "move", "members", "settings")
+    class SettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -1308,6 +1491,7 @@ class BrokerGroupEntry(_message.Message):
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     broker_group: str
     replicas: _containers.RepeatedScalarFieldContainer[str]
     leader: str
@@ -1316,7 +1500,8 @@ class BrokerGroupEntry(_message.Message):
     queues: int
     move: ReplicaMove
     members: _containers.RepeatedCompositeFieldContainer[MemberProgress]
-    def __init__(self, broker_group: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., preferred: _Optional[str] = ..., replication: _Optional[str] = ..., queues: _Optional[int] = ..., move: _Optional[_Union[ReplicaMove, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ...) -> None: ...
+    settings: _containers.ScalarMap[str, str]
+    def __init__(self, broker_group: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., preferred: _Optional[str] = ..., replication: _Optional[str] = ..., queues: _Optional[int] = ..., move: _Optional[_Union[ReplicaMove, _Mapping]] = ..., members: _Optional[_Iterable[_Union[MemberProgress, _Mapping]]] = ..., settings: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ReplicaMove(_message.Message):
     __slots__ = ("from_node", "to_node")

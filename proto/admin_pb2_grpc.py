@@ -5,7 +5,7 @@ import warnings
 
 from ledgermq.proto import admin_pb2 as ledgermq_dot_proto_dot_admin__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in ledgermq/proto/admin_pb2_grpc.py depends on'
+        + f' but the generated code in ledgermq/proto/admin_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class AdminStub:
+class AdminStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -113,6 +113,31 @@ class AdminStub:
                 '/ledgermq.v1.Admin/WhyNotDelivered',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.FromString,
+                _registered_method=True)
+        self.ListDeadLetters = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListDeadLetters',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.CountDeadLetters = channel.unary_unary(
+                '/ledgermq.v1.Admin/CountDeadLetters',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.SettleDeadLetters = channel.unary_unary(
+                '/ledgermq.v1.Admin/SettleDeadLetters',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ListWaiting = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListWaiting',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListWaitingRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListWaitingResponse.FromString,
+                _registered_method=True)
+        self.CancelWaiting = channel.unary_unary(
+                '/ledgermq.v1.Admin/CancelWaiting',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.CancelWaitingRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.CancelWaitingResponse.FromString,
                 _registered_method=True)
         self.GroupLag = channel.unary_unary(
                 '/ledgermq.v1.Admin/GroupLag',
@@ -236,7 +261,7 @@ class AdminStub:
                 _registered_method=True)
 
 
-class AdminServicer:
+class AdminServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ClusterStatus(self, request, context):
@@ -330,6 +355,36 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WhyNotDelivered(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SettleDeadLetters(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWaiting(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CancelWaiting(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -562,6 +617,31 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.SerializeToString,
             ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'CountDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountDeadLetters,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersResponse.SerializeToString,
+            ),
+            'SettleDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.SettleDeadLetters,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersResponse.SerializeToString,
+            ),
+            'ListWaiting': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWaiting,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListWaitingRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListWaitingResponse.SerializeToString,
+            ),
+            'CancelWaiting': grpc.unary_unary_rpc_method_handler(
+                    servicer.CancelWaiting,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.CancelWaitingRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.CancelWaitingResponse.SerializeToString,
+            ),
             'GroupLag': grpc.unary_unary_rpc_method_handler(
                     servicer.GroupLag,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.GroupLagRequest.FromString,
@@ -690,7 +770,7 @@ def add_AdminServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Admin:
+class Admin(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
@@ -1115,6 +1195,141 @@ class Admin:
             '/ledgermq.v1.Admin/WhyNotDelivered',
             ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.WhyNotDeliveredResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListDeadLetters',
+            ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/CountDeadLetters',
+            ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.CountDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SettleDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/SettleDeadLetters',
+            ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.SettleDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWaiting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListWaiting',
+            ledgermq_dot_proto_dot_admin__pb2.ListWaitingRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListWaitingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CancelWaiting(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/CancelWaiting',
+            ledgermq_dot_proto_dot_admin__pb2.CancelWaitingRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.CancelWaitingResponse.FromString,
             options,
             channel_credentials,
             insecure,

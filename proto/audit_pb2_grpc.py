@@ -5,7 +5,7 @@ import warnings
 
 from ledgermq.proto import audit_pb2 as ledgermq_dot_proto_dot_audit__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in ledgermq/proto/audit_pb2_grpc.py depends on'
+        + f' but the generated code in ledgermq/proto/audit_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class ReplicasStub:
+class ReplicasStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -61,7 +61,7 @@ class ReplicasStub:
                 _registered_method=True)
 
 
-class ReplicasServicer:
+class ReplicasServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Mark(self, request, context):
@@ -136,7 +136,7 @@ def add_ReplicasServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class Replicas:
+class Replicas(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

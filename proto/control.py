@@ -355,14 +355,16 @@ class TransactionRecord:
     """(half offset, how): `rollback`, `checks` (the maximum number of checks was not answered), `age`"""
     checked: tuple[tuple[int, int], ...] = ()
     """(half offset, the number of the check that is about to be sent)"""
+    user: str | None = None
+    """The operator who ended those of `ended`, empty if calls are not signed; None: no operator did."""
 
     def encode(self) -> bytes:
-        return _body({"e": self.ended, "c": self.checked})
+        return _body({"e": self.ended, "c": self.checked, **({} if self.user is None else {"u": self.user})})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> TransactionRecord:
         ended = tuple([(offset, how) for offset, how in fields["e"]])
-        return cls(ended, tuple([(offset, checks) for offset, checks in fields["c"]]))
+        return cls(ended, tuple([(offset, checks) for offset, checks in fields["c"]]), fields.get("u"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +414,43 @@ class OffsetRecord:
         return cls(tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields["a"]]))
 
 
+RESENT, PURGED = SETTLEMENTS = ("resent", "purged")
+
+
+@dataclass(frozen=True, slots=True)
+class LettersRecord:
+    """Settles dead letters of one dead-letter topic, by their offsets in its queue 0. A resent one is delivered again to its group."""
+
+    TAG: ClassVar[str] = "letters"
+    TOPIC: ClassVar[str] = DELIVERY_TOPIC
+
+    topic: str
+    """The stored name of the dead-letter topic."""
+    how: str
+    """`resent` or `purged`"""
+    offsets: tuple[int, ...]
+    places: tuple[tuple[str, str, int, int], ...] = ()
+    """Of resent letters, in the same order: (group, stored topic, queue, offset) of the original message."""
+    user: str = ""
+    """Who asked for it; empty if calls are not signed."""
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {"t": self.topic, "h": self.how, "o": self.offsets}
+        if self.places:
+            fields["p"] = self.places
+        if self.user:
+            fields["u"] = self.user
+        return _body(fields)
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> LettersRecord:
+        places = tuple([(group, topic, queue, offset) for group, topic, queue, offset in fields.get("p", ())])
+        how, offsets = fields["h"], tuple(fields["o"])
+        if how not in SETTLEMENTS or len(places) != (len(offsets) if how == RESENT else 0):
+            raise ValueError(f"{len(offsets)} dead letters cannot be {how!r} with {len(places)} places")
+        return cls(fields["t"], how, offsets, places, str(fields.get("u", "")))
+
+
 @dataclass(frozen=True, slots=True)
 class RecallRecord:
     """Cancels a delayed message: its delivery time, and the fire time and queue offset of its first place (format §4.4)."""
@@ -422,13 +461,15 @@ class RecallRecord:
     deliver_ms: int
     fire_ms: int
     offset: int
+    user: str | None = None
+    """The operator who cancelled it, empty if calls are not signed; None: its producer did."""
 
     def encode(self) -> bytes:
-        return _body({"d": self.deliver_ms, "f": self.fire_ms, "o": self.offset})
+        return _body({"d": self.deliver_ms, "f": self.fire_ms, "o": self.offset, **({} if self.user is None else {"u": self.user})})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> RecallRecord:
-        return cls(int(fields["d"]), int(fields["f"]), int(fields["o"]))
+        return cls(int(fields["d"]), int(fields["f"]), int(fields["o"]), fields.get("u"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,6 +601,7 @@ ControlRecord = (
     | ResetRecord
     | TransactionRecord
     | OffsetRecord
+    | LettersRecord
     | RecallRecord
     | TimersRecord
     | LiteRecord

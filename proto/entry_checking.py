@@ -11,8 +11,10 @@ import struct
 import numpy as np
 from crc32c import crc32c
 
+from ledgermq.proto import kernels
 from ledgermq.proto.entry_sealing import body_crcs_of, chained, crc_column
 from ledgermq.proto.layout import (
+    BODY_CRC_AT,
     CHAINED_BYTES,
     ENTRY_MAGIC,
     ENTRY_MIN_BYTES,
@@ -28,7 +30,9 @@ from ledgermq.proto.layout import (
 from ledgermq.proto.types import I64, Range
 
 _SIZE_AT = 4
-_ENTRY_HEAD = struct.Struct(">iiqqqiIIi")
+_ENTRY_HEAD = struct.Struct(">iiqqqiIIi28xq")
+"""The header, and the record's physical offset."""
+_SIZE = struct.Struct(">i")
 
 
 class BadEntry(Exception):
@@ -39,6 +43,19 @@ class BadEntry(Exception):
         self.index = index
         self.offset = offset
         self.reason = reason
+
+
+def _has_few(data: memoryview) -> bool:
+    """Whether there are at most `FEW_ENTRIES` entries according to their size fields, or a size that cannot be."""
+    at, end, unpack = 0, len(data), _SIZE.unpack_from
+    for _ in range(FEW_ENTRIES):
+        if at + ENTRY_MIN_BYTES > end:
+            return True
+        size = unpack(data, at + _SIZE_AT)[0]
+        if size < ENTRY_MIN_BYTES:
+            return True
+        at += size
+    return at >= end
 
 
 def _alike(data: memoryview) -> tuple[int, int]:
@@ -63,7 +80,7 @@ def _walk(data: memoryview) -> tuple[I64, bool]:
 
 def _walk_from(data: memoryview, at: int) -> tuple[list[int], bool]:
     """The same for the bytes behind `at`, one by one: the end of each entry."""
-    unpack = struct.Struct(">i").unpack_from
+    unpack = _SIZE.unpack_from
     end = len(data)
     starts: list[int] = []
     while at + ENTRY_MIN_BYTES <= end:
@@ -82,17 +99,27 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
     not copied, so it must not change any more.
     """
     view = memoryview(data)
+    verified = kernels.entries.verify(view, first_index, term, pos, prev_chain, FEW_ENTRIES) if kernels.NATIVE else None
+    if verified is not None:
+        if len(verified) == 3:
+            chain, few, splits = verified
+            return Range(first_index, first_index + len(splits) - 1, term, pos, view, None, None, prev_chain, chain, few, splits)
+        chain, stored = verified
+        edges = np.frombuffer(stored, np.int64)
+        last_index = first_index + len(edges) - 2
+        return Range(first_index, last_index, term, pos, view, edges[:-1], np.diff(edges).astype(np.int32), prev_chain, chain)
+    if _has_few(view):
+        return _verify_each(view, first_index, term, pos, prev_chain)
     edges, whole = _walk(view)
     starts, sizes = edges[:-1], np.diff(edges).astype(np.int32)
     n = len(starts)
-    if not whole or n <= FEW_ENTRIES:
-        last_chain = _check_each(view, first_index, term, pos, prev_chain)
-        return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, last_chain)
+    if not whole:
+        return _verify_each(view, first_index, term, pos, prev_chain)
     heads = prefixes(view, starts)
     body_crcs = body_crcs_of(view, starts, sizes)
     # Each link is checked from the stored word before it: if all hold, that equals computing the whole chain.
     said = heads["chain_crc"].tolist()
-    chain = crc_column(list(map(crc32c, chained(heads, body_crcs), [prev_chain, *said[:-1]])))
+    chains = crc_column(list(map(crc32c, chained(heads, body_crcs), [prev_chain, *said[:-1]])))
     magics = heads["record_magic"]
     channels = heads["channel"]
     body_sizes = sizes - HEADER_BYTES
@@ -107,65 +134,56 @@ def verify_range(data: Buffer, first_index: int, term: int, pos: int, prev_chain
         and ((magics == RECORD_V1) | (magics == RECORD_V2)).all()
         and (heads["physical_offset"] == pos + starts + HEADER_BYTES).all()
         and (heads["body_crc"] == body_crcs).all()
-        and (heads["chain_crc"] == chain).all()
+        and (heads["chain_crc"] == chains).all()
         and tails(view, starts, sizes, heads).ok.all()
     )
     if not good:
-        _check_each(view, first_index, term, pos, prev_chain)
+        _verify_each(view, first_index, term, pos, prev_chain)
         raise AssertionError("a range was refused in vectors but every entry of it is good")
     return Range(first_index, first_index + n - 1, term, pos, view, starts, sizes, prev_chain, said[-1])
 
 
-def _check_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> int:
-    """The same rules for one entry at a time, in the order in which a reader needs them: for short ranges, and to name the first bad entry.
-    Returns the last chain CRC."""
-    at, index, chain = 0, first_index, prev_chain
-    while at < len(data):
-        reason, size, chain = _complaint(data, at, index, term, pos + at, chain)
-        if reason is not None:
-            raise BadEntry(index, at, reason)
-        at += size
+def _verify_each(data: memoryview, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
+    """The same rules for one entry at a time, in the order in which a reader needs them: for short ranges, and to name the first bad
+    entry."""
+    at, index, chain, length = 0, first_index, prev_chain, len(data)
+    edges = [0]
+    splits: list[tuple[int, int, int, int]] = []
+    while at < length:
+        if length - at < ENTRY_MIN_BYTES:
+            raise BadEntry(index, at, f"only {length - at} bytes are left for it")
+        magic, size, index_is, term_is, pos_is, channel, chain_crc, body_crc, body_size, record_pos = _ENTRY_HEAD.unpack_from(data, at)
+        if magic != ENTRY_MAGIC:
+            raise BadEntry(index, at, f"magic is {magic}, not {ENTRY_MAGIC}")
+        end = at + size
+        if size < ENTRY_MIN_BYTES or end > length:
+            raise BadEntry(index, at, f"size {size} does not fit")
+        if body_size != size - HEADER_BYTES:
+            raise BadEntry(index, at, f"body size is {body_size}, not {size - HEADER_BYTES}")
+        if index_is != index:
+            raise BadEntry(index, at, f"index is {index_is}, not {index}")
+        if term_is != term:
+            raise BadEntry(index, at, f"term is {term_is}, not {term}")
+        if pos_is != pos + at:
+            raise BadEntry(index, at, f"position is {pos_is}, not {pos + at}")
+        if channel not in (0, 1):
+            raise BadEntry(index, at, f"channel is {channel}, not 0")
+        body = data[at + HEADER_BYTES : end]
+        computed = crc32c(body)
+        if body_crc != computed:
+            raise BadEntry(index, at, f"body CRC is {body_crc:#010x}, computed {computed:#010x}")
+        chain = crc32c(data[at + BODY_CRC_AT : at + BODY_CRC_AT + 4], crc32c(data[at : at + CHAINED_BYTES], chain))
+        if chain_crc != chain:
+            raise BadEntry(index, at, f"chain CRC is {chain_crc:#010x}, computed {chain:#010x}")
+        try:
+            splits.append(split_record(body))
+        except ValueError as error:
+            raise BadEntry(index, at, str(error)) from None
+        if record_pos != pos_is + HEADER_BYTES:
+            raise BadEntry(index, at, "the record's physical offset is not its position")
+        at = end
         index += 1
+        edges.append(at)
     if at == 0:
         raise BadEntry(index, 0, "there is no entry")
-    return chain
-
-
-def _complaint(data: memoryview, at: int, index: int, term: int, pos: int, chain: int) -> tuple[str | None, int, int]:
-    """(the error of the entry at `at`, or None; its size; its chain CRC)."""
-    if len(data) - at < ENTRY_MIN_BYTES:
-        return f"only {len(data) - at} bytes are left for it", 0, 0
-    magic, size, index_is, term_is, pos_is, channel, chain_crc, body_crc, body_size = _ENTRY_HEAD.unpack_from(data, at)
-    if magic != ENTRY_MAGIC:
-        return f"magic is {magic}, not {ENTRY_MAGIC}", 0, 0
-    if size < ENTRY_MIN_BYTES or size > len(data) - at:
-        return f"size {size} does not fit", 0, 0
-    expected = (
-        ("body size", body_size, size - HEADER_BYTES),
-        ("index", index_is, index),
-        ("term", term_is, term),
-        ("position", pos_is, pos),
-        ("channel", channel, channel if channel in (0, 1) else 0),
-    )
-    for name, found, wanted in expected:
-        if found != wanted:
-            return f"{name} is {found}, not {wanted}", 0, 0
-    body = data[at + HEADER_BYTES : at + size]
-    found_crc = crc32c(body)
-    if body_crc != found_crc:
-        return f"body CRC is {body_crc:#010x}, computed {found_crc:#010x}", 0, 0
-    next_chain = crc32c(bytes(data[at : at + CHAINED_BYTES]) + body_crc.to_bytes(4, "big"), chain)
-    if chain_crc != next_chain:
-        return f"chain CRC is {chain_crc:#010x}, computed {next_chain:#010x}", 0, 0
-    reason = _record_complaint(body)
-    if reason is None and int.from_bytes(body[28:36], "big") != pos + HEADER_BYTES:
-        reason = "the record's physical offset is not its position"
-    return reason, size, next_chain
-
-
-def _record_complaint(record: memoryview) -> str | None:
-    try:
-        split_record(record)
-    except ValueError as error:
-        return str(error)
-    return None
+    return Range(first_index, index - 1, term, pos, data, None, None, prev_chain, chain, edges, splits)

@@ -7,10 +7,13 @@ anything else reads the bytes, and a column is built on access. Nothing here wri
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from crc32c import crc32c
+from numpy.typing import NDArray
 
+from ledgermq.proto import kernels
 from ledgermq.proto.compression import COMPRESSED, DECOMPRESSED_MAX, decompress
 from ledgermq.proto.layout import (
     BODY_AT,
@@ -20,6 +23,7 @@ from ledgermq.proto.layout import (
     RECORD_V1,
     RECORD_V2,
     Buffer,
+    Tails,
     distinct_topics,
     for_each,
     prefixes,
@@ -50,8 +54,14 @@ class EntryColumns:
         self.data = data
         self.starts = starts
         self.sizes = sizes
-        self._heads = prefixes(data, starts)
-        self._tails = tails(data, starts, sizes, self._heads)
+
+    @cached_property
+    def _heads(self) -> NDArray[Any]:
+        return prefixes(self.data, self.starts)
+
+    @cached_property
+    def _tails(self) -> Tails:
+        return tails(self.data, self.starts, self.sizes, self._heads)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -198,6 +208,9 @@ def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> Entr
 
     Raises BadEntries for bytes that are not whole entries and, with `verify`, for a record with a wrong body CRC (docs/format.md §3).
     """
+    read = kernels.entries.read_entries(entries, sizes, verify) if kernels.NATIVE else None
+    if read is not None:
+        return _columns_of(memoryview(entries).cast("B"), read)
     if len(sizes) % _SIZE.itemsize:
         raise BadEntries(-1, f"sizes have {len(sizes)} bytes; they hold one unsigned 32-bit number for each entry")
     lengths: I64 = np.frombuffer(sizes, _SIZE).astype(np.int64)
@@ -217,6 +230,17 @@ def read_entries(sizes: Buffer, entries: Buffer, *, verify: bool = True) -> Entr
     if verify:
         crcs = for_each(crc32c, data, starts + HEADER_BYTES, starts + lengths)
         _refuse(heads["body_crc"].astype(np.int64) != np.array(crcs, np.int64), "its body CRC is not that of its bytes")
+    return columns
+
+
+def _columns_of(data: memoryview, read: tuple[bytes, ...]) -> EntryColumns:
+    """Entries that a kernel has checked, with the columns that it read."""
+    types = (np.int64, np.int32, np.int32, np.int64, np.int32, *[np.int64] * 5)
+    starts, sizes, queues, queue_offsets, sysflags, *lengths = map(np.frombuffer, read, types)
+    columns = EntryColumns(data, starts, sizes)
+    columns.queues, columns.queue_offsets, columns.sysflags = queues, queue_offsets, sysflags
+    columns.body_lengths, topic_at, topic_length, properties_at, properties_length = lengths
+    columns._tails = Tails(topic_at, topic_length, properties_at, properties_length, np.ones(len(sizes), np.bool_))
     return columns
 
 

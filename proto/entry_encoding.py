@@ -1,12 +1,13 @@
 """Encoding of messages as entries: whole batches of records with empty headers (docs/format.md §2, §4).
 
-Bytes are joined once, and fields with a fixed place are written with vector operations. `entry_sealing.py` adds the server's fields when an
-entry gets its place in the log. No file, no clock, no decision about what belongs in the log. The auditor must never import this module,
-because it is the independent second implementation.
+Bytes are joined once. Few entries are encoded one by one; of many, fields with a fixed place are written with vector operations.
+`entry_sealing.py` adds the server's fields when an entry gets its place in the log. No file, no clock, no decision about what belongs in
+the log. The auditor must never import this module, because it is the independent second implementation.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from ipaddress import AddressValueError, IPv4Address
 from itertools import repeat
@@ -17,15 +18,14 @@ import numpy as np
 
 from ledgermq.proto.layout import (
     BODY_AT,
+    FEW_ENTRIES,
     HEADER_BYTES,
     ORIGIN_AT,
-    PREFIX,
     RECORD_FIXED_BYTES,
     RECORD_V1,
     RECORD_V2,
     SYSFLAG_AT,
     V1_TOPIC_MAX,
-    java_hash,
     prefixes,
     put_prefixes,
     windows,
@@ -36,6 +36,11 @@ from ledgermq.proto.status import Code, fail
 from ledgermq.proto.types import I32, I64, Draft, UnsealedBatch
 
 _I2 = np.dtype(">i2")
+_PREFIX = struct.Struct(">32xi12xiiI24xiq28xqi")
+"""The first 136 bytes of an unsealed entry: channel; total size, record magic, CRC-32 of the body; sysflag, born time; origin, body
+length. Everything else is zero."""
+assert _PREFIX.size == BODY_AT
+_HALF_WORD = struct.Struct(">H")
 
 
 def host_bytes(address: str, port: int) -> bytes:
@@ -53,44 +58,52 @@ def entry_bytes(stored_topic: str, body_bytes: int, properties_bytes: int) -> in
     return HEADER_BYTES + RECORD_FIXED_BYTES + (topic > V1_TOPIC_MAX) + topic + body_bytes + properties_bytes
 
 
-def _template(stored_topic: str) -> tuple[bytes, bytes]:
-    """The 136 bytes before the body with all constants filled in, and the bytes between body and properties (with properties length
-    zero)."""
-    topic = stored_topic.encode()
-    v2 = len(topic) > V1_TOPIC_MAX
-    head = np.zeros(1, PREFIX)
-    head["record_magic"] = RECORD_V2 if v2 else RECORD_V1
-    return head.tobytes(), len(topic).to_bytes(2 if v2 else 1, "big") + topic + b"\0\0"
+class _Template:
+    """The constant bytes of every entry on one stored topic."""
+
+    __slots__ = ("head", "magic", "middle", "topic")
+
+    def __init__(self, stored_topic: str) -> None:
+        topic = stored_topic.encode()
+        v2 = len(topic) > V1_TOPIC_MAX
+        self.magic = RECORD_V2 if v2 else RECORD_V1
+        self.head = _PREFIX.pack(0, 0, self.magic, 0, 0, 0, 0, 0)
+        """The 136 bytes before the body."""
+        self.topic = len(topic).to_bytes(2 if v2 else 1, "big") + topic
+        """The bytes between the body and the properties length."""
+        self.middle = self.topic + b"\0\0"
+        """The bytes between body and properties, with properties length zero."""
 
 
-_templates: dict[str, tuple[bytes, bytes]] = {}
+_templates: dict[str, _Template] = {}
 
 
-def _template_of(stored_topic: str) -> tuple[bytes, bytes]:
+def _template_of(stored_topic: str) -> _Template:
     known = _templates.get(stored_topic)
     if known is None:
         if len(_templates) >= 4096:
             _templates.clear()
-        known = _templates[stored_topic] = _template(stored_topic)
+        known = _templates[stored_topic] = _Template(stored_topic)
     return known
 
 
 def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
     """Messages of any topics, in order, as one unsealed batch. A membership record's channel is the only byte of a header that is set."""
     n = len(drafts)
+    if n <= FEW_ENTRIES:
+        return _encode_each(drafts)
     numbers: dict[str, int] = {}
     topic_of = np.fromiter([numbers.setdefault(d.stored_topic, len(numbers)) for d in drafts], np.int32, n)
     templates = [_template_of(d.stored_topic) for d in drafts]
     batch = _assemble(
-        heads=[head for head, _ in templates],
+        heads=[template.head for template in templates],
         bodies=[d.body for d in drafts],
-        middles=[middle for _, middle in templates],
+        middles=[template.middle for template in templates],
         properties=[d.properties for d in drafts],
         born_ms=np.fromiter([d.born_ms for d in drafts], np.int64, n),
         topics=tuple(numbers),
         topic_of=topic_of,
         queues=np.fromiter([d.queue for d in drafts], np.int32, n),
-        tags_codes=np.fromiter([d.tags_code for d in drafts], np.int64, n),
     )
     for i, d in enumerate(drafts):
         if d.channel:
@@ -105,6 +118,31 @@ def encode_entries(drafts: Sequence[Draft]) -> UnsealedBatch:
     return batch
 
 
+def _encode_each(drafts: Sequence[Draft]) -> UnsealedBatch:
+    """The same, entry by entry."""
+    parts: list[bytes] = []
+    keys: list[tuple[str, int]] = []
+    edges, end = [0], 0
+    for d in drafts:
+        topic, body, properties = d.stored_topic, d.body, d.properties
+        template = _templates.get(topic) or _template_of(topic)
+        if len(properties) > PROPERTIES_MAX:
+            raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
+        size = BODY_AT + len(body) + len(template.middle) + len(properties)
+        crc = crc32(body) & 0x7FFFFFFF
+        parts += (
+            _PREFIX.pack(d.channel, size - HEADER_BYTES, template.magic, crc, d.sysflag, d.born_ms, d.origin, len(body)),
+            body,
+            template.topic,
+            _HALF_WORD.pack(len(properties)),
+            properties,
+        )
+        keys.append((topic, d.queue))
+        end += size
+        edges.append(end)
+    return UnsealedBatch.of_few(bytearray().join(parts), edges, keys)
+
+
 def encode_messages(
     stored_topic: str,
     queues: int | I32,
@@ -115,28 +153,25 @@ def encode_messages(
     keys: Sequence[str] | None = None,
     message_ids: Sequence[str] | None = None,
     properties: Sequence[bytes] | None = None,
-    tags_codes: I64 | None = None,
 ) -> UnsealedBatch:
     """Encode messages of one topic from columns.
 
-    The caller gives either `properties` (encoded, with their `tags_codes`), or any of `message_ids`, `tags` and `keys` (one per message; an
-    empty value is not stored).
+    The caller gives either `properties` (encoded), or any of `message_ids`, `tags` and `keys` (one per message; an empty value is not
+    stored).
     """
     n = len(bodies)
     if properties is None:
         properties = _column_properties(n, message_ids, tags, keys)
-        tags_codes = np.fromiter(map(java_hash, tags), np.int64, n) if tags is not None else None
-    head, middle = _template_of(stored_topic)
+    template = _template_of(stored_topic)
     return _assemble(
-        heads=repeat(head, n),
+        heads=repeat(template.head, n),
         bodies=bodies,
-        middles=repeat(middle, n),
+        middles=repeat(template.middle, n),
         properties=properties,
         born_ms=born_ms,
         topics=(stored_topic,),
         topic_of=np.zeros(n, np.int32),
         queues=np.full(n, queues, np.int32) if isinstance(queues, int) else queues,
-        tags_codes=np.zeros(n, np.int64) if tags_codes is None else tags_codes,
     )
 
 
@@ -185,7 +220,6 @@ def _assemble(
     topics: tuple[str, ...],
     topic_of: I32,
     queues: I32,
-    tags_codes: I64,
 ) -> UnsealedBatch:
     n = len(bodies)
     parts: list[bytes] = [b""] * (4 * n)
@@ -198,7 +232,7 @@ def _assemble(
     property_lengths = np.fromiter(map(len, properties), np.int64, n)
     if n and int(property_lengths.max()) > PROPERTIES_MAX:
         raise fail(Code.MESSAGE_PROPERTIES_TOO_LARGE, f"message properties take more than {PROPERTIES_MAX} bytes")
-    middle_lengths = np.array([len(_template_of(topic)[1]) for topic in topics], np.int64)[topic_of]
+    middle_lengths = np.array([len(_template_of(topic).middle) for topic in topics], np.int64)[topic_of]
     sizes = BODY_AT + body_lengths + middle_lengths + property_lengths
     ends = np.cumsum(sizes)
     starts = ends - sizes
@@ -209,4 +243,4 @@ def _assemble(
     records["body_length"] = body_lengths
     put_prefixes(data, starts, records)
     windows(data, _I2)[ends - property_lengths - 2] = property_lengths
-    return UnsealedBatch(data, starts, sizes.astype(np.int32), topics, topic_of, queues, tags_codes)
+    return UnsealedBatch(data, starts, sizes.astype(np.int32), topics, topic_of, queues)

@@ -1,23 +1,28 @@
 """Sealing of entries: index, term, position and the server's fields, then both CRCs (docs/format.md §2, §3).
 
-The bytes covered by the two CRCs of an entry are defined here, with vector operations; the verification uses the same functions. The
-auditor has its own and must never import this module.
+Few entries are sealed one by one, many with vector operations, whose functions for the bytes covered by the two CRCs the verification uses
+as well. The auditor has its own and must never import this module.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
+from ledgermq.proto import kernels
 from ledgermq.proto.layout import (
     BODY_AT,
     CHAINED_BYTES,
     CRC_WORDS_AT,
+    ENTRY_HEAD,
     ENTRY_MAGIC,
+    FEW_ENTRIES,
     HEADER_BYTES,
+    STORE_MS_AT,
     Buffer,
     for_each,
     prefixes,
@@ -55,8 +60,15 @@ def seal(
     host are one value for all, or one each. Sealing again (after a lost proposal) is allowed: every field is overwritten.
     """
     n = len(batch)
+    if n <= FEW_ENTRIES and isinstance(pos, int) and isinstance(store_ms, int) and isinstance(store_host, bytes):
+        return _seal_each(batch, first_index, term, pos, queue_offsets.tolist(), store_ms, store_host, prev_chain)
     data, starts = batch.data, batch.starts
     positions = pos + starts if isinstance(pos, int) else pos
+    if kernels.NATIVE and isinstance(store_ms, int) and isinstance(store_host, bytes):
+        rows = starts, batch.sizes, batch.queues, queue_offsets, positions
+        sealed = kernels.entries.seal(data, *rows, store_ms, store_host, first_index, term, prev_chain)
+        assert sealed is not None, "the entries of the batch do not lie in its data"
+        return sealed
     heads = prefixes(data, starts)
     heads["magic"] = ENTRY_MAGIC
     heads["size"] = batch.sizes
@@ -77,6 +89,36 @@ def seal(
     words["chain_crc"] = crc_column(chain)
     windows(data, _CRC_BYTES)[starts + CRC_WORDS_AT] = words.view(_CRC_BYTES)
     return value
+
+
+_QUEUE = struct.Struct(">i")
+_OFFSETS = struct.Struct(">qq")
+_STORED = struct.Struct(">q8s")
+_CRC = struct.Struct(">I")
+_CRCS_AND_SIZE = struct.Struct(">IIi")
+_QUEUE_AT, _OFFSETS_AT = 60, 68
+
+
+def _seal_each(
+    batch: UnsealedBatch, index: int, term: int, pos: int, queue_offsets: list[int], store_ms: int, store_host: bytes, prev_chain: int
+) -> int:
+    """The same, entry by entry."""
+    data, edges, chain = batch.data, batch.edges, prev_chain
+    at, view = edges[0], memoryview(data)
+    for end, (_, queue), queue_offset in zip(edges[1:], batch.keys, queue_offsets, strict=True):
+        size = end - at
+        ENTRY_HEAD.pack_into(data, at, ENTRY_MAGIC, size, index, term, pos + at)
+        _QUEUE.pack_into(data, at + _QUEUE_AT, queue)
+        _OFFSETS.pack_into(data, at + _OFFSETS_AT, queue_offset, pos + at + HEADER_BYTES)
+        _STORED.pack_into(data, at + STORE_MS_AT, store_ms, store_host)
+        body_crc = crc32c(view[at + HEADER_BYTES : end])
+        # The chain covers the head and then the body CRC, which therefore stands where the chain CRC belongs for a moment.
+        _CRC.pack_into(data, at + CRC_WORDS_AT, body_crc)
+        chain = crc32c(view[at : at + CHAINED_BYTES + 4], chain)
+        _CRCS_AND_SIZE.pack_into(data, at + CRC_WORDS_AT, chain, body_crc, size - HEADER_BYTES)
+        at = end
+        index += 1
+    return chain
 
 
 def crc_column(crcs: list[int]) -> NDArray[np.uint32]:
@@ -100,11 +142,18 @@ def chained(heads: NDArray[Any], body_crcs: NDArray[Any]) -> list[bytes]:
 
 def chain_crc_at(data: Buffer, start: int) -> int:
     """The chain CRC word of the sealed entry at `start`."""
-    return int.from_bytes(data[start + CRC_WORDS_AT : start + CRC_WORDS_AT + 4], "big")
+    chain: int = _CRC.unpack_from(data, start + CRC_WORDS_AT)[0]
+    return chain
 
 
 def make_range(batch: UnsealedBatch, low: int, high: int, *, first_index: int, term: int, pos: int, prev_chain: int) -> Range:
     """Entries low … high−1 of a sealed batch as a range; `first_index` and `pos` belong to entry `low`."""
+    if len(batch) <= FEW_ENTRIES:
+        begin = batch.edges[low]
+        edges = [edge - begin for edge in batch.edges[low : high + 1]]
+        data = memoryview(batch.data)[begin : begin + edges[-1]].toreadonly()
+        last_chain = chain_crc_at(data, edges[-2])
+        return Range(first_index, first_index + high - low - 1, term, pos, data, None, None, prev_chain, last_chain, edges)
     begin = int(batch.starts[low])
     end = int(batch.starts[high - 1]) + int(batch.sizes[high - 1])
     return Range(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ledgermq.proto import kernels
 from ledgermq.proto.compression import Compression, compressor
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
 from ledgermq.proto.frame_rests import Keys, RestEncoder, refused
@@ -102,6 +104,12 @@ class FrameBuilder:
         body_lengths = np.fromiter(map(len, bodies), np.int64, count)
         if not body_lengths.all():
             raise refused(int(np.flatnonzero(body_lengths == 0)[0]), Code.MESSAGE_BODY_EMPTY, "the message body is empty")
+        if kernels.NATIVE:
+            columns = _column(queues, count, np.int32), _column(born_ms, count, np.int64), _column(sysflags, count, np.int32)
+            layout = self._layout
+            built = kernels.entries.build_frame(layout.record_magic, layout.topic, *self._producer, first_sequence, bodies, *columns, rests)
+            if built is not None:
+                return EncodedFrame(first_sequence, count, *built)
         property_lengths: int | I64 = ID_PROPERTY_BYTES
         if rests is not None:
             property_lengths = ID_PROPERTY_BYTES + np.fromiter(map(len, rests), np.int64, count)
@@ -161,3 +169,8 @@ class FrameBuilder:
                 if len(packed) < len(body):
                     stored[row], sysflags[row] = packed, kind.value
         return stored, sysflags
+
+
+def _column(values: int | NDArray[Any], count: int, dtype: type[np.int32 | np.int64]) -> NDArray[Any]:
+    """A contiguous column, also of a value for every message."""
+    return np.full(count, values, dtype) if isinstance(values, int) else np.ascontiguousarray(values, dtype)

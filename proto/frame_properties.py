@@ -46,7 +46,8 @@ def _user_key(name: str) -> str | None:
     return key if key and key not in RESERVED_KEYS and names.stored_user_name(key) == name else None
 
 
-def _name_complaint(name: str) -> Complaint | None:
+def name_complaint(name: str) -> Complaint | None:
+    """The error in the name of a property; None if there is none."""
     return _known_name(name) if len(name) <= _KNOWN_NAME_MAX else _judge_name(name)
 
 
@@ -82,7 +83,7 @@ def complaint(rest: bytes, bytes_max: int, user_max: int) -> Complaint | None:
 
 def _pairs_complaint(pairs: list[tuple[str, str]], user_max: int) -> Complaint | None:
     for name, _ in pairs:
-        found = _name_complaint(name)
+        found = name_complaint(name)
         if found is not None:
             return found
     places = [(_FIXED.index(name), "") if name in _FIXED else (_USER, _user_key(name) or "") for name, _ in pairs]
@@ -126,7 +127,7 @@ def all_good(rests: bytes, lengths: I64, bytes_max: int, user_max: int) -> bool:
         return False
     owners = np.searchsorted(ends, begins, side="right")
     found, name_of = distinct_topics(memoryview(rests), begins, splits - begins)
-    if any(_name_complaint(name) is not None for name in found):
+    if any(name_complaint(name) is not None for name in found):
         return False
     order = sorted(range(len(found)), key=lambda i: _place(found[i]))
     ranks = np.empty(len(found), np.int64)

@@ -11,12 +11,12 @@ from zlib import crc32
 
 import numpy as np
 
-from ledgermq.proto import frame_properties
+from ledgermq.proto import frame_properties, kernels
 from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, heads_of, layout_of, tails_of
 from ledgermq.proto.frame_properties import PROPERTIES_BYTES_MAX, USER_PROPERTIES_MAX, Complaint
 from ledgermq.proto.frame_rules import BORN_MS_MAX, FrameRules, read_message
-from ledgermq.proto.layout import BODY_AT, Buffer, Tails, for_each, prefixes, tags_codes, windows
+from ledgermq.proto.layout import BODY_AT, Buffer, for_each, prefixes, windows
 from ledgermq.proto.native_ids import EPOCH_MAX, ID_PROPERTY_BYTES, PRODUCER_MAX, SEQUENCE_MAX
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code
@@ -63,14 +63,15 @@ def read_frame(
     )  # fmt: skip
     lengths = _lengths(rules, sizes, len(entries))
     data = entries if isinstance(entries, bytearray) else bytearray(entries)
+    usual = _read_natively(rules, data, sizes, stored_topic) if kernels.NATIVE else None
+    if usual is not None:
+        return Frame(producer_id, epoch, first_sequence, usual)
     starts = np.cumsum(lengths) - lengths
     found = _read_each(rules, data, starts, lengths) if len(lengths) <= FEW else _read_all(rules, data, starts, lengths)
     if found is None:
         _read_each(rules, data, starts, lengths)
         raise BadFrame(-1, "the frame does not conform to the format", Code.INTERNAL_ERROR)
-    queue_ids, codes = found
-    n = len(lengths)
-    batch = UnsealedBatch(data, starts, lengths.astype(np.int32), (stored_topic,), np.zeros(n, np.int32), queue_ids, codes)
+    batch = UnsealedBatch(data, starts, lengths.astype(np.int32), (stored_topic,), np.zeros(len(lengths), np.int32), found)
     return Frame(producer_id, epoch, first_sequence, batch)
 
 
@@ -90,8 +91,23 @@ def _lengths(rules: FrameRules, sizes: Buffer, entries_bytes: int) -> I64:
     return lengths
 
 
-def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64] | None:
-    """Queue and tags code of each message; None if some message is bad."""
+_COMPRESSIONS = list(FIRST_BYTES.items())
+
+
+def _read_natively(rules: FrameRules, data: bytearray, sizes: Buffer, stored_topic: str) -> UnsealedBatch | None:
+    """The messages of a frame without anything unusual; None for any other frame, be it good or bad."""
+    found = kernels.entries.check_frame(
+        data, sizes, rules.layout.record_magic, rules.layout.topic, rules.log_tag, rules.producer_id, rules.epoch, rules.first_sequence,
+        rules.queues, rules.max_body_bytes, rules.max_entry_bytes, rules.max_properties_bytes, rules.max_user_properties, _COMPRESSIONS,
+    )  # fmt: skip
+    if found is None or any(frame_properties.name_complaint(name) is not None for name in found[3]):
+        return None
+    starts, lengths, queues = np.frombuffer(found[0], np.int64), np.frombuffer(found[1], np.int32), np.frombuffer(found[2], np.int32)
+    return UnsealedBatch(data, starts, lengths, (stored_topic,), np.zeros(len(lengths), np.int32), queues)
+
+
+def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> I32 | None:
+    """The queue of each message; None if some message is bad."""
     layout, n = rules.layout, len(starts)
     if sizes.min() < layout.least_bytes or sizes.max() > rules.max_entry_bytes:
         return None
@@ -118,14 +134,13 @@ def _read_all(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tu
         return None
     longer = np.flatnonzero(properties > ID_PROPERTY_BYTES)
     if not len(longer):
-        return queues, np.zeros(n, np.int64)
+        return queues
     lengths = properties[longer] - ID_PROPERTY_BYTES
     view = memoryview(data)
     rests = b"".join(map(view.__getitem__, map(slice, (ends[longer] - lengths).tolist(), ends[longer].tolist())))
     if not frame_properties.all_good(rests, lengths, rules.max_properties_bytes, rules.max_user_properties):
         return None
-    where = Tails(body_ends, starts, ends - properties, properties, np.ones(n, np.bool_))
-    return queues, tags_codes(view, where)
+    return queues
 
 
 def _compressed_well(data: bytearray, starts: I64, body_lengths: I64, sysflags: I32) -> bool:
@@ -136,14 +151,13 @@ def _compressed_well(data: bytearray, starts: I64, body_lengths: I64, sysflags: 
     return bool(known.all())
 
 
-def _read_each(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> tuple[I32, I64]:
+def _read_each(rules: FrameRules, data: bytearray, starts: I64, sizes: I64) -> I32:
     """The same for one message at a time. Raises BadFrame for the first bad one."""
     view = memoryview(data)
-    queues, codes = [], []
+    queues = []
     for position, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
         found = read_message(rules, view[start : start + size], position)
         if isinstance(found, Complaint):
             raise BadFrame(position, found.reason, found.code)
-        queues.append(found.queue)
-        codes.append(found.tags_code)
-    return np.array(queues, np.int32), np.array(codes, np.int64)
+        queues.append(found)
+    return np.array(queues, np.int32)

@@ -12,7 +12,7 @@ from zlib import crc32
 from ledgermq.proto.compression import FIRST_BYTES, Compression
 from ledgermq.proto.frame_parts import ENTRY_FIXED_BYTES, Layout
 from ledgermq.proto.frame_properties import Complaint, complaint
-from ledgermq.proto.layout import BODY_AT, HEADER_BYTES, tags_code
+from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
 from ledgermq.proto.native_ids import ID_FIELD, ID_PROPERTY_BYTES, native_id
 from ledgermq.proto.properties import PROPERTIES_MAX
 from ledgermq.proto.status import Code
@@ -37,15 +37,8 @@ class FrameRules(NamedTuple):
     max_user_properties: int
 
 
-class Accepted(NamedTuple):
-    """The values of a good message that the log needs."""
-
-    queue: int
-    tags_code: int
-
-
-def read_message(rules: FrameRules, entry: memoryview, position: int) -> Accepted | Complaint:
-    """Check one message of a frame."""
+def read_message(rules: FrameRules, entry: memoryview, position: int) -> int | Complaint:
+    """Check one message of a frame; its queue if it is good."""
     least = rules.layout.least_bytes
     if len(entry) < least:
         return _corrupted(f"its entry has {len(entry)} bytes; an entry of this topic has at least {least}")
@@ -77,7 +70,7 @@ def read_message(rules: FrameRules, entry: memoryview, position: int) -> Accepte
         return Complaint(Code.ILLEGAL_MESSAGE_ID, f"its properties do not begin with the message id {wanted}")
     rest = properties[ID_PROPERTY_BYTES:]
     found = complaint(rest, rules.max_properties_bytes, rules.max_user_properties)
-    return Accepted(_number(entry, 60, 4), tags_code(rest)) if found is None else found
+    return _number(entry, 60, 4) if found is None else found
 
 
 def _number(entry: memoryview, at: int, width: int) -> int:

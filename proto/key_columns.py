@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgermq.proto import kernels
 from ledgermq.proto.layout import (
-    FEW_ENTRIES,
     FLAG_AT,
     HEADER_BYTES,
     U32,
@@ -31,6 +31,8 @@ from ledgermq.proto.native_ids import ID_PROPERTY_BYTES, read_native_id, stretch
 from ledgermq.proto.types import I32, I64
 
 _END, _NAME_END, _SPACE = 0x02, 0x01, 0x20
+_FEW = 16
+"""Up to this many messages are handled one by one, because vector operations have a fixed cost."""
 _ID_FIELD = b"UNIQ_KEY\x01"
 _KEYS_FIELD = b"KEYS\x01"
 _ID_WORD = np.frombuffer(_ID_FIELD[:8], np.uint64)[0]
@@ -41,6 +43,7 @@ _TWO_ZEROS = np.frombuffer(b"00", _TWO)[0]
 _FIRST_OF_STRETCH = np.frombuffer(b"048C", np.uint8)
 """The bytes before two zeros at the end of an id whose lowest ten bits are zero."""
 _MIN_VALUE = -(1 << 31)
+_KEYLESS = sorted(CONTROL_TOPICS)
 
 _WIDTHS = (8, 16, 34, 64, 128)
 """Keys are hashed with vector operations in these classes of length (34 is that of the usual message id); longer ones one by one. All are
@@ -89,9 +92,13 @@ def pieces(key: str) -> list[str]:
 
 def key_columns(entries: Entries) -> KeyColumns:
     """The keys of entries whose bytes this process wrote or verified."""
+    found = kernels.entries.key_columns(entries.data, entries.starts, entries.sizes, _KEYLESS) if kernels.NATIVE else None
+    if found is not None:
+        i64, array = np.int64, np.frombuffer
+        return KeyColumns(array(found[0], i64), array(found[1], np.int32), array(found[2], i64), array(found[3], i64))
     heads = prefixes(entries.data, entries.starts)
     rows = _keyed(entries, heads)
-    if len(rows) <= FEW_ENTRIES:
+    if len(rows) <= _FEW:
         entry_of, hashes = _few(entries, rows)
     else:
         entry_of, hashes = _many(entries.data, entries.starts[rows], entries.sizes[rows])

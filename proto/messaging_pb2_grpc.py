@@ -5,7 +5,7 @@ import warnings
 
 from ledgermq.proto import messaging_pb2 as ledgermq_dot_proto_dot_messaging__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in ledgermq/proto/messaging_pb2_grpc.py depends on'
+        + f' but the generated code in ledgermq/proto/messaging_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class MessagingServiceStub:
+class MessagingServiceStub(object):
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -121,7 +121,7 @@ class MessagingServiceStub:
                 _registered_method=True)
 
 
-class MessagingServiceServicer:
+class MessagingServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def QueryRoute(self, request, context):
@@ -322,7 +322,7 @@ def add_MessagingServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class MessagingService:
+class MessagingService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod

@@ -114,7 +114,7 @@ class Sealed(Protocol):
     def sizes(self) -> I32: ...
 
 
-def native_runs(entries: Sealed, flags: I32 | None = None) -> list[Run]:
+def native_runs(entries: Sealed, flags: I32 | list[int] | None = None) -> list[Run]:
     """The frames, or parts of frames, in a range whose bytes this process wrote or verified, in log order. Other messages are in none.
     `flags` are the FLAGs, if the caller has them already.
 
@@ -123,11 +123,14 @@ def native_runs(entries: Sealed, flags: I32 | None = None) -> list[Run]:
     """
     if flags is None:
         flags = windows(entries.data, _FLAGS)[entries.starts + HEADER_BYTES + FLAG_AT].astype(np.int32)
-    if not flags.any():
-        return []
     # A run ends where the next entry does not continue the frame: a frame is appended as a whole, and its first entry has FLAG 1.
-    begins = np.flatnonzero((flags[1:] != flags[:-1] + 1) | (flags[1:] == 1)) + 1
-    edges = [0, *begins.tolist(), len(flags)]
+    if isinstance(flags, list):
+        begins = [at for at in range(1, len(flags)) if flags[at] != flags[at - 1] + 1 or flags[at] == 1]
+    elif flags.any():
+        begins = (np.flatnonzero((flags[1:] != flags[:-1] + 1) | (flags[1:] == 1)) + 1).tolist()
+    else:
+        return []
+    edges = [0, *begins, len(flags)]
     runs = []
     for at, end in pairwise(edges):
         position = int(flags[at]) - 1

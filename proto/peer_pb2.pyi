@@ -8,11 +8,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PeerMessage(_message.Message):
-    __slots__ = ("challenge", "hello", "hello_reply", "replication", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply")
+    __slots__ = ("challenge", "hello", "hello_reply", "forward_call", "forward_result", "forward_cancel", "client_signs", "client_gone", "node_status_request", "node_status_reply")
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HELLO_REPLY_FIELD_NUMBER: _ClassVar[int]
-    REPLICATION_FIELD_NUMBER: _ClassVar[int]
     FORWARD_CALL_FIELD_NUMBER: _ClassVar[int]
     FORWARD_RESULT_FIELD_NUMBER: _ClassVar[int]
     FORWARD_CANCEL_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +22,6 @@ class PeerMessage(_message.Message):
     challenge: Challenge
     hello: Hello
     hello_reply: HelloReply
-    replication: Replication
     forward_call: ForwardCall
     forward_result: ForwardResult
     forward_cancel: ForwardCancel
@@ -31,7 +29,7 @@ class PeerMessage(_message.Message):
     client_gone: ClientGone
     node_status_request: NodeStatusRequest
     node_status_reply: NodeStatusReply
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., replication: _Optional[_Union[Replication, _Mapping]] = ..., forward_call: _Optional[_Union[ForwardCall, _Mapping]] = ..., forward_result: _Optional[_Union[ForwardResult, _Mapping]] = ..., forward_cancel: _Optional[_Union[ForwardCancel, _Mapping]] = ..., client_signs: _Optional[_Union[ClientSigns, _Mapping]] = ..., client_gone: _Optional[_Union[ClientGone, _Mapping]] = ..., node_status_request: _Optional[_Union[NodeStatusRequest, _Mapping]] = ..., node_status_reply: _Optional[_Union[NodeStatusReply, _Mapping]] = ...) -> None: ...
+    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., hello_reply: _Optional[_Union[HelloReply, _Mapping]] = ..., forward_call: _Optional[_Union[ForwardCall, _Mapping]] = ..., forward_result: _Optional[_Union[ForwardResult, _Mapping]] = ..., forward_cancel: _Optional[_Union[ForwardCancel, _Mapping]] = ..., client_signs: _Optional[_Union[ClientSigns, _Mapping]] = ..., client_gone: _Optional[_Union[ClientGone, _Mapping]] = ..., node_status_request: _Optional[_Union[NodeStatusRequest, _Mapping]] = ..., node_status_reply: _Optional[_Union[NodeStatusReply, _Mapping]] = ...) -> None: ...
 
 class Challenge(_message.Message):
     __slots__ = ("nonce",)
@@ -40,7 +38,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version", "format_max")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version", "format_max", "wire_version")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +47,7 @@ class Hello(_message.Message):
     NONCE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -57,7 +56,8 @@ class Hello(_message.Message):
     nonce: bytes
     version: str
     format_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class GroupIdentity(_message.Message):
     __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version", "generation", "boots", "recorded_incarnation", "objection", "members")
@@ -86,7 +86,7 @@ class GroupIdentity(_message.Message):
     def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max", "wire_version")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class HelloReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
     FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
+    WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -105,15 +106,8 @@ class HelloReply(_message.Message):
     refusal: str
     refusal_reason: str
     format_max: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ...) -> None: ...
-
-class Replication(_message.Message):
-    __slots__ = ("group", "header")
-    GROUP_FIELD_NUMBER: _ClassVar[int]
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    group: str
-    header: bytes
-    def __init__(self, group: _Optional[str] = ..., header: _Optional[bytes] = ...) -> None: ...
+    wire_version: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class ForwardCall(_message.Message):
     __slots__ = ("sequence", "group", "method", "metadata", "request", "deadline_ms")
@@ -365,6 +359,130 @@ class GroupResetReply(_message.Message):
     status: _admin_pb2.Status
     queues: _containers.RepeatedCompositeFieldContainer[_admin_pb2.QueueCursor]
     def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., queues: _Optional[_Iterable[_Union[_admin_pb2.QueueCursor, _Mapping]]] = ...) -> None: ...
+
+class GroupLetters(_message.Message):
+    __slots__ = ("topic", "message_ids", "begin_ms", "end_ms", "settled", "bodies", "max", "offset", "end")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    BODIES_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    message_ids: _containers.RepeatedScalarFieldContainer[str]
+    begin_ms: int
+    end_ms: int
+    settled: bool
+    bodies: bool
+    max: int
+    offset: int
+    end: int
+    def __init__(self, topic: _Optional[str] = ..., message_ids: _Optional[_Iterable[str]] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., settled: _Optional[bool] = ..., bodies: _Optional[bool] = ..., max: _Optional[int] = ..., offset: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class GroupLettersReply(_message.Message):
+    __slots__ = ("status", "letters", "next_offset", "lagging")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAGGING_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    letters: _containers.RepeatedCompositeFieldContainer[_admin_pb2.DeadLetter]
+    next_offset: int
+    lagging: _admin_pb2.IndexProgress
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., letters: _Optional[_Iterable[_Union[_admin_pb2.DeadLetter, _Mapping]]] = ..., next_offset: _Optional[int] = ..., lagging: _Optional[_Union[_admin_pb2.IndexProgress, _Mapping]] = ...) -> None: ...
+
+class GroupLetterCounts(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, topics: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupLetterCountsReply(_message.Message):
+    __slots__ = ("status", "counts", "ends")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    counts: _containers.RepeatedCompositeFieldContainer[_admin_pb2.DeadLetterCount]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., counts: _Optional[_Iterable[_Union[_admin_pb2.DeadLetterCount, _Mapping]]] = ..., ends: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GroupSettle(_message.Message):
+    __slots__ = ("topic", "how", "offsets", "user")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    how: str
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    user: str
+    def __init__(self, topic: _Optional[str] = ..., how: _Optional[str] = ..., offsets: _Optional[_Iterable[int]] = ..., user: _Optional[str] = ...) -> None: ...
+
+class GroupSettleReply(_message.Message):
+    __slots__ = ("status", "states")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class GroupWaiting(_message.Message):
+    __slots__ = ("topic", "kind", "message_ids", "begin_ms", "end_ms", "max", "epoch", "offset")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_MS_FIELD_NUMBER: _ClassVar[int]
+    END_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    kind: str
+    message_ids: _containers.RepeatedScalarFieldContainer[str]
+    begin_ms: int
+    end_ms: int
+    max: int
+    epoch: int
+    offset: int
+    def __init__(self, topic: _Optional[str] = ..., kind: _Optional[str] = ..., message_ids: _Optional[_Iterable[str]] = ..., begin_ms: _Optional[int] = ..., end_ms: _Optional[int] = ..., max: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class GroupWaitingReply(_message.Message):
+    __slots__ = ("status", "messages", "more", "next_epoch", "next_offset")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    NEXT_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    messages: _containers.RepeatedCompositeFieldContainer[_admin_pb2.WaitingMessage]
+    more: bool
+    next_epoch: int
+    next_offset: int
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., messages: _Optional[_Iterable[_Union[_admin_pb2.WaitingMessage, _Mapping]]] = ..., more: _Optional[bool] = ..., next_epoch: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+
+class GroupCancel(_message.Message):
+    __slots__ = ("topic", "kind", "places", "user")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    kind: str
+    places: _containers.RepeatedCompositeFieldContainer[_admin_pb2.WaitingPlace]
+    user: str
+    def __init__(self, topic: _Optional[str] = ..., kind: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_admin_pb2.WaitingPlace, _Mapping]]] = ..., user: _Optional[str] = ...) -> None: ...
+
+class GroupCancelReply(_message.Message):
+    __slots__ = ("status", "states")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    status: _admin_pb2.Status
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[_admin_pb2.Status, _Mapping]] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class StorageQuestion(_message.Message):
     __slots__ = ("broker_group", "bases", "digests_only")

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ledgermq.proto.entry_sealing import chain_crc_at
+from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES
 from ledgermq.proto.types import Range
-
-_CHAIN_CRC = slice(36, 40)
 
 
 def cut(entries: Range, last_index: int) -> Range:
     """The part of `entries` up to `last_index`; at least one entry."""
     if entries.last_index <= last_index:
         return entries
-    count = last_index - entries.first_index + 1
+    first, term, pos, data = entries.first_index, entries.term, entries.pos, entries.data
+    count = last_index - first + 1
     assert count > 0, "the range begins behind the cut"
+    if len(entries) <= FEW_ENTRIES:
+        edges = entries.edges[: count + 1]
+        chain = chain_crc_at(data, edges[-2])
+        return Range(first, last_index, term, pos, data[: edges[-1]], None, None, entries.prev_chain, chain, edges)
     begin = int(entries.starts[count - 1])
     end = begin + int(entries.sizes[count - 1])
-    chain = int.from_bytes(entries.data[begin:end][_CHAIN_CRC], "big")
-    return replace(
-        entries,
-        last_index=last_index,
-        data=entries.data[:end],
-        starts=entries.starts[:count],
-        sizes=entries.sizes[:count],
-        last_chain=chain,
-    )
+    starts, sizes = entries.starts[:count], entries.sizes[:count]
+    return Range(first, last_index, term, pos, data[:end], starts, sizes, entries.prev_chain, chain_crc_at(data, begin))
+
+
+def record_of(entries: Range, at: int) -> memoryview:
+    """The message record of the entry with this place in the range."""
+    if entries.last_index - entries.first_index < FEW_ENTRIES:
+        edges = entries.edges
+        return entries.data[edges[at] + HEADER_BYTES : edges[at + 1]]
+    start = int(entries.starts[at])
+    return entries.data[start + HEADER_BYTES : start + int(entries.sizes[at])]
 
 
 def tail_of(entries: Range, first_index: int) -> Range:
@@ -34,15 +38,12 @@ def tail_of(entries: Range, first_index: int) -> Range:
     skip = first_index - entries.first_index
     if skip == 0:
         return entries
-    at = int(entries.starts[skip])
-    return Range(
-        first_index,
-        entries.last_index,
-        entries.term,
-        entries.pos + at,
-        entries.data[at:],
-        entries.starts[skip:] - at,
-        entries.sizes[skip:],
-        chain_crc_at(entries.data, int(entries.starts[skip - 1])),
-        entries.last_chain,
-    )
+    last, term, data = entries.last_index, entries.term, entries.data
+    if len(entries) <= FEW_ENTRIES:
+        edges = entries.edges
+        at, chain = edges[skip], chain_crc_at(data, edges[skip - 1])
+        rest = [edge - at for edge in edges[skip:]]
+        return Range(first_index, last, term, entries.pos + at, data[at:], None, None, chain, entries.last_chain, rest)
+    at, chain = int(entries.starts[skip]), chain_crc_at(data, int(entries.starts[skip - 1]))
+    starts, sizes = entries.starts[skip:] - at, entries.sizes[skip:]
+    return Range(first_index, last, term, entries.pos + at, data[at:], starts, sizes, chain, entries.last_chain)

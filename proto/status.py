@@ -246,6 +246,7 @@ REFUSALS: dict[str, Code] = {
     "too-large": Code.MESSAGE_BODY_TOO_LARGE,
     "too-many-transactions": Code.TOO_MANY_REQUESTS,
     "too-many-recalls": Code.TOO_MANY_REQUESTS,
+    "too-many-letters": Code.PRECONDITION_FAILED,
     "illegal-offset": Code.ILLEGAL_OFFSET,
     "lite-topics": Code.LITE_TOPIC_QUOTA_EXCEEDED,
     "lite-subscriptions": Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,

@@ -1,6 +1,7 @@
 """Value types that cross package borders.
 
-Only frozen data and trivial arithmetic live here. Anything that decides, keeps or acts belongs to raft/, storage/ or node/.
+Only data and trivial arithmetic live here, and no value changes once it is made. Values that every commit makes are not frozen dataclasses,
+whose constructors take several times as long. Anything that decides, keeps or acts belongs to raft/, storage/ or node/.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,7 +118,7 @@ class GroupConfig:
     """Whether every consumer receives every message."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draft:
     """One message before the log assigns it a place: the input of the encoder."""
 
@@ -138,13 +139,14 @@ class Draft:
     """The compression of `body` (format §4.5), for a message made from a native one; 0: none."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class UnsealedBatch:
-    """Whole concatenated entries whose header and server-set record fields are still zero (format §4).
+    """Whole concatenated entries whose header and server-set record fields are still zero (format §4); `data` is writable.
 
-    `data` is writable; `starts` (int64, n) are the entries' offsets in it and `sizes` (int32, n) their lengths, header included.
-    `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n) and `tags_codes` (int64, n) are
-    known to the encoder, and spare the dispatcher from parsing them again.
+    Many entries are described by arrays: `starts` (int64, n) are the entries' offsets in `data` and `sizes` (int32, n) their lengths,
+    header included; `topics` holds the distinct stored topics, `topic_of` (int32, n) indexes into it; `queues` (int32, n). Few entries are
+    described by lists: `edges` are the starts followed by the end of the last entry, `keys` are (stored topic, queue). A batch is made
+    from one description; the other one is made when it is first read.
     """
 
     data: bytearray
@@ -153,10 +155,50 @@ class UnsealedBatch:
     topics: tuple[str, ...]
     topic_of: I32
     queues: I32
-    tags_codes: I64
+    edges: list[int] = field(init=False)
+    keys: list[tuple[str, int]] = field(init=False)
+    _count: int = field(init=False)
+
+    def __init__(self, data: bytearray, starts: I64, sizes: I32, topics: tuple[str, ...], topic_of: I32, queues: I32) -> None:
+        self.data = data
+        self.starts = starts
+        self.sizes = sizes
+        self.topics = topics
+        self.topic_of = topic_of
+        self.queues = queues
+        self._count = len(sizes)
+
+    @classmethod
+    def of_few(cls, data: bytearray, edges: list[int], keys: list[tuple[str, int]]) -> UnsealedBatch:
+        """A batch from the description by lists."""
+        batch = cls.__new__(cls)
+        batch.data = data
+        batch.edges = edges
+        batch.keys = keys
+        batch._count = len(keys)
+        return batch
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self._count
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name == "edges":
+                self.edges = [*self.starts.tolist(), len(self.data)]
+            elif name == "keys":
+                topics = self.topics
+                self.keys = [(topics[topic], queue) for topic, queue in zip(self.topic_of.tolist(), self.queues.tolist(), strict=True)]
+            elif name in ("starts", "sizes"):
+                self.starts, self.sizes = _spans(self.edges)
+            elif name in ("topics", "topic_of", "queues"):
+                numbers = {}
+                topic_of = [numbers.setdefault(topic, len(numbers)) for topic, _ in self.keys]
+                self.topics = tuple(numbers)
+                self.topic_of, self.queues = _array(topic_of, "i4"), _array([queue for _, queue in self.keys], "i4")
+            else:
+                raise AttributeError(f"UnsealedBatch has no attribute {name!r}")
+            return getattr(self, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +222,15 @@ class Frame:
         return self.first_sequence + len(self.batch)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, repr=False, eq=False, slots=True)
 class Range:
     """The unit that flows through storage and raft: contiguous sealed entries of one term in one log file, without a blank inside.
 
-    `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute position of the first; `starts`
-    and `sizes` are columns relative to `data`. `prev_chain` is the chain CRC before the first entry, `last_chain` that of the last.
+    `data` holds entries first_index … last_index exactly as they are on disk; `pos` is the absolute position of the first. `prev_chain` is
+    the chain CRC before the first entry, `last_chain` that of the last. `starts` (int64, n) are the entries' offsets in `data`, and `sizes`
+    (int32, n) their lengths; for few entries `edges` lists the starts, then the end of the last entry. A range is made from one of these
+    descriptions; the other one is made when it is first read. `splits` are the results of `layout.split_record` for each entry, where
+    verification has already computed them. Any thread may read it.
     """
 
     first_index: int
@@ -197,13 +242,79 @@ class Range:
     sizes: I32
     prev_chain: int
     last_chain: int
+    splits: list[tuple[int, int, int, int]] | None
+    edges: list[int] = field(init=False)
+
+    def __init__(
+        self,
+        first_index: int,
+        last_index: int,
+        term: int,
+        pos: int,
+        data: memoryview,
+        starts: I64 | None,
+        sizes: I32 | None,
+        prev_chain: int,
+        last_chain: int,
+        edges: list[int] | None = None,
+        splits: list[tuple[int, int, int, int]] | None = None,
+    ) -> None:
+        """`starts` and `sizes`, or `edges`."""
+        self.first_index = first_index
+        self.last_index = last_index
+        self.term = term
+        self.pos = pos
+        self.data = data
+        self.prev_chain = prev_chain
+        self.last_chain = last_chain
+        self.splits = splits
+        if edges is not None:
+            self.edges = edges
+        else:
+            assert starts is not None and sizes is not None
+            self.starts = starts
+            self.sizes = sizes
 
     def __len__(self) -> int:
         return self.last_index - self.first_index + 1
 
+    def __repr__(self) -> str:
+        return f"Range({self.first_index}, {self.last_index}, term={self.term}, pos={self.pos}, {len(self.data)} bytes)"
+
     @property
     def end_pos(self) -> int:
         return self.pos + len(self.data)
+
+    def copied(self) -> Range:
+        """The same with a copy of the bytes, which no truncation of the log changes."""
+        data = memoryview(bytes(self.data))
+        starts, sizes = self.starts, self.sizes
+        return Range(self.first_index, self.last_index, self.term, self.pos, data, starts, sizes, self.prev_chain, self.last_chain)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            if name == "edges":
+                self.edges = [*self.starts.tolist(), len(self.data)]
+            elif name in ("starts", "sizes"):
+                self.starts, self.sizes = _spans(self.edges)
+            else:
+                raise AttributeError(f"Range has no attribute {name!r}")
+            return getattr(self, name)
+
+
+def _array(numbers: list[int], dtype: str) -> NDArray[Any]:
+    import numpy as np  # most commands do not need it, and start without it
+
+    return np.array(numbers, dtype)
+
+
+def _spans(edges: list[int]) -> tuple[I64, I32]:
+    """Starts and sizes of adjacent entries."""
+    edge = _array(edges, "i8")
+    starts: I64 = edge[:-1]
+    sizes: I32 = (edge[1:] - starts).astype("i4")
+    return starts, sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,31 @@ def duration_text(milliseconds: int) -> str:
     return f"{milliseconds // _DURATION_MS[unit]}{unit}"
 
 
+def size_words(count: int) -> str:
+    """A size for people, with three digits: `512 B`, `1.42 GiB`. Not exact, so it has no inverse."""
+    unit, value = "B", float(count)
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        # 1023.6 KiB would be shown as 1024.
+        if value < 1023.5:
+            break
+        unit, value = larger, value / 1024
+    digits = 0 if unit == "B" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def duration_words(milliseconds: int) -> str:
+    """A duration for people, in its two largest units: `850 ms`, `12 s`, `3 min 20 s`, `2 d 4 h`. Not exact."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    left = milliseconds // 1000
+    parts: list[tuple[int, str]] = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= length or parts:
+            parts.append((left // length, unit))
+            left %= length
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2] if count)
+
+
 def size_bytes(text: str) -> int | None:
     """Bytes of a size with a unit; None for any other text."""
     match = _SIZE.fullmatch(text.strip())

@@ -34,7 +34,8 @@ class Timing:
     window_ranges: int = 256
     range_bytes_max: int = MIB
     news_ns: int = 5 * MS
-    """How long commit news waits for the next range, which carries it at no cost, before it is sent in a message of its own."""
+    """How long commit news for a peer with waiting readers waits for the next range, which carries it at no cost, before it is sent in a
+    message of its own. News for other peers waits for the next range or heartbeat."""
     observer_bytes_per_s: int = 0
     """The most bytes per second pushed to an observer; 0: as much as its window allows."""
     stall_ns: int = 10_000 * MS

@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from ledgermq.proto.types import HardState, PeerProgress, Role
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig, Rule
-from ledgermq.raft.effects import Effects, Outbox, Push, Writes
+from ledgermq.raft.effects import NO_WRITES, Effects, Outbox, Push, Writes
 from ledgermq.raft.election import Election
 from ledgermq.raft.election_timer import ElectionTimer
 from ledgermq.raft.follower import Answers, chain_question
@@ -89,6 +89,7 @@ class Core:
         self.config = config
         self.outbox = Outbox()
         self.reads = Reads()
+        self.log = log
         self.log_state = self.log_type(log, commit_index)
         # A directory without a term has promised nothing to any leader.
         self.timer = ElectionTimer(config.timing, chance, now_ns, promised=hard_state.term > 0)
@@ -102,6 +103,8 @@ class Core:
         self.changes = self.changes_type(parts, self.handovers)
         self._saved = hard_state
         self._now_ns = now_ns
+        self.stirred = True
+        """Something happened since the last `take` that may have to be told or sent before the next heartbeat."""
         self.check_invariants()
 
     def _policy_of(self, members: Members) -> Policy:
@@ -122,10 +125,6 @@ class Core:
         return repr(self.election)
 
     # What the driver may look at
-
-    @property
-    def log(self) -> LogView:
-        return self.log_state.view
 
     @property
     def commit_index(self) -> int:
@@ -209,7 +208,8 @@ class Core:
     @property
     def accepting(self) -> bool:
         """Whether a proposal may be appended now: on a leader, except in the closed part of a handover."""
-        return self.election.leading is not None and not self.handovers.closed
+        handover = self.handovers.current
+        return self.election.leading is not None and (handover is None or not handover.closed)
 
     @property
     def last_contact(self) -> LeaderContact | None:
@@ -269,17 +269,19 @@ class Core:
         """Time has passed. After a pause of the process, first `step` the messages that arrived: one may be the missing sign of life."""
         self._now_ns = now_ns
         election, timer, policy = self.election, self.timer, self.membership.policy
-        election.take_office(now_ns)
+        if policy.controller_elects:
+            election.take_office(now_ns)
         if (leading := election.leading) is not None:
             if silent_ns := leading.silence_ns(now_ns):
                 election.become_follower(election.term, None, now_ns, Reason(Cause.NO_MAJORITY, "", silent_ns // MS))
                 timer.postpone(policy.pause_after_silence_ns)
-            else:
+            elif self.handovers.current is not None:
                 self.handovers.expire(leading, now_ns)
+                self.stirred = True
         elif now_ns >= timer.due_ns and self.membership.may_campaign():
             if not timer.excuse(now_ns, follows=election.leader is not None):
                 election.campaign_for_silence(now_ns)
-        else:
+        elif election.candidate is not None:
             election.end_canvass(now_ns)
 
     def wake_at_ns(self, now_ns: int) -> int:
@@ -288,7 +290,7 @@ class Core:
         if leading is None:
             return self.election.wake_at_ns()
         handover = self.handovers.current
-        due_ns = leading.wake_at_ns(now_ns)
+        due_ns = leading.wake_at_ns()
         return due_ns if handover is None else min(due_ns, handover.until_ns)
 
     # Messages
@@ -311,15 +313,19 @@ class Core:
     def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
         """Process one message. For an `Append`, `chains_agree` answers `chain_question`, the bytes of its range were verified before, and
         `members` are those of its membership entry, if it has one."""
-        if self.outbox.fence is not None:
-            return
         if not self.concerns(message):
             self.outbox.refused["stranger"] += 1
             return
+        self.handle(message, now_ns, chains_agree=chains_agree, members=members)
+
+    def handle(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
+        """As `step`, for a message that `concerns` this replica."""
+        if self.outbox.fence is not None:
+            return
         self._now_ns = now_ns
         handler = HANDLERS.get((self.election.role, type(message)))
-        if handler is not None:
-            handler(self, message, now_ns, chains_agree, members)
+        if handler is not None and handler(self, message, now_ns, chains_agree, members) is not False:
+            self.stirred = True
 
     def _vote(self, request: VoteRequest, now_ns: int, *_: object) -> None:
         self.election.on_vote_request(request, now_ns)
@@ -333,7 +339,7 @@ class Core:
         if message.term < election.term:
             # A deposed leader learns of the newer term from this. Round 0: if it leads that term by now, this answers no message of it.
             return self.answers.reject(sender, election.term, 0)
-        assert not log.writes_pending, "carry out and report the last range before the next"
+        assert log.appending is None and log.unreported is None, "carry out and report the last range before the next"
         if extent is not None and (extent.membership != (members is not None) or (members and extent.first_index != extent.last_index)):
             self.outbox.refused["membership"] += 1
             return None
@@ -352,15 +358,23 @@ class Core:
         election.vote_for_leader(sender)
         assert election.following is not None
         election.following.on_append(message, now_ns, chains_agree, members, known=known)
-        election.rest()
+        if log.appending is None:
+            # Otherwise the report of the write does this.
+            election.rest()
         return None
 
-    def _advance_peer(self, reply: AppendReply, now_ns: int, *_: object) -> None:
-        election = self.election
+    def _advance_peer(self, reply: AppendReply, now_ns: int, *_: object) -> bool:
+        """A peer answered. Most answers move no commit and leave nothing to send: those of the slower peers, and those to heartbeats."""
+        election, log = self.election, self.log_state
         if reply.term > election.term:
             election.become_follower(reply.term, None, now_ns, self.handovers.reason_to_yield(reply.sender))
-        elif reply.term == election.term and election.leading is not None:
-            election.leading.on_append_reply(reply, now_ns)
+            return True
+        leading = election.leading
+        if reply.term < election.term or leading is None:
+            return False
+        before = log.commit_index, log.held_index
+        leading.on_append_reply(reply, now_ns)
+        return (log.commit_index, log.held_index) != before or leading.owes(reply.sender)
 
     def _take_over(self, message: TimeoutNow, now_ns: int, *_: object) -> None:
         """The leader hands over: campaign, unless the message is outdated or this replica is about to stop."""
@@ -385,11 +399,13 @@ class Core:
 
     def admit(self) -> None:
         """Take part from now on, permanently. An election that is overdue begins with the next `tick`."""
+        self.stirred = True
         self.membership.admit()
         self.timer.demand_punctuality()
 
     def trimmed(self, begin_index: int) -> None:
         """The log now begins with `begin_index`; the removed entries were committed."""
+        self.stirred = True
         self.log_state.trim(begin_index)
         self.membership.trim(begin_index)
         if self.election.leading is not None:
@@ -398,12 +414,16 @@ class Core:
     def appended(self, extent: Extent, *, urgent: bool = True, early: bool = False, members: Members | None = None) -> None:
         """Leader only: the driver appended this range in the leader's own term. `urgent`: it must become durable at once; `early`: a caller
         waits for `replicated_index` to reach it; `members`: what `propose_members` returned, for a membership entry alone."""
-        assert self.accepting and extent.term == self.election.term, (extent, self)
+        leading, handover = self.election.leading, self.handovers.current
+        assert leading is not None and not (handover is not None and handover.closed), self
+        assert extent.term == self.election.term, (extent, self)
         assert extent.membership == (members is not None), "a membership entry begins with propose_members"
-        self._leading().appended(extent, members, self._now_ns, urgent=urgent, early=early)
+        self.stirred = True
+        leading.appended(extent, members, self._now_ns, urgent=urgent, early=early)
 
     def append_written(self) -> None:
         """The range of the last `Writes.append` is in the log; only from now on it counts as received."""
+        self.stirred = True
         self.log_state.append_written()
         if self.election.following is not None:
             self.election.following.append_written()
@@ -412,6 +432,7 @@ class Core:
     def append_refused(self) -> None:
         """The range of the last `Writes.append` could not be written (disk full): the log ends before it, and the leader pushes it
         again."""
+        self.stirred = True
         self.membership.truncate_from(self.log_state.append_refused())
         self.election.rest()
 
@@ -419,23 +440,38 @@ class Core:
         """(term, index) that a sync starting now will make durable; pass it to `synced`. One sync at a time."""
         if self.election.leading is not None:
             # Peers should sync what this copy syncs now, so that the sync leads to a commit.
-            self.log_state.request_flush()
+            self.request_flush()
         return self.log_state.begin_sync()
 
     def synced(self, term: int, index: int) -> None:
         """The sync that began when the log ended with this entry succeeded."""
-        self.log_state.synced(term, index)
+        log = self.log_state
+        log.synced(term, index)
         if (leading := self.election.leading) is not None:
+            before = log.commit_index, log.held_index
             leading.advance_commit()
-            leading.advance_held()
+            if not self.membership.policy.early_acks:
+                # An early acknowledgement rests on this replica's own disk.
+                leading.advance_held()
+            self.stirred = self.stirred or (log.commit_index, log.held_index) != before
         elif (following := self.election.following) is not None:
             following.synced()
 
     def request_flush(self) -> None:
         """Everything in the log must be synced without delay; a leader tells its peers with the next `take`."""
-        self.log_state.request_flush()
+        log = self.log_state
+        if log.urgent_index < log.view.end_index:
+            self.stirred = True
+            log.request_flush()
 
     # What the driver and operators request
+
+    def watch(self, watched: bool) -> None:
+        """Whether a reader waits here for committed entries. A leader then sends commit news without waiting for a heartbeat."""
+        begins = watched and not self.answers.watched
+        self.answers.watch(watched)
+        if begins and self.election.following is not None:
+            self.election.following.reader_came()
 
     def propose_members(self, change: MemberChange, now_ns: int) -> Members | str:
         """Leader only: the members after `change`, for the driver to append alone and at once; or the reason against it, as a text for the
@@ -477,6 +513,7 @@ class Core:
         """The controller agreed on this appointment; a late or repeated one has no effect."""
         if self.outbox.fence is not None or not self.isr.learn(appointment, now_ns):
             return
+        self.stirred = True
         self._now_ns = now_ns
         election = self.election
         election.take_office(now_ns)
@@ -491,41 +528,69 @@ class Core:
 
     # Outputs
 
+    def calm(self, now_ns: int) -> bool:
+        """Whether `take` would return nothing new: nothing to write, to send or to tell, the same commit index and the same role. The time
+        of the last `wake_at_ns` then stays right."""
+        if self.stirred:
+            return False
+        election, outbox, reads = self.election, self.outbox, self.reads
+        if outbox.fence is not None or outbox.messages or outbox.requests or outbox.left_behind is not None or election.role_changed:
+            return False
+        if self.handovers.current is not None or reads.asked or reads.underway is not None or reads.done:
+            return False
+        return election.leading is None or now_ns < election.leading.wake_at_ns()
+
     def take_writes(self) -> Writes:
         """What must reach the disk. After stepping an `Append`, the driver calls this before the next one."""
-        hard_state = HardState(self.election.term, self.election.voted_for)
-        writes = Writes(None if hard_state == self._saved else hard_state, *self.log_state.take_writes())
-        self._saved = hard_state
-        return writes
+        term, vote, saved, log = self.election.term, self.election.voted_for, self._saved, self.log_state
+        if term == saved.term and vote == saved.vote and log.truncating_from is None and log.appending is None:
+            return NO_WRITES
+        truncate_from, append = log.take_writes()
+        if term != saved.term or vote != saved.vote:
+            self._saved = HardState(term, vote)
+            return Writes(self._saved, truncate_from, append)
+        return Writes(None, truncate_from, append)
 
     def take(self, now_ns: int) -> Effects:
         """Everything decided since the last call."""
+        if not self.stirred and self.calm(now_ns):
+            return Effects(None, NO_WRITES, (), (), self.log_state.commit_index, role_changed=False)
+        self.stirred = False
         self._now_ns = now_ns
         pushes: tuple[Push, ...] = ()
-        election, outbox, reads = self.election, self.outbox, self.reads
-        if election.leading is not None and outbox.fence is None:
+        election, outbox, reads, handovers = self.election, self.outbox, self.reads, self.handovers
+        if election.leading is not None and outbox.fence is None and self.config.node not in self.membership.members.voters:
             self._retire(election.leading, now_ns)
         writes = self.take_writes()
         if (leading := election.leading) is not None and outbox.fence is None:
-            self.handovers.advance(leading, now_ns)
-            leading.watch_peers(now_ns)
-            leading.review.review(now_ns)
+            if handovers.current is not None:
+                handovers.advance(leading, now_ns)
+                # If the handover was given up, a leader that was removed steps down with the next `take`.
+                self.stirred = handovers.current is None
+            if now_ns >= leading.heartbeat_due_ns:
+                leading.watch_peers(now_ns)
+            if self.membership.policy.controller_elects and now_ns >= leading.review.due_ns:
+                leading.review.review(now_ns)
             pushes = leading.replicate(now_ns)
             if reads.underway is not None:
                 reads.answered(leading.answered_round())
-        messages, changed, requests = outbox.take_messages(), election.take_role_changed(), outbox.take_requests()
-        told = reads.take(), outbox.take_left_behind(), requests
-        return Effects(outbox.fence, writes, messages, pushes, self.log_state.commit_index, changed, *told)
+        messages = outbox.take_messages() if outbox.messages else ()
+        changed = election.role_changed and election.take_role_changed()
+        answers = reads.take() if reads.done else ()
+        left_behind = None if outbox.left_behind is None else outbox.take_left_behind()
+        requests = outbox.take_requests() if outbox.requests else ()
+        commit_index = self.log_state.commit_index
+        return Effects(outbox.fence, writes, messages, pushes, commit_index, changed, answers, left_behind, requests)
 
     def pushed(self, to: str, extent: Extent) -> Append:
         """The driver read this range for a `Push`. Returns the message that carries it."""
         return self._leading().pushed(to, extent, self._now_ns)
 
     def _retire(self, leading: Leader, now_ns: int) -> None:
-        """A leader that is no longer a voter leads until its removal is committed (dissertation §4.2.2); then it hands over or steps
+        """This leader is no longer a voter. It leads until its removal is committed (dissertation §4.2.2); then it hands over or steps
         down."""
         membership, handovers = self.membership, self.handovers
-        if self.config.node in membership.members.voters or membership.pending or handovers.current is not None:
+        if membership.pending or handovers.current is not None:
             return
         successor = None if handovers.retiring else handovers.best_successor(leading, now_ns)
         if successor is None:
@@ -535,7 +600,8 @@ class Core:
             handovers.retire()
 
 
-Handler = Callable[[Core, Any, int, bool, "Members | None"], None]
+Handler = Callable[[Core, Any, int, bool, "Members | None"], "bool | None"]
+"""Returns False if nothing that it changed has to be told or sent before the next heartbeat."""
 HANDLERS: dict[tuple[Role, type[Any]], Handler] = {
     **{(role, VoteRequest): Core._vote for role in Role},
     **{(role, Append): Core._follow for role in Role},

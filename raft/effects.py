@@ -10,7 +10,7 @@ from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Writes:
     """What must reach the disk first.
 
@@ -27,7 +27,10 @@ class Writes:
     append: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+NO_WRITES = Writes()
+
+
+@dataclass(slots=True)
 class Push:
     """Room in a peer's window: read up to `ranges` ranges from `first_index` on, each of at least one entry, while `size` bytes last.
     Report each with `Core.pushed`, which returns the message that carries it."""
@@ -38,7 +41,7 @@ class Push:
     ranges: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Effects:
     """Everything decided since the last `take`. Carry it out in exactly this order:
 
@@ -94,10 +97,14 @@ class Outbox:
 
     def take_messages(self) -> tuple[Message, ...]:
         """The messages; none from a fenced replica."""
+        if not self.messages:
+            return ()
         messages, self.messages = (() if self.fence is not None else tuple(self.messages)), []
         return messages
 
     def take_requests(self) -> tuple[HaRequest, ...]:
+        if not self.requests:
+            return ()
         requests, self.requests = (() if self.fence is not None else tuple(self.requests)), []
         return requests
 

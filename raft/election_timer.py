@@ -61,6 +61,11 @@ class ElectionTimer:
         """Until now this replica was not required to tick in time, so its next lateness is no excuse."""
         self.excused = True
 
+    def heard(self, now_ns: int) -> None:
+        """The leader that is followed was heard: begin a new timeout."""
+        self.last_contact_ns = now_ns
+        self.restart(now_ns)
+
     def contact(self, now_ns: int) -> None:
         """The leader was heard, or this replica was the leader until now."""
         self.last_contact_ns = now_ns
@@ -68,11 +73,23 @@ class ElectionTimer:
     def slack_ns(self, now_ns: int) -> int:
         """How much longer than its timeout a silence may last, because this replica recently heard a living leader, or as leader a quorum,
         late: some node gets too little processor time but is alive. Slack shrinks while signs of life are on time."""
+        if not self._slack_ns:
+            return 0
         return max(0, self._slack_ns - (now_ns - self._slack_at_ns) // SLACK_FADES)
+
+    def lasts_until_ns(self, limit_ns: int) -> int:
+        """The first time at which a silence that may last until `limit_ns` without slack has lasted too long. Slack shrinks meanwhile."""
+        if not self._slack_ns:
+            return limit_ns
+        # The smallest t with t >= limit_ns + slack_ns(t).
+        periods, rest = divmod(limit_ns + self._slack_ns - self._slack_at_ns, SLACK_FADES + 1)
+        return max(limit_ns, self._slack_at_ns + periods * SLACK_FADES + rest)
 
     def note_silence(self, silent_ns: int, now_ns: int) -> None:
         """The silence of a living leader, or of a reachable quorum, has ended. One lost heartbeat does not count as late."""
         timing = self._timing
+        if silent_ns <= 2 * timing.heartbeat_ns:
+            return
         slack_ns = min(SLACK_FACTOR * (silent_ns - 2 * timing.heartbeat_ns), timing.slack_max_ns)
         if slack_ns > self.slack_ns(now_ns):
             self._slack_ns, self._slack_at_ns = slack_ns, now_ns

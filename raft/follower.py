@@ -28,22 +28,29 @@ def chain_question(view: LogView, message: Append) -> int | None:
 
 
 class Answers:
-    """The replies of this replica to a leader."""
+    """The replies of this replica to a leader.
+
+    watched  a reader waits here for committed entries
+    """
 
     def __init__(self, parts: Parts, handovers: Handovers) -> None:
         self._config = parts.config
         self._membership = parts.membership
         self._outbox = parts.outbox
         self._handovers = handovers
+        self.watched = False
+
+    def watch(self, watched: bool) -> None:
+        self.watched = watched
 
     def accept(self, to: str, term: int, round_: int, received: int, durable: int) -> None:
         me, membership = self._config, self._membership
-        claims = received, durable, NO_TERM, self._handovers.leaving, not membership.counts(), membership.policy.pulls
+        claims = received, durable, NO_TERM, self._handovers.leaving, not membership.counts(), membership.policy.pulls, self.watched
         self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, False, *claims))
 
     def reject(self, to: str, term: int, round_: int, hint: int = NO_INDEX, hint_term: int = NO_TERM) -> None:
         me = self._config
-        claims = hint, NO_INDEX, hint_term, self._handovers.leaving, not self._membership.counts(), False
+        claims = hint, NO_INDEX, hint_term, self._handovers.leaving, not self._membership.counts(), False, self.watched
         self._outbox.messages.append(AppendReply(me.node, to, term, round_, me.boot_id, True, *claims))
 
 
@@ -80,15 +87,14 @@ class Follower:
         log, view, timer, sender = self._log, self._log.view, self._timer, self.leader
         if known:
             timer.note_silence(now_ns - timer.last_contact_ns, now_ns)
-        timer.contact(now_ns)
-        timer.restart(now_ns)
-        prev_index, last_index = message.prev_index, message.last_index
+        timer.heard(now_ns)
+        prev_index = message.prev_index
+        last_index = prev_index if message.extent is None else message.extent.last_index
         if message.round > self._seen_round:
             # Also if the logs differ: this is how far the leader's log goes.
             self._last_contact = now_ns, max(message.end_index, last_index), message.commit_index
             self._seen_round = message.round
-        question = chain_question(view, message)
-        if question is not None and not chains_agree:
+        if not chains_agree and (question := chain_question(view, message)) is not None:
             self._outbox.stop(f"entry {question} of term {view.term_at(question)} differs from that of {sender} (invariant I2)")
             return
         if log.was_trimmed(prev_index):
@@ -102,10 +108,11 @@ class Follower:
             log.request_flush_to(last_index)
         self._early = message.early
         self._leader_commit = max(self._leader_commit, message.commit_index)
-        if self._outbox.fence is None and not log.writes_pending:
+        if self._outbox.fence is None and log.appending is None and log.unreported is None:
             log.verify(last_index)
             log.follow_commit(self._leader_commit)
-            self.accept()
+            if not message.quiet:
+                self.accept()
 
     def _merge(self, extent: Extent, members: Members | None) -> None:
         """Raft §5.3: keep what is already there, cut what conflicts, append the rest."""
@@ -140,6 +147,12 @@ class Follower:
         """A sync has ended: tell the leader if it waits for it."""
         if self._reply_owed:
             self._reply_owed = self._log.follower_claim() < self._log.verified_index
+            self.accept()
+
+    def reader_came(self) -> None:
+        """A reader waits here from now on: tell the leader at once, unless nothing of its log was verified here yet; then the next reply
+        says so."""
+        if self._log.verified_index > NO_INDEX:
             self.accept()
 
     def accept(self) -> None:

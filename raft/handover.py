@@ -65,11 +65,6 @@ class Handovers:
     def retire(self) -> None:
         self.retiring = True
 
-    @property
-    def closed(self) -> bool:
-        """Whether the leader has stopped accepting entries."""
-        return self.current is not None and self.current.closed
-
     def reason_to_yield(self, sender: str) -> Reason:
         """Why a leader that saw a higher term steps down: its own handover, or another node's campaign."""
         current = self.current

@@ -34,7 +34,8 @@ class Leader:
     peers             every other member, and removed members for a while
     round             the number of the latest message; it grows over all peers
     heartbeat_due_ns  when the next heartbeat to every peer is due
-    news_due_ns       when peers are told of commits they do not know; NEVER_NS while they know all
+    contact_due_ns    when contact must be checked next; derived with every heartbeat, and anew when a copy stops counting
+    news_due_ns       when watched peers are told of commits they do not know; NEVER_NS while they know all
     review            the review of the in-sync set
     """
 
@@ -49,6 +50,7 @@ class Leader:
         self.term = term
         self.round = 0
         self.heartbeat_due_ns = now_ns
+        self.contact_due_ns = now_ns
         self.news_due_ns = NEVER_NS
         self.peers = {node: self._new_peer(node, now_ns) for node in membership.members.nodes if node != config.node}
         self.review = review_type(config, log, membership, parts.isr, timer, self.peers, term, now_ns, silent_master)
@@ -79,13 +81,17 @@ class Leader:
         if members is not None:
             self._change_members(extent, members, now_ns)
         self.review.lag.appended(extent.size)
-        if early and self._membership.policy.early_acks:
+        policy = self._membership.policy
+        if early and policy.early_acks:
             log.reply_early(extent.last_index)
-        self.advance_held()
+        if early or members is not None or len(policy.required()) <= 1:
+            # Otherwise the leader's own copy alone moves no quorum.
+            self.advance_held()
 
     def _change_members(self, extent: Extent, members: Members, now_ns: int) -> None:
         """A leader's own change takes effect at once. A removed node gets messages for a while longer, so that it does not campaign."""
         assert extent.first_index == extent.last_index, extent
+        self.contact_due_ns = now_ns
         before = self._membership.members.incarnations
         self._membership.append(extent.first_index, members)
         for node, peer in self.peers.items():
@@ -112,12 +118,16 @@ class Leader:
 
     def advance_commit(self) -> None:
         log, policy, peers = self._log, self._membership.policy, self.peers
+        if log.commit_index == log.view.end_index:
+            return
         candidate = policy.reached(log.leader_claim(), peers, DURABLE)
         if candidate > log.commit_index and self.is_of_this_term(candidate) and policy.may_commit(candidate, peers):
             log.commit(candidate)
 
     def advance_held(self) -> None:
         log = self._log
+        if log.held_index == log.view.end_index:
+            return
         candidate = self._membership.policy.early_claim(self.peers)
         if candidate > log.held_index and self.is_of_this_term(candidate):
             log.hold(candidate)
@@ -134,6 +144,8 @@ class Leader:
         if not peer.admit(reply, self.round):
             self._outbox.refused["former-life"] += 1
             return
+        if reply.provisional and not peer.provisional:
+            self.contact_due_ns = now_ns
         timing = self._config.timing
         if now_ns - peer.contact_ns > 2 * timing.heartbeat_ns:
             self._end_silence(peer, reply, now_ns)
@@ -145,7 +157,8 @@ class Leader:
             peer.accepted(reply, view.end_index, self.round)
             self.advance_commit()
             self.advance_held()
-        peer.keep_from(view.begin_index, self.round)
+        if peer.next_index < view.begin_index or peer.received < view.begin_index - 1:
+            peer.keep_from(view.begin_index, self.round)
         if self._reads.underway is not None:
             self._reads.answered(self.answered_round())
 
@@ -160,50 +173,61 @@ class Leader:
     def replicate(self, now_ns: int) -> tuple[Push, ...]:
         """Push what the windows allow; send a short message to peers without a push that need a heartbeat, a probe or commit news.
 
-        A peer needs the commit index only to apply entries, and no caller waits for that: so it may come with the next push.
+        A peer needs the commit index only to apply entries, and no caller of the leader waits for that, so the commit index comes with the
+        next push or heartbeat. Invariant: the commit index of a reachable peer is behind by at most one heartbeat period. Only a peer where
+        a reader waits gets commit news in a message of its own, once nothing is under way to it and `news_ns` have passed.
         """
         config, log, membership, messages = self._config, self._log, self._membership, self._outbox.messages
-        timing, end_index = config.timing, log.view.end_index
-        asks = self.is_of_this_term(log.commit_index) and self._reads.begin(log.commit_index, self.round + 1)
+        timing, end_index, commit_index = config.timing, log.view.end_index, log.commit_index
+        asks = self._reads.asked and self.is_of_this_term(commit_index) and self._reads.begin(commit_index, self.round + 1)
         beat = asks or now_ns >= self.heartbeat_due_ns
         if beat:
             self.heartbeat_due_ns = now_ns + timing.heartbeat_ns
+            self._check_contact_later(now_ns)
         pulled = membership.policy.pulls
         window_ranges = 1 if pulled else timing.window_ranges
         pushes, news_due, waits = [], not timing.news_ns or now_ns >= self.news_due_ns, False
+        urgent_index = log.urgent_index
         for peer in self.peers.values():
-            full = peer.next_index > end_index or peer.needs_snapshot or (pulled and peer.pulls and not peer.asks)
-            size, ranges = (0, 0) if full else peer.room(window_ranges)
-            if ranges and peer.pace is not None and peer.node in membership.members.observers:
-                # What the pace does not allow now goes with a later heartbeat.
-                size = max(0, min(size, int(peer.pace.available(now_ns))))
-                ranges = ranges if size else 0
-            news = news_due and self._lacks_news(peer)
-            urgent = peer.stage is Stage.FLOWING and max(peer.sent_urgent, peer.durable) < min(log.urgent_index, peer.received)
-            if beat or peer.probe_due or ((news or urgent) and not ranges):
-                messages.append(self._append_to(peer, peer.anchor(), None, now_ns))
-            if beat and peer.needs_snapshot:
-                messages.append(LeftBehind(config.node, peer.node, self.term, log.view.begin_index))
+            size = ranges = 0
+            if peer.next_index <= end_index and not peer.needs_snapshot and (peer.asks or not (pulled and peer.pulls)):
+                size, ranges = peer.room(window_ranges)
+                if ranges and peer.pace is not None and peer.node in membership.members.observers:
+                    # What the pace does not allow now goes with a later heartbeat.
+                    size = max(0, min(size, int(peer.pace.available(now_ns))))
+                    ranges = ranges if size else 0
             if ranges:
                 pushes.append(Push(peer.node, peer.next_index, size, ranges))
-            waits = waits or (not ranges and self._lacks_news(peer))
+            needed = beat or peer.probe_due or (not ranges and peer.durable < urgent_index and peer.lacks_urgency(urgent_index))
+            lacks_news = peer.watched and not ranges and peer.lacks_news(commit_index)
+            if needed or (lacks_news and news_due):
+                messages.append(self._append_to(peer, peer.anchor(), None, now_ns, quiet=not needed))
+            else:
+                waits = waits or lacks_news
+            if beat and peer.needs_snapshot:
+                messages.append(LeftBehind(config.node, peer.node, self.term, log.view.begin_index))
         if not waits:
             self.news_due_ns = NEVER_NS
         elif self.news_due_ns == NEVER_NS:
             self.news_due_ns = now_ns + timing.news_ns
         return tuple(pushes)
 
-    def _lacks_news(self, peer: Peer) -> bool:
-        return peer.stage is Stage.FLOWING and not peer.underway and peer.sent_commit < min(self._log.commit_index, peer.received)
+    def owes(self, node: str) -> bool:
+        """Whether `replicate` may have something for this peer before the next heartbeat."""
+        peer, log = self.peers[node], self._log
+        if peer.probe_due or peer.next_index <= log.view.end_index:
+            return True
+        lacks_urgency = peer.durable < log.urgent_index and peer.lacks_urgency(log.urgent_index)
+        return lacks_urgency or (peer.watched and peer.lacks_news(log.commit_index))
 
-    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, now_ns: int) -> Append:
+    def _append_to(self, peer: Peer, prev_index: int, extent: Extent | None, now_ns: int, *, quiet: bool = False) -> Append:
         log, view = self._log, self._log.view
         self.round += 1
         prev_term = view.term_at(prev_index)
         lazy, early = self._may_be_late(peer, prev_index, extent), extent is not None and extent.first_index <= log.early_index
         place = prev_index, NO_TERM if prev_term is None else prev_term, log.commit_index
-        message = Append(self._config.node, peer.node, self.term, self.round, *place, extent, lazy, early, view.end_index)
-        peer.asked(message, now_ns)
+        message = Append(self._config.node, peer.node, self.term, self.round, *place, extent, lazy, early, view.end_index, quiet)
+        peer.asked(message, prev_index if extent is None else extent.last_index, now_ns)
         return message
 
     def _may_be_late(self, peer: Peer, prev_index: int, extent: Extent | None) -> bool:
@@ -251,12 +275,19 @@ class Leader:
 
     def silence_ns(self, now_ns: int) -> int:
         """How long the leader lacked the contact it needs to continue, if that is too long; otherwise 0."""
-        return self._membership.policy.silence_ns(now_ns, self.peers)
+        if now_ns < self.contact_due_ns:
+            return 0
+        silent_ns = self._membership.policy.silence_ns(now_ns, self.peers)
+        if not silent_ns:
+            self._check_contact_later(now_ns)
+        return silent_ns
 
-    def wake_at_ns(self, now_ns: int) -> int:
+    def _check_contact_later(self, now_ns: int) -> None:
+        self.contact_due_ns = self._membership.policy.contact_limit_ns(now_ns, self.peers, self.review.due_ns)
+
+    def wake_at_ns(self) -> int:
         """When the leader is due at the latest."""
-        contact_ns = self._membership.policy.contact_limit_ns(now_ns, self.peers, self.review.due_ns)
-        return min(self.heartbeat_due_ns, self.news_due_ns, contact_ns)
+        return min(self.heartbeat_due_ns, self.news_due_ns, self.contact_due_ns)
 
     def lease_index(self, now_ns: int) -> int | None:
         """Dissertation §6.4.1: the entry that must be applied before a read is answered now; None if nothing proves that no other replica

@@ -33,9 +33,11 @@ class LogState:
         self.early_index = NO_INDEX
         self.held_index = NO_INDEX
         self._cut_since_sync: int | None = None
-        self._truncate_from: int | None = None
-        self._append: tuple[int, int] | None = None
-        self._appending: tuple[int, int] | None = None
+        self.truncating_from: int | None = None
+        """What `take_writes` will return; the same for the next one."""
+        self.appending: tuple[int, int] | None = None
+        self.unreported: tuple[int, int] | None = None
+        """The range of the last `take_writes`, until its write is reported."""
 
     def check(self) -> None:
         """Invariant I4 and the relations in the class docstring."""
@@ -64,38 +66,33 @@ class LogState:
     def merge(self, first_index: int, last_index: int, term: int) -> None:
         """The driver is about to append this range of the leader that is followed."""
         self.view.append(first_index, last_index, term)
-        self._append = (first_index, last_index)
-
-    @property
-    def writes_pending(self) -> bool:
-        """Whether a range was merged and its write is not reported yet."""
-        return self._append is not None or self._appending is not None
+        self.appending = (first_index, last_index)
 
     def take_writes(self) -> tuple[int | None, tuple[int, int] | None]:
         """(first index to truncate, range to append) for the driver."""
-        truncate_from, append = self._truncate_from, self._append
-        self._appending = append
-        self._truncate_from = self._append = None
+        truncate_from, append = self.truncating_from, self.appending
+        self.unreported = append
+        self.truncating_from = self.appending = None
         return truncate_from, append
 
     def append_written(self) -> None:
         """The range of the last `take_writes` is in the log; only from now on it counts as received."""
-        assert self._appending is not None
-        self.verified_index = max(self.verified_index, self._appending[1])
-        self._appending = None
+        assert self.unreported is not None
+        self.verified_index = max(self.verified_index, self.unreported[1])
+        self.unreported = None
 
     def append_refused(self) -> int:
         """The range of the last `take_writes` could not be written: the log still ends before it. Returns the first missing index."""
-        assert self._appending is not None
-        first_index = self._appending[0]
+        assert self.unreported is not None
+        first_index = self.unreported[0]
         self.view.truncate_from(first_index)
         self.urgent_index = min(self.urgent_index, self.view.end_index)
-        self._appending = None
+        self.unreported = None
         return first_index
 
     def cut_from(self, index: int) -> None:
         """The entries from `index` on contradict the leader's log: the driver will truncate them."""
-        self._truncate_from = index
+        self.truncating_from = index
         self.view.truncate_from(index)
         self.durable_index = min(self.durable_index, index - 1)
         self.urgent_index, self.early_index = min(self.urgent_index, index - 1), min(self.early_index, index - 1)

@@ -181,6 +181,8 @@ class Membership:
     members         the latest one; in effect as soon as its entry is appended (dissertation §4.1)
     policy          the policy for these members' rule
     met_by_all      every other voter knows this very directory, so that an empty one in its place would be noticed
+    steady          this replica is a voter whose vote and copy count, whatever is committed; derived from the others, because every
+                    message asks for it
     """
 
     def __init__(
@@ -197,14 +199,17 @@ class Membership:
         self._policy_of = policy_of
         self.configurations = configurations
         self.met_by_all = met_by_all
-        self.members = configurations.latest
-        self.policy = policy_of(self.members)
+        self._follow_log()
 
     # The configuration in force
 
     def _follow_log(self) -> None:
         self.members = self.configurations.latest
         self.policy = self._policy_of(self.members)
+        self._derive()
+
+    def _derive(self) -> None:
+        self.steady = self._config.node in self.members.voters and self.admitted
 
     def append(self, index: int, members: Members) -> None:
         """The entry `index` was appended, which makes these members."""
@@ -229,6 +234,7 @@ class Membership:
     def admit(self) -> None:
         """Every other voter now knows this directory."""
         self.met_by_all = True
+        self._derive()
 
     @property
     def admitted(self) -> bool:
@@ -253,12 +259,14 @@ class Membership:
 
     def resting_role(self) -> Role:
         """The role of this replica while it neither leads nor campaigns."""
-        return Role.FOLLOWER if self._config.node in self.members.voters or self.leaves() else Role.LEARNER
+        return Role.FOLLOWER if self.steady or self._config.node in self.members.voters or self.leaves() else Role.LEARNER
 
     def counts(self) -> bool:
         """Whether this copy may count: that of a voter; of a voter whose removal is not committed; or of a learner whose change is
         committed, which may have been made a voter since. A learner by an uncommitted change may be a voter whose old promises are
         forgotten."""
+        if self.steady:
+            return True
         node, members = self._config.node, self.members
         if node in members.voters or (node in members.learners and not self.pending):
             return self.admitted
@@ -277,4 +285,4 @@ class Membership:
     def may_campaign(self) -> bool:
         """Whether this replica may campaign: as a voter, or as one whose removal is not committed, because that entry may need this
         candidate (dissertation §4.2.2)."""
-        return self.policy.may_campaign() and self.resting_role() is Role.FOLLOWER and self.counts()
+        return self.policy.may_campaign() and (self.steady or (self.resting_role() is Role.FOLLOWER and self.counts()))

@@ -1,4 +1,5 @@
-"""Messages between replicas of one group, as frozen values without payload.
+"""Messages between replicas of one group, as values without payload. Nobody changes a message after it was made; only the kinds that are
+rare are frozen, because a frozen dataclass takes three times as long to make.
 
 The bytes of a range travel beside an `Append`; the driver, which alone can read the log, compares chain CRCs. Every message names its
 sender, its receiver and the sender's term. Nothing here decides.
@@ -14,7 +15,7 @@ NO_INDEX = -1
 NO_TERM = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Extent:
     """Raft's view of a range: contiguous indexes of one term, their size in bytes, and whether it is a membership record."""
 
@@ -57,14 +58,15 @@ class VoteReply:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Append:
     """The leader's only message to followers: heartbeat, commit news, probe and push in one.
 
     `prev_index`/`prev_term` name the entry before the range; without an `extent` the message only asks whether that entry matches. `round`
     grows with every message of a leader within its term, over all peers. `lazy` allows the receiver to delay its sync; otherwise everything
     up to `last_index` must become durable at once. `early` asks for a reply as soon as the range is received. `end_index`: where the
-    leader's log ended, so that an operator can later learn what was lost with it.
+    leader's log ended, so that an operator can later learn what was lost with it. `quiet`: the message carries only commit news, so the
+    receiver answers it only if it rejects it.
     """
 
     sender: str
@@ -78,13 +80,14 @@ class Append:
     lazy: bool = False
     early: bool = False
     end_index: int = NO_INDEX
+    quiet: bool = False
 
     @property
     def last_index(self) -> int:
         return self.prev_index if self.extent is None else self.extent.last_index
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class AppendReply:
     """How far the sender's log equals that of the leader of `term`.
 
@@ -92,7 +95,8 @@ class AppendReply:
     round it has seen. A rejection names in `received` the last index that may still be common and in `hint_term` the sender's term there;
     then `durable` is −1. A reply in a term above the leader's deposes it. `leaving`: the sender is about to stop and takes over no
     leadership. `provisional`: the sender's copy does not count, because its loss would go unnoticed (raft/membership.py). `fetch`: the
-    sender asks for the entries after `received`; a master whose slaves pull pushes nothing without this.
+    sender asks for the entries after `received`; a master whose slaves pull pushes nothing without this. `watched`: a reader at the sender
+    waits for committed entries, so the leader sends commit news without waiting for a heartbeat.
     """
 
     sender: str
@@ -107,6 +111,7 @@ class AppendReply:
     leaving: bool = False
     provisional: bool = False
     fetch: bool = False
+    watched: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class Policy(ABC):
 
     def contact_limit_ns(self, now_ns: int, peers: Peers, review_due_ns: int) -> int:
         """Leader only: when contact must be checked again."""
-        return self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns + self._timer.slack_ns(now_ns)
+        return self._timer.lasts_until_ns(self.quorum_contact_ns(now_ns, peers) + self._config.timing.election_max_ns)
 
     @property
     def pause_after_silence_ns(self) -> int:

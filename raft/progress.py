@@ -23,7 +23,7 @@ class Stage(Enum):
     FLOWING = "flowing"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Underway:
     """A range that was pushed and not yet confirmed."""
 
@@ -55,6 +55,7 @@ class Peer:
     named_at        the entry by which this leader gave it another directory: a replica without that entry may be its former life
     removed_by      the entry that removed it from the group; that entry is still sent to it
     leaving         it said that it is about to stop; it takes over no leadership
+    watched         it said that a reader waits there for committed entries
     asks            it asked for the entries after `received`, and nothing was sent since; matters only if slaves pull
     pulls           it asks for what it lacks, as far as is known; a replica that joins, or has other settings, never asks
     needs_snapshot  it lacks entries that this leader's log no longer has: it gets heartbeats, but no pushes
@@ -77,6 +78,7 @@ class Peer:
         self.asks = False
         self.pulls = True
         self.leaving = False
+        self.watched = False
         self.sent_commit = -1
         self.sent_urgent = -1
         self.provisional = False
@@ -96,6 +98,18 @@ class Peer:
     def anchor(self) -> int:
         """The entry that a message without a range asks about: the last one known to be common, or while probing the one in question."""
         return self.received if self.stage is Stage.FLOWING else self.next_index - 1
+
+    def lacks_urgency(self, urgent_index: int) -> bool:
+        """Whether it received entries that must become durable at once, and no message told it so."""
+        if self.durable >= urgent_index or self.stage is not Stage.FLOWING:
+            return False
+        return max(self.sent_urgent, self.durable) < min(urgent_index, self.received)
+
+    def lacks_news(self, commit_index: int) -> bool:
+        """Whether a reader waits there for commits that it was not told of, and nothing is under way that could tell it."""
+        if not self.watched or self.underway or self.stage is not Stage.FLOWING:
+            return False
+        return self.sent_commit < min(commit_index, self.received)
 
     def room(self, window_ranges: int) -> tuple[int, int]:
         """(bytes, ranges) that may be pushed now; (0, 0) for none. The last range may exceed the bytes, so that any entry fits."""
@@ -125,12 +139,11 @@ class Peer:
         self.boot_id = reply.boot_id
         return True
 
-    def asked(self, message: Append, now_ns: int) -> None:
-        """This message is about to be sent to it, not before `now_ns`."""
+    def asked(self, message: Append, last_index: int, now_ns: int) -> None:
+        """This message, which ends with `last_index`, is about to be sent to it, not before `now_ns`."""
         self.probe_due = False
-        if self._asked is None:
+        if self._asked is None and not message.quiet:
             self._asked = (message.round, now_ns)
-        last_index = message.last_index
         self.sent_commit = max(self.sent_commit, min(message.commit_index, last_index))
         if not message.lazy:
             self.sent_urgent = max(self.sent_urgent, last_index)
@@ -140,7 +153,8 @@ class Peer:
         if now_ns - self.contact_ns >= silence_ns:
             self._progress_ns = now_ns
         self.contact_ns = now_ns
-        self.leaving, self.provisional = reply.leaving, reply.provisional or reply.received < self.named_at
+        self.leaving, self.watched = reply.leaving, reply.watched
+        self.provisional = reply.provisional or reply.received < self.named_at
         self.answered_round = max(self.answered_round, reply.round)
         if self._asked is not None and self._asked[0] <= reply.round:
             self.confirmed_ns, self._asked = self._asked[1], None

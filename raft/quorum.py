@@ -23,7 +23,8 @@ def majority(voters: int) -> int:
 
 def reached_by_majority(values: Sequence[int]) -> int:
     """The greatest value that a majority has reached, one value per voter: for indexes the commit candidate, for times the last contact."""
-    return sorted(values, reverse=True)[majority(len(values)) - 1]
+    # The index is that of the last member of a `majority`.
+    return sorted(values, reverse=True)[len(values) // 2]
 
 
 def ballot(voters: Sequence[str], votes: Mapping[str, bool], *, unanimous: bool = False) -> Ballot:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import click
 
 from ledgermq import __version__
+from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import number_of
 from ledgermq.storage.backup import backup as make_backup
 from ledgermq.storage.backup_manifest import BadCopy, Manifest, Refused
@@ -33,6 +36,7 @@ BAR_CELLS = 30
 DEFAULT_DATA = "ledgermq-data"
 
 _JSON = click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
+EXACT = click.option("--bytes", "exact", is_flag=True, help="Show exact bytes instead of rounded sizes.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +76,9 @@ class ProgressLine:
 @click.command()
 @click.option("--data", help="The node directory.  [default: the directory in ./ledgermq-data, if there is exactly one]")
 @click.option("--to", "target", required=True, help="Directory for the backup; new or empty.")
+@EXACT
 @_JSON
-def backup(data: str | None, target: str, as_object: bool) -> None:
+def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
     """Back up one node directory at a consistent point, and verify the copy.
 
     The node may be running or stopped; its directory is only read. The backup point of each broker group is the last entry that this
@@ -101,17 +106,19 @@ def backup(data: str | None, target: str, as_object: bool) -> None:
         )
         return Done(manifest, f"{target}{worker}", manifest.node)
 
-    done = [one(worker) for worker in _with_workers(source)]
+    with _nothing_if_interrupted(_plain(target)):
+        done = [one(worker) for worker in _with_workers(source)]
     progress.close()
-    _tell(done, "backed up", as_object)
+    _tell(done, "backed up", exact, as_object)
 
 
 @click.command()
 @click.option("--from", "source", required=True, help="A directory made by `ledgermq backup`.")
 @click.option("--data", required=True, help="The node directory to create; new or empty.")
 @click.option("--node", help="Restore as this node of the cluster.  [default: the node that was backed up]")
+@EXACT
 @_JSON
-def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
+def restore(source: str, data: str, node: str | None, exact: bool, as_object: bool) -> None:
     """Create a node directory from a backup, and verify it.
 
     To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then start them together. A restored replica
@@ -136,9 +143,10 @@ def restore(source: str, data: str, node: str | None, as_object: bool) -> None:
         )
         return Done(manifest, place if worker else data, as_node or manifest.node)
 
-    done = [one(worker) for worker in _with_workers(_plain(source))]
+    with _nothing_if_interrupted(_plain(data)):
+        done = [one(worker) for worker in _with_workers(_plain(source))]
     progress.close()
-    _tell(done, "restored", as_object)
+    _tell(done, "restored", exact, as_object)
 
 
 def only_node() -> str:
@@ -168,6 +176,24 @@ def _new_uuid() -> str:
     return str(uuid.uuid4())
 
 
+@contextmanager
+def _nothing_if_interrupted(target: str) -> Iterator[None]:
+    """After Ctrl-C, remove what the command wrote into a target that was missing or empty before: the next run would refuse it."""
+    before = os.listdir(target) if os.path.isdir(target) else ["a file"] if os.path.lexists(target) else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        if before is None:
+            shutil.rmtree(target, ignore_errors=True)
+        elif not before:
+            for entry in os.scandir(target):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry)
+                else:
+                    os.unlink(entry)
+        raise
+
+
 def _carried_out(target: str, job: Any) -> Manifest:
     """Run the job and return the manifest. Errors get the exit statuses of these commands; those of a node that cannot start do not
     apply."""
@@ -190,7 +216,7 @@ def _with_workers(directory: str) -> list[str]:
     return ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))] if os.path.isdir(directory) else [""]
 
 
-def _tell(done: Sequence[Done], what: str, as_object: bool) -> None:
+def _tell(done: Sequence[Done], what: str, exact: bool, as_object: bool) -> None:
     """Print the result on stdout: for the node, and for its further workers."""
     if as_object:
         first, *workers = [_object(each) for each in done]
@@ -198,7 +224,8 @@ def _tell(done: Sequence[Done], what: str, as_object: bool) -> None:
         return
     for each in done:
         manifest = each.manifest
-        print(f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)} files, {manifest.used_bytes:,} bytes")
+        size = f"{manifest.used_bytes} bytes" if exact else size_words(manifest.used_bytes)
+        print(f"{what} and verified: node {each.node} in {each.directory}, {len(manifest.files)} files, {size}")
         for name, point in sorted(manifest.groups.items()):
             stored = datetime.fromtimestamp(point.store_ms / 1000, UTC).isoformat(timespec="seconds")
             print(f"  {name}: entries {point.begin_index} to {point.index}, the last of term {point.term}, stored at {stored}")

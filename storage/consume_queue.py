@@ -23,11 +23,11 @@ from itertools import chain, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import QUEUE_UNIT, Columns
+from ledgermq.proto.layout import QUEUE_UNIT, Columns, Row
 from ledgermq.proto.types import I32, I64
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.errors import LIMIT_REMEDY, DerivedLost, Exhausted, NoSpace, is_exhausted, is_no_space
-from ledgermq.storage.mapped_files import file_name, parse_name
+from ledgermq.storage.mapped_files import NAME_DIGITS, file_name, parse_name
 
 UNIT_BYTES = 20
 UNIT = struct.Struct(">qiq")
@@ -79,6 +79,27 @@ class QueueSync:
                 file.close()
         for directory in self.directories:
             self._disk.sync_dir(directory)
+
+
+def by_queue(rows: list[Row]) -> dict[QueueKey, list[Row]]:
+    """The rows of each queue, in order."""
+    found: dict[QueueKey, list[Row]] = {}
+    for row in rows:
+        key = row[0], row[1]
+        known = found.get(key)
+        if known is None:
+            found[key] = [row]
+        else:
+            known.append(row)
+    return found
+
+
+def require_dense(key: QueueKey, rows: list[Row]) -> None:
+    """Assert that the queue offsets of some rows of one queue follow each other."""
+    wanted = rows[0][2]
+    for row in rows:
+        assert row[2] == wanted, f"queue offsets of {key} are not dense: {[row[2] for row in rows]} (invariant I6)"
+        wanted += 1
 
 
 class ConsumeQueues:
@@ -133,6 +154,11 @@ class ConsumeQueues:
     def next_offset(self, topic: str, queue: int) -> int:
         """The offset of the queue's next message: the number of messages it ever had."""
         return self._next.get((topic, queue), 0)
+
+    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        """`next_offset` of the first `queues` queues of a topic."""
+        known = self._next
+        return tuple([known.get((topic, queue), 0) for queue in range(queues)])
 
     def written_offset(self, topic: str, queue: int) -> int:
         """Units below this offset are in the files, where readers may read them (`queue_reader.py`)."""
@@ -225,8 +251,12 @@ class ConsumeQueues:
     def append(self, columns: Columns) -> None:
         """Dispatch committed messages in log order. Units that exist already are skipped (a repeated dispatch); a gap violates an
         invariant. Raises NoSpace: the same columns may be dispatched again later."""
-        count = len(columns.sizes)
+        count = len(columns)
         if count == 0:
+            return
+        if columns.rows is not None:
+            for key, rows in by_queue(columns.rows).items():
+                self._append_rows(key, rows)
             return
         units = np.empty(count, QUEUE_UNIT)
         units["physical_offset"] = columns.physical_offsets
@@ -301,17 +331,24 @@ class ConsumeQueues:
 
     def _append_queue(self, key: QueueKey, offsets: I64, units: NDArray[np.void]) -> None:
         assert bool((np.diff(offsets) == 1).all()), f"queue offsets of {key} are not dense: {offsets} (invariant I6)"
-        self._append_units(key, int(offsets[0]), units)
+        self._append_units(key, int(offsets[0]), units.tobytes())
 
-    def _append_units(self, key: QueueKey, first: int, units: NDArray[np.void]) -> None:
+    def _append_rows(self, key: QueueKey, rows: list[Row]) -> None:
+        """As `_append_queue`, for a few messages."""
+        require_dense(key, rows)
+        pack = UNIT.pack
+        units = [pack(physical, size, code) for _, _, _, code, physical, size, _, _ in rows]
+        self._append_units(key, rows[0][2], units[0] if len(units) == 1 else b"".join(units))
+
+    def _append_units(self, key: QueueKey, first: int, units: bytes) -> None:
         """Write the units from `first` on of one queue, without gaps."""
-        count = len(units)
+        count = len(units) // UNIT_BYTES
         known = self._next.get(key, 0)
         assert first <= known, f"queue {key} continues at {first}, but has only {known} messages (invariant I6)"
         skipped = known - first
         if skipped >= count:
             return
-        data = memoryview(units[skipped:].tobytes())
+        data = memoryview(units)[skipped * UNIT_BYTES :]
         offset = known * UNIT_BYTES
         try:
             while data:
@@ -330,7 +367,7 @@ class ConsumeQueues:
         self._next[key] = first + count
 
     def _file(self, key: QueueKey, base: int, *, make: bool = False) -> DiskFile:
-        path = f"{self._path(key)}/{file_name(base)}"
+        path = f"{self.directory}/{key[0]}/{key[1]}/{base:0{NAME_DIGITS}d}"
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)

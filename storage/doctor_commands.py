@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -12,9 +13,10 @@ from typing import Any
 
 import click
 
+from ledgermq.proto import kernels
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backup_manifest import MANIFEST_FILE, Refused
-from ledgermq.storage.commands import ProgressLine
+from ledgermq.storage.commands import EXACT, ProgressLine
 from ledgermq.storage.doctor import (
     KIB,
     MIB,
@@ -38,8 +40,9 @@ from ledgermq.storage.errors import is_no_space
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 @click.option("--quick", is_flag=True, help="About three seconds instead of about fifteen.")
+@EXACT
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
-def doctor(directory: str, quick: bool, as_object: bool) -> None:
+def doctor(directory: str, quick: bool, exact: bool, as_object: bool) -> None:
     """Measure the disk under DIR and recommend settings for it.
 
     Measures sequential writes and flushes of 4 KiB, 64 KiB and 1 MiB, and checks the relevant limits. The measurements use a file without a
@@ -64,7 +67,7 @@ def doctor(directory: str, quick: bool, as_object: bool) -> None:
     verdict = examine(facts, measured)
     verdict = replace(verdict, warnings=(*verdict.warnings, *more))
     told = as_json(directory, verdict, node, read)
-    print(json.dumps(told) if as_object else as_text(directory, verdict, node, read), flush=True)
+    print(json.dumps(told) if as_object else as_text(directory, verdict, node, read, exact), flush=True)
     raise SystemExit(ExitCode.FAILED if verdict.warnings else 0)
 
 
@@ -87,6 +90,7 @@ def as_json(directory: str, verdict: Verdict, node: NodeFound | None, read: Read
     return {
         "v": 1,
         "directory": directory,
+        "native": kernels.VERSION,
         "file_system": facts.file_system,
         "in_memory": facts.in_memory,
         "rotational": facts.rotational,
@@ -127,63 +131,66 @@ def _ms(seconds: float) -> float:
     return round(seconds * 1000, 4)
 
 
-def as_text(directory: str, verdict: Verdict, node: NodeFound | None, read: Reading | None) -> str:
-    """The report for people."""
+def as_text(directory: str, verdict: Verdict, node: NodeFound | None, read: Reading | None, exact: bool = False) -> str:
+    """The report for people. `exact`: bytes as numbers; otherwise rounded, with a unit."""
+
+    def size(count: float, digits: int = 0) -> str:
+        return f"{round(count)} bytes" if exact else f"{count / MIB:,.{digits}f} MiB"
+
     facts, measured = verdict.facts, verdict.measured
     turning = {True: "rotational", False: "not rotational", None: "rotational or not: unknown"}[facts.rotational]
     memory = ", in memory" if facts.in_memory else ""
     lines = [
         f"{directory}: {facts.file_system}{memory}, {turning}",
-        f"  space        {facts.free_bytes / MIB:,.0f} MiB free of {facts.total_bytes / MIB:,.0f} MiB, {facts.used_percent:.1f} % used",
+        f"  space        {size(facts.free_bytes)} free of {size(facts.total_bytes)}, {facts.used_percent:.1f} % used",
         f"  limits       {_limit(facts.max_map_count, 'memory maps')}, {_limit(facts.open_files, 'open files')}, "
         f"{_limit(facts.memory_lock_bytes, 'bytes of locked memory')}",
     ]
+    lines.append(f"  kernels      {kernels.described()}")
     if measured is not None:
-        lines.append(
-            f"  sequential   {measured.rate / MIB:,.0f} MiB/s in writes of 1 MiB ({measured.written_bytes / MIB:,.0f} MiB written)"
-        )
+        lines.append(f"  sequential   {size(measured.rate)}/s in writes of 1 MiB ({size(measured.written_bytes)} written)")
         for flush in measured.flushes:
             times = f"p50 {_ms(flush.p50_s):.2f} ms, p99 {_ms(flush.p99_s):.2f} ms ({flush.samples} times)"
             lines.append(f"  fdatasync    {flush.write_bytes // KIB:>5} KiB: {times}")
-        lines += _model_lines(measured)
+        half = f"{measured.half_bytes} bytes" if exact else f"{measured.half_bytes / KIB:,.0f} KiB"
+        lines += _model_lines(measured, size, half)
     if verdict.advice is not None:
         lines.append(f"  flush policy {verdict.advice.flush_policy}: {verdict.advice.why}")
-        lines.append(
-            f"  log files    of {verdict.advice.log_file_bytes // MIB} MiB (data_file_bytes, fixed when a broker group is created)"
-        )
+        files = size(verdict.advice.log_file_bytes)
+        lines.append(f"  log files    of {files} (data_file_bytes, fixed when a broker group is created)")
     if read is not None:
         days = "" if node is None else f"; a pass takes {read.pass_s / 3600:,.1f} hours"
-        lines.append(f"  scrub        {read.bytes_per_s / MIB:,.1f} MiB/s, {read.part_of_disk:.1%} of the sequential rate{days}")
+        lines.append(f"  scrub        {size(read.bytes_per_s, 1)}/s, {read.part_of_disk:.1%} of the sequential rate{days}")
     if node is not None:
-        lines += _node_lines(node)
+        lines += _node_lines(node, size)
     for warning in verdict.warnings:
         lines.append(f"{warning.level}: {warning.what}; {warning.remedy}")
     lines.append(f"doctor: {'a threshold is crossed' if verdict.warnings else 'fine'}")
     return "\n".join(lines)
 
 
-def _model_lines(measured: Measured) -> list[str]:
+def _model_lines(measured: Measured, size: Callable[[float], str], half: str) -> list[str]:
     sizes = [
         (flush.write_bytes, _ms(measured.cost_s(flush.write_bytes)), _ms(flush.p50_s + measured.write_s)) for flush in measured.flushes
     ]
     check = ", ".join(f"{size // KIB} KiB {model:.2f} ms (measured {found:.2f})" for size, model, found in sizes[1:])
     return [
-        f"  cost model   T = S/R + W + F: R = {measured.rate / MIB:,.0f} MiB/s, W = {_ms(measured.write_s):.3f} ms, "
+        f"  cost model   T = S/R + W + F: R = {size(measured.rate)}/s, W = {_ms(measured.write_s):.3f} ms, "
         f"F = {_ms(measured.flush_s):.2f} ms",
         f"               predicts {check}",
-        f"               half of T is transfer from batches of {measured.half_bytes / KIB:,.0f} KiB on: group commit pays up to there",
+        f"               half of T is transfer from batches of {half} on: group commit pays up to there",
     ]
 
 
-def _node_lines(node: NodeFound) -> list[str]:
-    lines = [f"  node         {node.node} of cluster {node.cluster_id}, {node.used_bytes / MIB:,.1f} MiB"]
+def _node_lines(node: NodeFound, size: Callable[[float, int], str]) -> list[str]:
+    lines = [f"  node         {node.node} of cluster {node.cluster_id}, {size(node.used_bytes, 1)}"]
     if node.problem is not None:
         lines.append(f"               cannot be read further: {node.problem}")
     for group in node.groups:
         state = "stopped in good order" if group.clean else "running, or not stopped in good order"
         committed = "unknown" if group.committed_index is None else str(group.committed_index)
         lines.append(
-            f"  group        {group.group}: {group.log_files} log files, {group.log_bytes / MIB:,.1f} MiB, synced up to entry "
+            f"  group        {group.group}: {group.log_files} log files, {size(group.log_bytes, 1)}, synced up to entry "
             f"{group.synced_index}, committed (noted): {committed}, {state}"
         )
         since = "a time nobody noted" if group.verified_ms is None else _moment(group.verified_ms)

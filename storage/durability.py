@@ -86,6 +86,7 @@ class Durability:
         self._jobs = 0
         self._retired: list[DiskFile] = []
         self._mark_due = False
+        """The last sync covered the end of a file."""
         self._rolled = False
 
     def found(self, end: SyncedMark) -> None:
@@ -106,8 +107,13 @@ class Durability:
 
     @property
     def mark_pending(self) -> bool:
-        """Whether the mark on disk is behind what is durable."""
+        """Whether the mark on disk is behind what is durable; an idle node raises it with `begin(idle=True)`."""
         return self._mark.value != self.allowed
+
+    @property
+    def mark_due(self) -> bool:
+        """Whether the mark must follow the last sync immediately, because that sync covered the end of a file."""
+        return self._mark_due and self.mark_pending
 
     # Syncs
 
@@ -120,7 +126,7 @@ class Durability:
         Raises LogFenced."""
         assert self.job is None, "a sync is already under way"
         wants_mark = self.mark_pending
-        if not self.is_dirty and not (wants_mark and (idle or self._mark_due)):
+        if not (wants_mark and (idle or self._mark_due)) and not self.is_dirty:
             return None
         files = list(self.dirty)
         directories = []

@@ -32,13 +32,13 @@ from ledgermq.storage.begin import Begin, read_begin, write_begin
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import Durability, Fence, SyncJob
 from ledgermq.storage.errors import LIMIT_REMEDY, BadRange, Exhausted, LogDamaged, LogFenced, NoSpace, is_exhausted, is_no_space
-from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
+from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles
 from ledgermq.storage.log_recovery import Recovery, RecoveryReport
 from ledgermq.storage.log_scan import Run
 from ledgermq.storage.log_writer import LogWriter
 from ledgermq.storage.mapped_files import MappedFiles, Submit, run_now
 from ledgermq.storage.phases import Phases
-from ledgermq.storage.placing import is_placed, make_blank, place
+from ledgermq.storage.placing import fits, is_placed, make_blank, place
 from ledgermq.storage.synced_mark import SyncedMarkFile
 
 RESERVE_BYTES_MAX = 1 << 20
@@ -81,7 +81,7 @@ class EntryLog:
         self._data = data
         self._index = index
         self._fence = Fence()
-        self._durability = Durability(disk, (data, index), mark, writer, self._fence, self.end_index)
+        self.durability = Durability(disk, (data, index), mark, writer, self._fence, self.end_index)
         self._seed = chain_seed(self._log_id)
         self._runs = runs
         self._writer = writer
@@ -132,7 +132,7 @@ class EntryLog:
             log._fence.shut(recovered.fenced, status=ExitCode.DAMAGED)
             return log
         index.start(recovered.end.index)
-        log._durability.found(log._mark_of_end())
+        log.durability.found(log._mark_of_end())
         log._prepare()
         data.lock_tail(log.end_pos)
         return log
@@ -147,22 +147,17 @@ class EntryLog:
     @property
     def durable_index(self) -> int:
         """The last entry covered by a finished sync."""
-        return self._durability.index
+        return self.durability.index
 
     @property
     def dirty(self) -> bool:
         """Whether there are bytes written after the last sync began."""
-        return self._durability.is_dirty
+        return self.durability.is_dirty
 
     @property
     def synced_mark(self) -> SyncedMark:
         """The last mark written."""
-        return self._durability.marked
-
-    @property
-    def mark_pending(self) -> bool:
-        """Whether the mark on disk is behind `durable_index`; an idle node raises it with `begin_sync(idle=True)`."""
-        return self._durability.mark_pending
+        return self.durability.marked
 
     @property
     def mapped_bytes(self) -> int:
@@ -277,11 +272,17 @@ class EntryLog:
     ) -> list[Range]:
         """Seal a batch and append it, one range per file touched; `store_ms` and `store_host` as in `seal`. `control` may use the reserve.
         Raises NoSpace (nothing was appended), LogFenced."""
-        self._fence.require_open()
+        if self._fence.error is not None:
+            raise self._fence.error
         assert term >= self.end_term, f"term {term} after term {self.end_term}"
-        positions, cuts, end = place(batch.sizes, self.end_pos, self._data.file_bytes)
-        self._make_room(end, len(batch), control=control)
-        first = self.end_index + 1
+        first, pos, size, count = self.end_index + 1, self.end_pos, self._data.file_bytes, len(batch)
+        end = pos + len(batch.data)
+        positions: int | I64 = pos
+        cuts, places = [0, count], [pos]
+        if not fits(pos, len(batch.data), size):
+            positions, cuts, end = place(batch.sizes, pos, size)
+            places = positions[cuts[:-1]].tolist()
+        self._make_room(end, count, control=control)
         seal(
             batch,
             first_index=first,
@@ -293,9 +294,8 @@ class EntryLog:
             prev_chain=self.end_chain,
         )
         ranges = []
-        for low, high in pairwise(cuts):
-            prev = self.end_chain
-            piece = make_range(batch, low, high, first_index=first + low, term=term, pos=int(positions[low]), prev_chain=prev)
+        for (low, high), at in zip(pairwise(cuts), places, strict=True):
+            piece = make_range(batch, low, high, first_index=first + low, term=term, pos=at, prev_chain=self.end_chain)
             self._write(piece)
             ranges.append(piece)
         self._prepare()
@@ -304,17 +304,19 @@ class EntryLog:
     def append_range(self, entries: Range) -> Range:
         """Append a verified range (`verify_range`) unchanged. It must continue the log in index, term, chain and position; raises BadRange
         otherwise, NoSpace (nothing was appended), LogFenced."""
-        self._fence.require_open()
+        if self._fence.error is not None:
+            raise self._fence.error
         if (entries.first_index, entries.prev_chain) != (self.end_index + 1, self.end_chain) or entries.term < self.end_term:
             raise BadRange(f"range {entries.first_index} of term {entries.term} does not continue {self.end_index} of {self.end_term}")
         if not is_placed(entries, self.end_pos, self._data.file_bytes):
             raise BadRange(f"range {entries.first_index} lies at {entries.pos}, which is not its place after {self.end_pos}")
+        end, count = entries.pos + len(entries.data), entries.last_index - entries.first_index + 1
         try:
-            self._make_room(entries.end_pos, len(entries), control=False)
+            self._make_room(end, count, control=False)
         except NoSpace:
             if not all(map(is_system_topic, record_columns(entries).topics)):
                 raise
-            self._make_room(entries.end_pos, len(entries), control=True)
+            self._make_room(end, count, control=True)
         self._write(entries)
         self._prepare()
         return entries
@@ -334,9 +336,9 @@ class EntryLog:
             end = int(units["pos"][0]) + int(units["size"][0])
         mark = SyncedMark(self.term_at(last), last, end, self.chain_at(last)) if last >= 0 else self._empty_mark()
         try:
-            if self._durability.marked.index > last:
+            if self.durability.marked.index > last:
                 self._lower_mark(mark)
-            self._durability.cut(mark)
+            self.durability.cut(mark)
             # The writer must not copy bytes behind the new end any more.
             self._writer.drain()
             self._erase(end, index)
@@ -348,18 +350,18 @@ class EntryLog:
         self._known_from = min(self._known_from, end)
 
     def _lower_mark(self, mark: SyncedMark) -> None:
-        self._durability.lower(mark)
+        self.durability.lower(mark)
 
     def _erase(self, end: int, index: int) -> None:
         """Zero the bytes from `end` to the current end; files behind the next one are removed."""
         spare = self._data.base_of(end) + 2 * self._data.file_bytes
         for file in self._data.drop_from(spare):
-            self._durability.retire(file)
+            self.durability.retire(file)
         at, stop = end, min(self.end_pos, self._data.end)
         while at < stop:
             length = min(stop, self._data.base_of(at) + self._data.file_bytes) - at
             file = self._data.at(at)
-            self._durability.dirty[file] = None
+            self.durability.dirty[file] = None
             file.pwrite(at % self._data.file_bytes, bytes(min(length, 1 << 20)))
             at += min(length, 1 << 20)
         self._index.erase(index, self.end_index + 1)
@@ -380,7 +382,7 @@ class EntryLog:
         begin = Begin(begin_index, pos, self.term_at(begin_index - 1), self.chain_at(begin_index - 1))
         try:
             # A process that finds the new begin must not find an older mark.
-            self._durability.raise_mark_to(begin_index)
+            self.durability.raise_mark_to(begin_index)
             write_begin(self._disk, self._directory, self._log_id, begin)
         except OSError as error:
             if is_no_space(error):
@@ -398,7 +400,7 @@ class EntryLog:
                 paths, dropped = files.drop_below(begin)
                 removed += paths
                 for file in dropped:
-                    self._durability.retire(file)
+                    self.durability.retire(file)
         except OSError as error:
             raise self._fence.shut(f"removing trimmed files failed: {error}", error) from error
         return removed
@@ -408,21 +410,22 @@ class EntryLog:
     def begin_sync(self, *, idle: bool = False) -> SyncJob | None:
         """Start a group commit of everything written so far; None if there is nothing to sync. At most one is in progress. With `idle` a
         lagging mark alone is a reason."""
-        self._fence.require_open()
-        if self.dirty or idle:
+        if self._fence.error is not None:
+            raise self._fence.error
+        if self._data.upcoming is not None and (idle or self.dirty):
             self._adopt()
-        return self._durability.begin(self._mark_of_end(), idle=idle)
+        return self.durability.begin(self._mark_of_end(), idle=idle)
 
     def finish_sync(self, job: SyncJob, error: OSError | None) -> None:
         """Record the outcome of a job. Raises LogFenced after any error: the content of the disk is then unknown."""
-        self._durability.finish(job, error)
-        self._data.sweep(self.end_pos, self._durability.is_busy)
-        self._index.files.close_idle(self._durability.is_busy)
+        self.durability.finish(job, error)
+        self._data.sweep(self.end_pos, self.durability.is_busy)
+        self._index.files.close_idle(self.durability.is_busy)
 
     def flush_mark(self) -> None:
         """Sync everything now, the mark last: for a clean stop, without a job in progress. Raises LogFenced."""
         self._fence.require_open()
-        self._durability.file_ended()
+        self.durability.file_ended()
         self._data.stop_preparing()
         while (job := self.begin_sync(idle=True)) is not None:
             error = None
@@ -439,11 +442,11 @@ class EntryLog:
     def give_up(self) -> None:
         """Abandon the sync in progress, if any: nothing that it was to cover counts as durable. Only for an owner that abandons the log,
         when no thread works on the job."""
-        self._durability.give_up()
+        self.durability.give_up()
 
     def close(self) -> None:
         """Close all files. A job in progress must have finished."""
-        assert self._durability.job is None, "a sync is still under way"
+        assert self.durability.job is None, "a sync is still under way"
         if self.fenced is None:
             # A caller that needs these bytes to be safe has synced before, and has seen that error.
             with suppress(OSError):
@@ -451,21 +454,22 @@ class EntryLog:
         self._writer.close()
         self._data.close()
         self._index.files.close()
-        self._durability.close()
+        self.durability.close()
 
     # Writing
 
     def _make_room(self, end: int, count: int, *, control: bool) -> None:
         """Ensure files and index blocks for everything up to `end` and, unless `control`, a reserve behind it. Raises NoSpace."""
-        wanted = end if control else end + self._reserve
+        wanted, data = end if control else end + self._reserve, self._data
         try:
-            self._adopt_next()
-            while self._data.end < wanted:
-                self._data.extend()
+            if data.upcoming is not None:
+                self._adopt_next()
+            while data.end < wanted:
+                data.extend()
             self._index.reserve(self.end_index + 1 + count, control=control)
-            for base in range(self._data.base_of(self.end_pos), end, self._data.file_bytes):
+            for base in range(self.end_pos - self.end_pos % data.file_bytes, end, data.file_bytes):
                 # Opened before anything is written, so that a process at its limit of descriptors refuses instead of failing halfway.
-                self._writer.ready(self._data.at(base))
+                self._writer.ready(data.at(base))
         except OSError as error:
             if is_exhausted(error):
                 raise Exhausted(f"the log cannot open its files ({error}): {LIMIT_REMEDY}; writing resumes by itself") from error
@@ -494,19 +498,19 @@ class EntryLog:
         try:
             if entries.pos != self.end_pos:
                 self._put(self.end_pos, make_blank(entries.pos - self.end_pos))
-                self._durability.file_ended()
+                self.durability.file_ended()
             self._put(entries.pos, entries.data)
-            self._index.put(entries.first_index, make_units(entries.first_index, entries.term, entries.starts + entries.pos, entries.sizes))
+            self._index.put_range(entries)
         except OSError as error:
             raise self._fence.shut(f"writing entry {entries.first_index} failed: {error}", error) from error
         if entries.term != self.end_term or not self._runs:
             self._runs.append((entries.first_index, entries.term))
-        self.end_index, self.end_pos = entries.last_index, entries.end_pos
+        self.end_index, self.end_pos = entries.last_index, entries.pos + len(entries.data)
         self.end_term, self.end_chain = entries.term, entries.last_chain
 
     def _put(self, pos: int, data: bytes | memoryview) -> None:
         file = self._data.at(pos)
-        self._durability.dirty[file] = None
+        self.durability.dirty[file] = None
         self._writer.write(file, pos % self._data.file_bytes, data)
 
     # Helpers
@@ -524,8 +528,8 @@ class EntryLog:
         data = file.pread(inside, length)
         if len(data) != length:
             raise OSError(5, f"{file.path} ends inside an entry at {pos}")
-        self._data.close_idle(self._durability.is_busy)
-        self._index.files.close_idle(self._durability.is_busy)
+        self._data.close_idle(self.durability.is_busy)
+        self._index.files.close_idle(self.durability.is_busy)
         return memoryview(data)
 
     def _chain_at_pos(self, pos: int) -> int:

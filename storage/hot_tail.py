@@ -3,11 +3,11 @@
 Invariant: between two calls every range held here is what the log says, byte for byte; so `cut` lets go of everything, before the log loses
 an entry. What is held was written by this process or read from the log, and needs no further check.
 
-Two lifetimes. A *long* range stays from its append until it is committed and the turn after that has ended: it is applied and pushed
-without being read back. Long ranges together have at most `MOST_BYTES`, or there is one of them. A *pushable* range, which the leader
-appended or read for a push, stays until the turn ends, because all followers are pushed the same ranges in it: these are bounded by what a
-turn appends and by the windows of the followers. A short range is not kept for longer, because many short ranges are better read from the
-log at once.
+Two lifetimes. An *appended* range stays until it is committed and the turn after that has ended: it is applied and pushed without being
+read back. Long ranges together have at most `MOST_BYTES`, or there is one of them. Of the short ones only the last `SHORT_RANGES` stay,
+because many short ranges are better read from the log at once. A *pushable* range, which the leader appended or read for a push, stays
+until the turn ends, because all followers are pushed the same ranges in it: these are bounded by what a turn appends and by the windows of
+the followers.
 
 No file, no clock and no thread: the owner of the log owns this too. What native readers follow is another window
 (`node/broker/state/recent.py`): it holds applied entries with their columns, for other threads, and only while somebody reads.
@@ -23,7 +23,9 @@ from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Range
 
 LEAST_BYTES = 64 << 10
+"""A range with fewer bytes is short."""
 MOST_BYTES = 8 << 20
+SHORT_RANGES = 4
 
 
 class HotTail:
@@ -31,6 +33,7 @@ class HotTail:
 
     def __init__(self) -> None:
         self._long: deque[Range] = deque()
+        self._short: deque[Range] = deque(maxlen=SHORT_RANGES)
         self._bytes = 0
         self._committed = -1
         self._of_turn: dict[int, Range] = {}
@@ -39,6 +42,7 @@ class HotTail:
     def appended(self, entries: Range) -> None:
         """Written to the log's end just now. Nobody may write to its bytes any more."""
         if len(entries.data) < LEAST_BYTES:
+            self._short.append(entries)
             return
         self._long.append(entries)
         self._bytes += len(entries.data)
@@ -52,6 +56,7 @@ class HotTail:
     def cut(self) -> None:
         """Entries are about to be removed from the log's end."""
         self._long.clear()
+        self._short.clear()
         self._bytes = 0
         self._of_turn.clear()
 
@@ -60,13 +65,18 @@ class HotTail:
         self._of_turn.clear()
         while self._long and self._long[0].last_index <= self._committed:
             self._drop_first()
+        while self._short and self._short[0].last_index <= self._committed:
+            self._short.popleft()
         self._committed = commit_index
 
     def read(self, first_index: int, max_bytes: int) -> Range | None:
-        """As `EntryLog.read`, within one long range; None if the entry is in none."""
-        for entries in self._long:
-            if entries.first_index <= first_index <= entries.last_index:
-                return _first(tail_of(entries, first_index), max_bytes)
+        """As `EntryLog.read`, within one range; None if the entry is in none."""
+        for kept in (self._short, self._long):
+            for entries in kept:
+                if entries.first_index == first_index and len(entries.data) <= max_bytes:
+                    return entries
+                if entries.first_index <= first_index <= entries.last_index:
+                    return _first(tail_of(entries, first_index), max_bytes)
         return None
 
     def to_push(self, first_index: int, max_bytes: int) -> Range | None:

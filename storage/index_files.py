@@ -7,11 +7,13 @@ records still find room (the reserve).
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import INDEX_UNIT
-from ledgermq.proto.types import I32, I64
+from ledgermq.proto.layout import FEW_ENTRIES, INDEX_UNIT
+from ledgermq.proto.types import I32, I64, Range
 from ledgermq.storage.disk import DiskFile
 from ledgermq.storage.errors import NoSpace, is_no_space
 from ledgermq.storage.mapped_files import MappedFiles
@@ -24,6 +26,20 @@ REAL_UNITS = 8192
 """Blocks are allocated in steps of this many units (at most one file's); the same number is the reserve for control records."""
 READ_BYTES = 1 << 20
 _ZEROS = bytes(READ_BYTES)
+
+
+_UNIT = struct.Struct(">iqiqq")
+
+
+def unit_bytes(first_index: int, term: int, pos: int, edges: list[int]) -> bytes:
+    """The units of adjacent entries of one term, as stored; the first entry is at `pos`."""
+    pack, index, at = _UNIT.pack, first_index, edges[0]
+    units = []
+    for end in edges[1:]:
+        units.append(pack(UNIT_MAGIC, pos + at, end - at, index, term))
+        at = end
+        index += 1
+    return b"".join(units)
 
 
 def make_units(first_index: int, term: int, pos: I64, sizes: I32) -> Units:
@@ -61,6 +77,14 @@ class IndexFiles:
     def put(self, first_index: int, units: Units) -> None:
         """Write the units of entries first_index …; they must be reserved or lie in an existing file."""
         self._write(first_index * UNIT_BYTES, units.tobytes())
+
+    def put_range(self, entries: Range) -> None:
+        """Write the units of a range, as `put` does."""
+        first, term, pos = entries.first_index, entries.term, entries.pos
+        if entries.last_index - first < FEW_ENTRIES:
+            self._write(first * UNIT_BYTES, unit_bytes(first, term, pos, entries.edges))
+        else:
+            self.put(first, make_units(first, term, entries.starts + pos, entries.sizes))
 
     def get(self, first_index: int, count: int) -> Units:
         """Up to `count` units, as stored; fewer at the end of the files."""
@@ -103,6 +127,12 @@ class IndexFiles:
         self._real_end = stop // UNIT_BYTES
 
     def _write(self, offset: int, data: bytes) -> None:
+        inside = offset % self.files.file_bytes
+        if inside + len(data) <= self.files.file_bytes:
+            file = self.files.at(offset)
+            file.pwrite(inside, data)
+            self.dirty[file] = None
+            return
         view = memoryview(data)
         while view:
             inside = offset % self.files.file_bytes

@@ -33,7 +33,7 @@ _SIZE_INDEX_TERM = struct.Struct(">iqq")
 
 
 class Why(Enum):
-    """Why entries are not served (`FetchRefused.Reason` in proto/raft.proto, by name)."""
+    """Why entries are not served (`FetchRefused.Reason` in proto/shipping.proto, by name)."""
 
     UNKNOWN = "unknown"
     DAMAGED = "damaged"
@@ -282,9 +282,10 @@ class LogSource:
         path = f"{self._directory}/{kind}/{file_name(offset - inside)}"
         if self._open is None or self._open[0] != path:
             self.close()
-            if not self._disk.exists(path):
+            try:
+                self._open = path, self._disk.open(path)
+            except FileNotFoundError:
                 return None
-            self._open = path, self._disk.open(path)
         elif not self._disk.exists(path):
             # Trimmed, or recreated by a repair, while it was held open.
             self.close()

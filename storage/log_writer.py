@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import mmap
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ POOL_BUFFERS = 5
 POOL_BUFFER_BYTES = 8 << 20
 COPY_LEAST_BYTES = 4 * 4096
 """The commit runner is called when this many bytes wait; fewer wait for the next sync."""
+SHORT_SYNC_S = 0.0005
+"""A sync that is shorter ends sooner than two hand-overs between threads."""
+REMEMBERED_SYNCS = 16
 
 
 Together = Callable[[Sequence[Callable[[], object]]], None]
@@ -45,31 +49,44 @@ def in_turn(syncs: Sequence[Callable[[], object]]) -> None:
         sync()
 
 
-class AtOnce:
-    """Run them all at the same time, one of them in the calling thread. A group commit syncs the log file and the synced mark: in sequence
-    it would take twice as long as the disk needs. A bare queue, because an executor's future costs as much as a sync on a fast disk."""
+class AtOnceIfSlow:
+    """Run them all at the same time, one of them in the calling thread, if the disk is slow. A group commit syncs the log file and the
+    synced mark: in sequence it would take twice as long as the disk needs. A fast disk ends a sync sooner than a thread is woken, so there
+    they run in turn. A bare queue, because an executor's future costs as much as a sync on a fast disk."""
 
-    def __init__(self, threads: int, name: str) -> None:
+    def __init__(self, threads: int, name: str, now_s: Callable[[], float] = time.perf_counter) -> None:
         self._work: Work = SimpleQueue()
+        self._now_s = now_s
+        self._lately: deque[float] = deque(maxlen=REMEMBERED_SYNCS)
+        """How long the calling thread's longest sync took in the last commits."""
         for number in range(threads):
             threading.Thread(target=_serve, args=(self._work,), name=f"{name}-{number}", daemon=True).start()
             weakref.finalize(self, self._work.put, None)
 
     def __call__(self, syncs: Sequence[Callable[[], object]]) -> None:
+        # A sync on a fast disk now and then takes long, because the thread waited for a processor or for the interpreter.
+        fast = min(self._lately, default=SHORT_SYNC_S) < SHORT_SYNC_S
+        own, others = (syncs, ()) if fast else (syncs[:1], syncs[1:])
         outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
-        for sync in syncs[1:]:
+        for sync in others:
             self._work.put((sync, outcomes))
         try:
-            in_turn(syncs[:1])
+            longest = 0.0
+            for sync in own:
+                began_s = self._now_s()
+                sync()
+                longest = max(longest, self._now_s() - began_s)
+            if own:
+                self._lately.append(longest)
         finally:
-            errors = [outcomes.get() for _ in syncs[1:]]
+            errors = [outcomes.get() for _ in others]
         for error in errors:
             if error is not None:
                 raise error
 
 
 def _serve(work: Work) -> None:
-    """One thread of AtOnce; ends when it receives no work."""
+    """One thread of AtOnceIfSlow; ends when it receives no work."""
     while (item := work.get()) is not None:
         sync, outcomes = item
         try:

@@ -198,7 +198,8 @@ class MappedFiles:
         self._sweeps = 0
         self._lingering: list[DiskFile] = []
         """Closed files whose map a view may still hold."""
-        self._next: _Preparation | None = None
+        self.upcoming: _Preparation | None = None
+        """The file that is created ahead."""
         self._room_wanted = 0
         self._refusal: OSError | None = None
         """Why the last attempt to create a file failed."""
@@ -279,7 +280,7 @@ class MappedFiles:
     def at(self, offset: int) -> DiskFile:
         """The file that holds the byte at `offset`. Open files beyond the bound are closed, least recently used first; views and syncs hold
         the content independently."""
-        base = self.base_of(offset)
+        base = offset - offset % self.file_bytes
         file = self._open.get(base)
         if file is None:
             assert self.has(offset), f"{self.directory} has no file for offset {offset}: it holds {self.begin} to {self.end}"
@@ -301,7 +302,8 @@ class MappedFiles:
     def sweep(self, end: int, keep: Callable[[DiskFile], bool]) -> None:
         """Called after each group commit, with the offset to be written next: unlocks files before that one, unmaps unused maps, and closes
         files beyond the bound for which `keep` is false."""
-        self.close_idle(keep)
+        if len(self._open) > OPEN_FILES_MAX:
+            self.close_idle(keep)
         self._sweeps += 1
         if self._sweeps % SWEEP_EVERY:
             return
@@ -334,20 +336,20 @@ class MappedFiles:
 
     def prepare(self) -> None:
         """Start creating the next file in the background, unless that was started or the disk is known to be too full."""
-        if self._next is not None and self._next.ready and self._next.cancelled:
-            self._next = None
-        if self._next is None and self._has_room():
+        if self.upcoming is not None and self.upcoming.ready and self.upcoming.cancelled:
+            self.upcoming = None
+        if self.upcoming is None and self._has_room():
             free = self._disk.free_bytes(self.directory) if self._allocate else 0
-            self._next = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free, self._warmer)
-            self._submit(self._next.run)
+            self.upcoming = _Preparation(self._disk, self._unfinished_path(), self.file_bytes, self._allocate, free, self._warmer)
+            self._submit(self.upcoming.run)
 
     def adopt_if_ready(self) -> bool:
         """Give the prepared file its final name, if it is ready. The owner must sync the directory before it relies on the name."""
-        return self._next is not None and self._next.ready and self._take()
+        return self.upcoming is not None and self.upcoming.ready and self._take()
 
     def _take(self) -> bool:
-        assert self._next is not None
-        preparation, self._next = self._next, None
+        assert self.upcoming is not None
+        preparation, self.upcoming = self.upcoming, None
         if preparation.cancelled:
             return False
         if preparation.error is not None:
@@ -372,17 +374,17 @@ class MappedFiles:
     def extend(self) -> None:
         """Ensure that one more file exists behind the last one, waiting for its creation. Raises NoSpace, OSError."""
         self.prepare()
-        if self._next is not None:
-            self._next.finish()
-        if self._next is None or not self._take():
+        if self.upcoming is not None:
+            self.upcoming.finish()
+        if self.upcoming is None or not self._take():
             if self._refusal is not None and is_exhausted(self._refusal):
                 raise Exhausted(f"no log file can be made in {self.directory} ({self._refusal}): {LIMIT_REMEDY}; writing resumes by itself")
             raise NoSpace(f"no space for {self.file_bytes} bytes more in {self.directory}: free disk space; writing resumes by itself")
 
     def stop_preparing(self) -> None:
         """Stop preparing; on return no file is being created. A file that is ready can still be adopted."""
-        if self._next is not None:
-            self._next.cancel()
+        if self.upcoming is not None:
+            self.upcoming.cancel()
 
     def drop_from(self, offset: int) -> list[DiskFile]:
         """Remove the files that begin at or behind `offset`, last first. Returns those that were open, for the owner to close."""
@@ -430,16 +432,16 @@ class MappedFiles:
 
     def close(self) -> None:
         self.stop_preparing()
-        if self._next is not None and self._next.file is not None:
-            self._next.file.close()
-        self._next = None
+        if self.upcoming is not None and self.upcoming.file is not None:
+            self.upcoming.file.close()
+        self.upcoming = None
         for file in self._open.values():
             file.close()
         self._lingering.extend(self._open.values())
         self._open.clear()
 
     def _files(self) -> list[DiskFile]:
-        ahead = [] if self._next is None or self._next.file is None else [self._next.file]
+        ahead = [] if self.upcoming is None or self.upcoming.file is None else [self.upcoming.file]
         return [*self._open.values(), *self._lingering, *ahead]
 
     def _unfinished_path(self) -> str:

@@ -21,9 +21,6 @@ def place(sizes: I32, pos: int, file_bytes: int) -> tuple[I64, list[int], int]:
     """For entries of these sizes behind `pos`: the position of each, the bounds of the pieces (one per file), and the end position."""
     ends: I64 = np.cumsum(sizes, dtype=np.int64)
     begins = ends - sizes
-    end = pos + int(ends[-1])
-    if end + BLANK_BYTES <= pos - pos % file_bytes + file_bytes:
-        return begins + pos, [0, len(ends)], end
     positions = np.empty(len(ends), np.int64)
     cuts = [0]
     low = 0
@@ -42,9 +39,16 @@ def place(sizes: I32, pos: int, file_bytes: int) -> tuple[I64, list[int], int]:
     return positions, cuts, pos
 
 
+def fits(pos: int, length: int, file_bytes: int) -> bool:
+    """Whether so many bytes of entries behind `pos` stay in its file."""
+    return pos + length + BLANK_BYTES <= pos - pos % file_bytes + file_bytes
+
+
 def is_placed(entries: Range, pos: int, file_bytes: int) -> bool:
     """Whether a range lies where `place` puts it behind `pos`, all of it in one file."""
     base = pos - pos % file_bytes
+    if entries.pos == pos and pos + len(entries.data) + BLANK_BYTES <= base + file_bytes:
+        return True
     crosses = bool(pos % file_bytes) and pos + int(entries.sizes[0]) + BLANK_BYTES > base + file_bytes
     if entries.pos != (base + file_bytes if crosses else pos):
         return False

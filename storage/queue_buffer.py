@@ -1,8 +1,9 @@
 """Buffered writes for consume queues: units that arrive one by one wait in memory until a write is worth a system call.
 
-A batch for one queue, or with many units per queue, is written at once. A batch scattered over many queues would cost one write for almost
-every message, and each write releases the interpreter lock. So its units are kept, in log order and in columns, until there are many per
-queue. The number of waiting units is bounded.
+A batch of several units for one queue, or with many units per queue, is written at once, except for a few units of a queue of which others
+wait. A single unit, or a batch scattered over many queues, would cost one write for almost every message, and each write releases the
+interpreter lock. So these units are kept, in log order and in columns, until there are many per queue. The number of waiting units is
+bounded.
 
 Law: waiting units of a queue are always its last ones, behind everything in its files, and every read sees them. They are written before a
 sync begins and before a trim record is applied, so a completed sync covers them. A crash loses units that no snapshot covers, and those are
@@ -18,9 +19,20 @@ import numpy as np
 import numpy.ma  # `np.unique` imports it at its first call: 60 ms in the middle of an append
 from numpy.typing import NDArray
 
-from ledgermq.proto.layout import QUEUE_UNIT, Columns
+from ledgermq.proto.layout import QUEUE_UNIT, Columns, Row
 from ledgermq.proto.types import I32, I64
-from ledgermq.storage.consume_queue import OPEN_FILES_MAX, ConsumeQueues, Minimum, QueueKey, QueueSync, QueueUnits
+from ledgermq.storage.consume_queue import (
+    OPEN_FILES_MAX,
+    UNIT,
+    UNIT_BYTES,
+    ConsumeQueues,
+    Minimum,
+    QueueKey,
+    QueueSync,
+    QueueUnits,
+    by_queue,
+    require_dense,
+)
 from ledgermq.storage.disk import Disk
 
 WAITING_MAX = 1 << 17
@@ -53,13 +65,20 @@ class BufferedQueues(ConsumeQueues):
         """The queue whose waiting units are written next."""
         self._row_numbers: I32 = np.empty(waiting_max, np.int32)
         self._row_offsets: I64 = np.empty(waiting_max, np.int64)
-        self._row_units: NDArray[np.void] = np.empty(waiting_max, QUEUE_UNIT)
+        self._unit_bytes = bytearray(waiting_max * UNIT_BYTES)
+        self._row_units: NDArray[np.void] = np.frombuffer(self._unit_bytes, QUEUE_UNIT)
+        """A view of `_unit_bytes`."""
 
     # Questions
 
     def next_offset(self, topic: str, queue: int) -> int:
         number = self._numbers.get((topic, queue))
         return super().next_offset(topic, queue) if number is None else int(self._ends[number])
+
+    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        ends, numbers, known = self._ends, self._numbers, self._next
+        keys = [(topic, queue) for queue in range(queues)]
+        return tuple([int(ends[numbers[key]]) if key in numbers else known.get(key, 0) for key in keys])
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
         table = super().next_offsets()
@@ -90,7 +109,11 @@ class BufferedQueues(ConsumeQueues):
     # Appending
 
     def append(self, columns: Columns) -> None:
-        count = len(columns.sizes)
+        if columns.rows is not None:
+            if columns.rows:
+                self._append_few(columns.rows)
+            return
+        count = len(columns)
         if count == 0:
             return
         units = np.empty(count, QUEUE_UNIT)
@@ -112,6 +135,48 @@ class BufferedQueues(ConsumeQueues):
             return
         for low, high in pairwise([*begins.tolist(), count]):
             self._write(int(numbers[low]), offsets[low:high], units[low:high])
+
+    def _append_few(self, rows: list[Row]) -> None:
+        """The same, message by message."""
+        queues = by_queue(rows)
+        if len(queues) == 1:
+            ((key, _),) = queues.items()
+            number = self._number(key)
+            # Behind waiting units of the queue a few more wait: taking those along costs several times as much as a write. So does a single
+            # message, because a system call for each costs more than one for many later.
+            at_once = len(rows) > 1 and (self._ends[number] == self._next.get(key, 0) or self._count >= WORTH_A_WRITE)
+        else:
+            at_once = len(rows) >= FEW_UNITS * len(queues)
+        if at_once or len(rows) > len(self._row_numbers):
+            for key, own in queues.items():
+                number = self._number(key)
+                if self._ends[number] != self._next.get(key, 0):
+                    self._write_queue(number)
+                self._append_rows(key, own)
+                self._ends[number] = self._next.get(key, 0)
+            return
+        self._wait_few(queues)
+        if self._count >= WORTH_A_WRITE * len(queues):
+            self._write_slice()
+
+    def _wait_few(self, queues: dict[QueueKey, list[Row]]) -> None:
+        """Keep units that are not kept yet, queue by queue."""
+        new: list[tuple[int, Row]] = []
+        for key, rows in queues.items():
+            require_dense(key, rows)
+            number = self._number(key)
+            end, first = int(self._ends[number]), rows[0][2]
+            assert first <= end, f"queue {key} continues at {first}, but has only {end} (invariant I6)"
+            new += [(number, row) for row in rows[end - first :]]
+        while self._count + len(new) > len(self._row_numbers):
+            self._write_slice()
+        at = self._count
+        for number, (_, _, offset, code, physical, size, _, _) in new:
+            self._row_numbers[at], self._row_offsets[at] = number, offset
+            UNIT.pack_into(self._unit_bytes, at * UNIT_BYTES, physical, size, code)
+            self._ends[number] = offset + 1
+            at += 1
+        self._count = at
 
     def _wait(self, numbers: I64, offsets: I64, units: NDArray[np.void], begins: I64) -> None:
         """Keep units, sorted by queue; each queue starts at one of the rows `begins`."""
@@ -137,6 +202,13 @@ class BufferedQueues(ConsumeQueues):
 
     def _write(self, number: int, offsets: I64, units: NDArray[np.void]) -> None:
         """Write units of one queue, its waiting units first. Raises NoSpace, OSError."""
+        self._write_queue(number)
+        key = self._keys[number]
+        self._append_queue(key, offsets, units)
+        self._ends[number] = self._next.get(key, 0)
+
+    def _write_queue(self, number: int) -> None:
+        """Write the waiting units of one queue. Raises NoSpace, OSError."""
         key = self._keys[number]
         if self._ends[number] != self._next.get(key, 0):
             rows = self._rows(number)
@@ -144,8 +216,6 @@ class BufferedQueues(ConsumeQueues):
             kept = np.ones(self._count, np.bool_)
             kept[rows] = False
             self._keep(np.flatnonzero(kept))
-        self._append_queue(key, offsets, units)
-        self._ends[number] = self._next.get(key, 0)
 
     def write_waiting(self) -> None:
         """Write all waiting units. Raises NoSpace, and OSError: units that were not written still wait."""
@@ -179,7 +249,7 @@ class BufferedQueues(ConsumeQueues):
         written = 0
         try:
             for number, first, (low, high) in zip(numbers[rows[bounds[:-1]]].tolist(), firsts, pairwise(bounds), strict=True):
-                self._append_units(self._keys[number], first, units[low:high])
+                self._append_units(self._keys[number], first, units[low:high].tobytes())
                 written = high
         finally:
             kept = np.ones(self._count, np.bool_)

@@ -53,13 +53,11 @@ def read_snapshots(disk: Disk, state_directory: str) -> list[tuple[str, dict[str
 
 
 def read_generation(disk: Disk, state_directory: str, name: str) -> dict[str, Any] | None:
-    """One generation; None if it does not exist or is damaged."""
-    path = f"{state_directory}/{name}"
-    if not disk.exists(path):
-        return None
+    """One generation; None if it does not exist or is damaged. Another process may rename it at any moment, between the two renames of
+    `write_snapshot` no file has the newest generation's name."""
     try:
-        return sealed_json.read(disk, path)
-    except Damaged:
+        return sealed_json.read(disk, f"{state_directory}/{name}")
+    except (FileNotFoundError, Damaged):
         return None
 
 

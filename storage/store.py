@@ -99,7 +99,8 @@ class GroupStore:
                     )
                 identity.compare(root, found, wanted if recovering else as_recovered(disk, root, wanted))
                 log_directory = f"{root}/dledger-{found.replica}"
-                _remove_unfinished(disk, (root, f"{root}/state", log_directory))
+                _remove_unfinished(disk, (root, log_directory))
+                _remove_unfinished(disk, (f"{root}/state",), snapshot.SNAPSHOT_FILE)
                 for name in ("hardstate", "syncedmark"):
                     if not disk.exists(f"{log_directory}/{name}"):
                         raise _incomplete(f"{log_directory}/{name}")
@@ -233,10 +234,12 @@ def _require_unused(disk: Disk, root: str, replica: str) -> None:
         raise Unusable(f"{root} is not empty ({found} is there) and has no {identity.IDENTITY_FILE}: use an empty directory")
 
 
-def _remove_unfinished(disk: Disk, directories: tuple[str, ...]) -> None:
+def _remove_unfinished(disk: Disk, directories: tuple[str, ...], prefix: str = "") -> None:
+    """Remove what a crash left. In `state` only the store's own: other threads of a running node write there while a group is opened again
+    after a repair, and each of them replaces its unfinished file itself."""
     for directory in directories:
         for name in disk.listdir(directory):
-            if name.endswith(UNFINISHED):
+            if name.startswith(prefix) and name.endswith(UNFINISHED):
                 disk.unlink(f"{directory}/{name}")
 
 

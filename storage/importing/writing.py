@@ -181,7 +181,6 @@ class Writer:
             topics=tuple(numbers),
             topic_of=topic_of,
             queues=np.fromiter([entry.queue for entry in entries], np.int32, len(entries)),
-            tags_codes=np.zeros(len(entries), np.int64),
         )
         offsets = np.fromiter([entry.queue_offset for entry in entries], np.int64, len(entries))
         hosts = np.frombuffer(b"".join([entry.store_host for entry in entries]), "V8")

@@ -43,7 +43,11 @@ def memberships(nodes: tuple[str, ...]) -> st.SearchStrategy[control.Membership]
 
 
 RECORDS = st.one_of(
-    st.builds(control.RecallRecord, NUMBER, NUMBER, NUMBER),
+    st.builds(control.RecallRecord, NUMBER, NUMBER, NUMBER, st.none() | TEXT),
+    st.builds(control.LettersRecord, TEXT, st.just("purged"), NUMBERS, st.just(()), TEXT),
+    st.lists(st.tuples(NUMBER, st.tuples(TEXT, TEXT, NUMBER, NUMBER)), max_size=3).map(
+        lambda rows: control.LettersRecord("%DLQ%g", "resent", tuple([row[0] for row in rows]), tuple([row[1] for row in rows]))
+    ),
     st.builds(control.TimersRecord, NUMBER, NUMBER, NUMBER),
     NODES.filter(bool).flatmap(memberships),
     st.builds(control.TermStart, NUMBER, TEXT),
@@ -130,7 +134,14 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
     (control.ProducerRecord(7, 0), '{"v":1,"p":7,"e":0}'),
     (control.ProducerRecord(7, 2, "w", 40, (3, 5)), '{"v":1,"p":7,"e":2,"n":"w","s":40,"x":[3,5]}'),
     (control.ProducerRecord(8, 0, owner="writer"), '{"v":1,"p":8,"e":0,"u":"writer"}'),
+    (control.RecallRecord(17, 16, 7, ""), '{"v":1,"d":17,"f":16,"o":7,"u":""}'),
+    (control.TransactionRecord(((4, "rollback"),), user="me"), '{"v":1,"e":[[4,"rollback"]],"c":[],"u":"me"}'),
     (control.RecallRecord(1700000000000, 1699999999999, 7), '{"v":1,"d":1700000000000,"f":1699999999999,"o":7}'),
+    (control.LettersRecord("%DLQ%g", "purged", (3, 4)), '{"v":1,"t":"%DLQ%g","h":"purged","o":[3,4]}'),
+    (
+        control.LettersRecord("ns@%DLQ%g", "resent", (3,), (("ns@g", "ns@t", 1, 7),), "me"),
+        '{"v":1,"t":"ns@%DLQ%g","h":"resent","o":[3],"p":[["ns@g","ns@t",1,7]],"u":"me"}',
+    ),
     (control.TimersRecord(1700000000000, -1, 2), '{"v":1,"f":1700000000000,"o":-1,"n":2}'),
 ]
 
@@ -175,6 +186,9 @@ def test_membership_is_sorted() -> None:
         ("timer", b'{"v":1}'),
         ("timers", b'{"v":1,"f":1,"o":"x","n":0}'),
         ("recall", b'{"v":1,"d":1,"f":2}'),
+        ("letters", b'{"v":1,"t":"d","h":"lost","o":[]}'),
+        ("letters", b'{"v":1,"t":"d","h":"resent","o":[1]}'),
+        ("letters", b'{"v":1,"t":"d","h":"purged","o":[1],"p":[["g","t",0,1]]}'),
         ("", b"{}"),
         ("ack", b'{"v":2,"a":[]}'),
         ("ack", b'{"a":[]}'),

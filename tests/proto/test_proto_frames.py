@@ -36,6 +36,7 @@ from ledgermq.proto.properties import Fields
 from ledgermq.proto.status import Code, LedgerError
 from ledgermq.proto.types import Range
 from tests.proto.plain_frame import LIMITS, plain_good, plain_id, unary_entry
+from tests.proto.ways import pure
 
 TAG, PRODUCER, EPOCH = 0x8E3F00AB, 0x01020304, 5
 BORN_MS = 1_700_000_000_123
@@ -85,6 +86,8 @@ def said(sequence: int, tag: str | None, keys: Any, user: Mapping[str, str]) -> 
 def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages: list[Any]) -> None:
     """Entry by entry the bytes of the unary encoder, but for FLAG; and a node takes them as they are."""
     frame = built(topic, first, messages)
+    with pure():
+        assert built(topic, first, messages) == frame
     entries = entries_of(frame)
     assert b"".join(entries) == frame.entries and frame.count == len(messages) and frame.next_sequence == first + len(messages)
     for position, (entry, (body, tag, keys, user, queue)) in enumerate(zip(entries, messages, strict=True)):
@@ -94,7 +97,6 @@ def test_a_frame_is_what_the_unary_path_writes(topic: str, first: int, messages:
     assert (got.producer_id, got.epoch, got.first_sequence, got.next_sequence) == (PRODUCER, EPOCH, first, frame.next_sequence)
     assert bytes(got.batch.data) == frame.entries and got.batch.topics == (topic,) and not got.batch.topic_of.any()
     assert got.batch.queues.tolist() == [queue for *_, queue in messages]
-    assert got.batch.tags_codes.tolist() == [layout.java_hash(tag) if tag else 0 for _, tag, *_ in messages]
     assert got.batch.sizes.tolist() == list(map(len, entries)) and got.batch.starts.dtype == np.int64
 
 
@@ -118,27 +120,27 @@ def test_other_ids_are_no_native_ones(text: str | bytes) -> None:
     assert read_native_id(text) is None
 
 
-def outcome(topic: str, first: int, sizes: bytes, entries: bytes) -> tuple[int, list[int], list[int]]:
+def outcome(topic: str, first: int, sizes: bytes, entries: bytes) -> tuple[int, list[int]]:
     try:
         frame = read_frame(topic, TAG, PRODUCER, EPOCH, first, sizes, entries, **LIMITS)
     except BadFrame as bad:
         assert bad.code is not Code.INTERNAL_ERROR, bad
-        return bad.position, [], []
-    return -1, frame.batch.queues.tolist(), frame.batch.tags_codes.tolist()
+        return bad.position, []
+    return -1, frame.batch.queues.tolist()
 
 
 def agree(topic: str, first: int, sizes: bytes, entries: bytes) -> None:
-    """The vectors, the rules one by one and the plain second opinion agree, and the position is that of the first bad message."""
+    """The vectors, the rules one by one, the kernel and the plain second opinion agree; the position is that of the first bad message."""
     lengths = struct.unpack(f"<{len(sizes) // 4}I", sizes)
     ends = np.cumsum(lengths).tolist()
     pieces = [entries[end - size : end] for size, end in zip(lengths, ends, strict=True)]
     good = [plain_good(topic, plain_id(TAG, PRODUCER, EPOCH, first + i), i + 1, piece) for i, piece in enumerate(pieces)]
     outcomes = []
     for few in (0, 1 << 20):
-        with pytest.MonkeyPatch.context() as patch:
+        with pure(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(frame_reading, "FEW", few)
             outcomes.append(outcome(topic, first, sizes, entries))
-    assert outcomes[0] == outcomes[1]
+    assert outcomes[0] == outcomes[1] == outcome(topic, first, sizes, entries)
     assert outcomes[0][0] == (-1 if all(good) else good.index(False))
 
 

@@ -19,6 +19,7 @@ from ledgermq.proto.properties import decode, encode
 from ledgermq.proto.types import Draft
 from tests.proto import golden_entries
 
+pytestmark = pytest.mark.usefixtures("way")
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 REFERENCE: dict[str, Any] = json.loads((GOLDEN / "reference.json").read_text())
 OURS: dict[str, Any] = json.loads((GOLDEN / "entries.json").read_text())

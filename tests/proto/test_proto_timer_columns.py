@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from ledgermq.audit.reading.columns import fire_time as audited
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import make_range, seal
-from ledgermq.proto.layout import FEW_ENTRIES, fire_time, java_hash, record_columns
+from ledgermq.proto.layout import fire_time, java_hash, record_columns
 from ledgermq.proto.names import TIMER_TOPIC
 from ledgermq.proto.properties import Fields, edited, encode
 from ledgermq.proto.types import Draft
 
+pytestmark = pytest.mark.usefixtures("way")
 TIMES = st.integers(1_000_000_000_000, 9_999_999_999_999) | st.integers(0, 1 << 50)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.booleans(), TIMES, st.sampled_from(["", "a", "ü"])), min_size=1, max_size=3 * FEW_ENTRIES))
+@given(st.lists(st.tuples(st.booleans(), TIMES, st.sampled_from(["", "a", "ü"])), min_size=1, max_size=48))
 def test_a_message_on_the_timer_topic_has_its_fire_time_for_a_code(rows: list[tuple[bool, int, str]]) -> None:
     """Few entries and many, mixed with other topics whose codes stay those of their tags, whatever else the properties hold."""
     drafts = []

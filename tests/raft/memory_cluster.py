@@ -12,7 +12,7 @@ from random import Random
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
-from ledgermq.raft.effects import Effects, Writes
+from ledgermq.raft.effects import NO_WRITES, Effects, Writes
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, Extent, Message
@@ -65,6 +65,8 @@ class Member:
         """Chain CRC → the members in the entry with this CRC; shared by all members."""
         self.syncing: tuple[int, int, list[Entry]] | None = None
         self.boots = 0
+        self.told = NO_INDEX
+        """The commit index that was taken last."""
         self.core: Core
         self.start(0)
 
@@ -139,7 +141,12 @@ class Member:
         return None
 
     def take(self, now_ns: int) -> tuple[Effects, list[Packet]]:
+        calm = self.core.calm(now_ns)
+        # Where the core says that nothing moved, look all the same.
+        self.core.stirred = True
         effects = self.core.take(now_ns)
+        assert not calm or effects == Effects(None, NO_WRITES, (), (), self.told, role_changed=False), f"{self.core} is not calm: {effects}"
+        self.told = effects.commit_index
         self.carry_out(effects.writes, None, [])
         packets = [Packet(m, self.payload(m)) for m in effects.messages]
         for push in effects.pushes:

@@ -52,10 +52,17 @@ TIMING = Timing(window_bytes=600, window_first_bytes=600, window_ranges=4, range
 
 
 class CarefulMember(Member):
-    """A member that loses all unsynced writes in a crash, and whose disk is never full."""
+    """A member that loses all unsynced writes in a crash, and whose disk is never full.
+
+    A reader waits at each member, so commit news travels at once.
+    """
 
     disk_full_share = 0.0
     lazy = False
+
+    def start(self, now_ns: int) -> None:
+        super().start(now_ns)
+        self.core.watch(True)
 
     def appended(self, extent: Extent) -> None:
         self.core.appended(extent, urgent=not self.lazy, early=self.lazy)
@@ -83,6 +90,7 @@ def describe(message: Message) -> str:
     push = f" push {message.extent.first_index}..{message.extent.last_index}/t{message.extent.term}" if message.extent else ""
     push += " (members)" if message.extent and message.extent.membership else ""
     push += "".join(f" {word}" for word in ("lazy", "early") if message.extent and getattr(message, word))
+    push += " quiet" if message.quiet else ""
     return f"{way} append after {message.prev_index}/t{message.prev_term}{push} commit {message.commit_index}"
 
 

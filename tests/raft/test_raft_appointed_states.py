@@ -22,8 +22,8 @@ ASKED_EVERY = (1, 2)
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("minimum", "goals", "least"),
-    [(2, REMOVALS, 500), (1, (Goal("n3"),), 50), (2, (Goal("n3", "n4"),), 100), (2, (Goal("n1", "n4"),), 100)],
-    ids=["two-removals", "removal", "move-of-a-slave", "move-of-the-master"],
+    [(1, (Goal("n3"),), 50), (2, REMOVALS, 500), (2, (Goal("n3", "n4"),), 100), (2, (Goal("n1", "n4"),), 100)],
+    ids=["removal", "two-removals", "move-of-a-slave", "move-of-the-master"],
 )
 def test_every_change_ends_from_every_state(minimum: int, goals: tuple[Goal, ...], least: int) -> None:
     """All states, with wishes and news that are as late as can be. The search is over when there is no new one."""

@@ -17,11 +17,13 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import MS, Timing
 from ledgermq.raft.core import Core
-from ledgermq.raft.election_timer import SLACK_FACTOR, SLACK_FADES
+from ledgermq.raft.election_timer import SLACK_FACTOR, SLACK_FADES, ElectionTimer
 from ledgermq.raft.messages import VoteReply, VoteRequest
 from ledgermq.raft.reads import lease_ns
 from tests.raft.test_raft_members import heard, leading
@@ -206,6 +208,15 @@ def test_a_leader_that_is_answered_late_waits_longer_for_the_next_answer() -> No
     assert raft.timer.slack_ns(LATER + 600 * MS) == slack_ns
     # It fades while it is waited for.
     assert LONGEST + slack_ns - (LONGEST + slack_ns) // SLACK_FADES <= endurance_ns(raft, LATER + 600 * MS) < LONGEST + slack_ns
+
+
+@given(silent_ms=st.integers(0, 5_000), limit_ns=st.integers(-LONGEST, 10 * LONGEST))
+def test_when_a_silence_lasts_too_long_is_known_in_advance(silent_ms: int, limit_ns: int) -> None:
+    """It is the first moment at which the silence lasted as long as the slack that is left then allows."""
+    timer = ElectionTimer(TIMING, Random(1), BEGIN, promised=False)
+    timer.note_silence(silent_ms * MS, BEGIN)
+    end_ns = timer.lasts_until_ns(BEGIN + limit_ns)
+    assert end_ns - timer.slack_ns(end_ns) >= BEGIN + limit_ns > end_ns - 1 - timer.slack_ns(end_ns - 1)
 
 
 def test_a_peer_that_answers_all_the_time_makes_no_quorum_late() -> None:

@@ -81,11 +81,12 @@ class TrimmingCluster(Cluster):
         core.check_invariants()
         assert isinstance(member, TrimmedMember) and core.log.begin_index == member.begin
         assert core.log.end_index == len(member.disk.written) - 1
-        view, core.log_state.view = core.log, LogView(member.disk.runs(), core.log.end_index)
+        view = core.log
+        core.log = core.log_state.view = LogView(member.disk.runs(), core.log.end_index)
         try:
             super().check(member)
         finally:
-            core.log_state.view = view
+            core.log = core.log_state.view = view
 
 
 @pytest.mark.one_in(3)

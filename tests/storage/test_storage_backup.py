@@ -16,15 +16,17 @@ import pytest
 
 from ledgermq.cli import run
 from ledgermq.proto.types import Identity
+from ledgermq.proto.units import size_words
 from ledgermq.storage import backup as backups
+from ledgermq.storage import commands, real_disk, sealed_json
 from ledgermq.storage import identity as identities
-from ledgermq.storage import real_disk, sealed_json
 from ledgermq.storage.backup_manifest import MANIFEST_FILE, BadCopy, Manifest, Refused, read_manifest
 from ledgermq.storage.checkpoints import LogCheckpoint, StoreCheckpoint, read_log_checkpoint
 from ledgermq.storage.errors import Unusable
 from ledgermq.storage.identity import NodeIdentity
 from ledgermq.storage.real_disk import HeldFile, RealDisk
 from ledgermq.storage.restore import restore
+from ledgermq.storage.snapshot import read_snapshot
 from ledgermq.storage.store import GroupStore
 from tests.storage.log_material import CLUSTER, append, content, make_identity, sync
 
@@ -269,6 +271,26 @@ def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
         assert bring_back(tmp_path / f"b{number}", tmp_path / f"r{number}").groups["g1"] == point
 
 
+def test_a_snapshot_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two renames of a replacement the newest snapshot has the name of the older generation: the backup takes it from there."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    trim(store, 2)
+    newest = tmp_path / "n1/g1/state/snapshot"
+    known, read = read_snapshot(DISK, str(newest.parent)), RealDisk.read_file
+
+    def reading(self: RealDisk, path: str) -> bytes:
+        if path == str(newest) and newest.exists():
+            newest.rename(newest.with_name("snapshot.previous"))
+        return read(self, path)
+
+    monkeypatch.setattr(RealDisk, "read_file", reading)
+    point = back_up(tmp_path / "n1", tmp_path / "b").groups["g1"]
+    assert known is not None and point.snapshot_index == known["applied_index"]
+    store.abandon()
+
+
 def test_files_that_vanish_while_they_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log file removed between the listing and its opening makes the backup list again; one held open keeps its content."""
     store = new_node(tmp_path / "n1")
@@ -449,6 +471,32 @@ def test_interrupted_restore_does_not_start(made: tuple[Path, Path], tmp_path: P
         GroupStore.create(DISK, str(tmp_path / "r/g1"), make_identity())
 
 
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_ctrl_c_leaves_no_half_of_a_directory(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, there: bool
+) -> None:
+    """The target is as it was, missing or empty, and the same command succeeds afterwards. A target in use is left alone."""
+    target = tmp_path / "target"
+    if there:
+        target.mkdir()
+    arguments = {"backup": ["--data", str(made[0]), "--to"], "restore": ["--from", str(made[1]), "--data"]}[command]
+    seen: list[int] = []
+
+    def pressed(line: commands.ProgressLine, done: int, total: int) -> None:
+        seen.append(done)
+        if len(seen) == 3:
+            assert os.listdir(target)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands.ProgressLine, "__call__", pressed)
+    assert run([command, *arguments, str(target)]) == 130
+    assert target.exists() == there and not (there and os.listdir(target))
+    assert run([command, *arguments, str(target)]) == 0
+    kept = content(target)
+    assert run([command, *arguments, str(target)]) == 4 and content(target) == kept
+
+
 @pytest.mark.parametrize("what", ["not empty", "inside", "no node", "no note", "a file"])
 def test_refusals_before_anything_is_written(tmp_path: Path, what: str) -> None:
     """A target in use or inside the source, a directory without an identity, and a log without a committed point are refused; nothing is
@@ -491,7 +539,10 @@ def test_commands(made: tuple[Path, Path], tmp_path: Path, capsys: pytest.Captur
     told = json.loads(capsys.readouterr().out)
     assert told["v"] == 1 and told["verified"] and told["groups"][0]["index"] == 149 and told["node"] == "n1"
     assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "r")]) == 0
-    assert "restored and verified: node n1" in capsys.readouterr().out
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("restored and verified: node n1") and first.endswith(f", {size_words(told['used_bytes'])}")
+    assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "exact"), "--bytes"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f", {told['used_bytes']} bytes")
     assert run(["restore", "--from", str(tmp_path / "c"), "--data", str(tmp_path / "r")]) == 4
     assert "is not empty" in capsys.readouterr().err
     flip(tmp_path / f"c/g1/dledger-n1/data/{0:020d}", 100)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ledgermq.cli import run
+from ledgermq.proto import kernels
 from ledgermq.storage import doctor, doctor_commands, doctor_facts, sealed_json
 from ledgermq.storage import identity as identities
 from ledgermq.storage.checkpoints import StoreCheckpoint
@@ -203,6 +204,7 @@ def test_command_says_fine_and_leaves_nothing(
         "  64 KiB: p50",
         "1024 KiB: p50",
         "T = S/R + W + F",
+        kernels.described(),
         "flush policy durable",
         "log files",
     ):
@@ -218,6 +220,7 @@ def test_command_exits_with_1_above_a_threshold(
     healthy(monkeypatch, free_bytes=5 * GIB, rotational=None)
     assert run(["doctor", str(tmp_path), "--quick", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
+    assert told["native"] == kernels.VERSION
     assert told["v"] == 1 and told["rotational"] is None and told["node"] is None and told["used_percent"] == 95.0
     assert [flush["write_bytes"] for flush in told["flushes"]] == [4 * KIB, 64 * KIB, MIB]
     assert [(warning["level"], "90 %" in warning["what"]) for warning in told["warnings"]] == [("alarm", True)]
@@ -235,6 +238,11 @@ def test_node_directory_is_described_and_not_changed(
     append(store.log, 100)
     store.log.flush_mark()
     store.write_checkpoints(90, StoreCheckpoint())
+    for exact, unit in ((["--bytes"], " bytes"), ([], " MiB")):
+        assert run(["doctor", str(tmp_path), "--quick", *exact]) == 0
+        lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ") and line[2] != " "}
+        assert all(unit in lines[name] for name in ("space", "sequential", "cost", "log", "scrub", "node", "group"))
+        assert not exact or f"space        {FACTS.free_bytes} bytes free of {FACTS.total_bytes} bytes, " in lines["space"]
     for clean in (False, True):
         if clean:
             store.close()

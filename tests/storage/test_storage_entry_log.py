@@ -274,7 +274,7 @@ def test_truncation_under_a_sync_is_not_undone_by_its_end(tmp_path: Path) -> Non
     log.finish_sync(job, None)
     assert (log.durable_index, log.end_index) == (3, 9)
     assert (job.index, job.term) == (3, 1)
-    assert log._durability.allowed.index == 3
+    assert log.durability.allowed.index == 3
     sync(log)
     assert log.durable_index == 9
     log.close()
@@ -301,7 +301,7 @@ def test_the_mark_follows_one_batch_behind(tmp_path: Path) -> None:
     log = new_log(tmp_path / "log")
     append(log, 2)
     sync(log)
-    assert (log.synced_mark.index, log.durable_index, log.mark_pending) == (-1, 1, True)
+    assert (log.synced_mark.index, log.durable_index, log.durability.mark_pending) == (-1, 1, True)
     append(log, 2)
     sync(log)
     assert (log.synced_mark.index, log.durable_index) == (1, 3)
@@ -309,7 +309,7 @@ def test_the_mark_follows_one_batch_behind(tmp_path: Path) -> None:
     assert job is not None
     job.run()
     log.finish_sync(job, None)
-    assert (log.synced_mark.index, log.mark_pending) == (3, False)
+    assert (log.synced_mark.index, log.durability.mark_pending) == (3, False)
     assert log.begin_sync(idle=True) is None
     append(log, 30)
     sync(log)

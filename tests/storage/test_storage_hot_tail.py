@@ -65,8 +65,8 @@ def test_what_is_kept_is_what_the_log_says(steps: list[tuple[str, int]], max_byt
         log.close()
 
 
-def test_it_holds_what_is_long_and_new(tmp_path: Path) -> None:
-    """A long range is kept from its append until a turn after its commit, a short one never, and no more than there may be."""
+def test_it_holds_what_is_new(tmp_path: Path) -> None:
+    """A range is kept from its append until a turn after its commit, and no more than there may be: of short ones the last few."""
     log, kept = new_log(tmp_path / "log"), HotTail()
 
     def append(count: int) -> int:
@@ -75,7 +75,11 @@ def test_it_holds_what_is_long_and_new(tmp_path: Path) -> None:
             kept.appended(entries)
         return first
 
-    assert kept.read(append(1), 1 << 20) is None
+    short = [append(1) for _ in range(hot_tail.SHORT_RANGES + 1)]
+    assert kept.read(short[0], 1 << 20) is None and all(kept.read(first, 1 << 20) for first in short[1:])
+    kept.end_turn(short[1])
+    kept.end_turn(short[1])
+    assert kept.read(short[1], 1 << 20) is None and kept.read(short[2], 1 << 20) is not None
     long = append(5)
     found = kept.read(long + 2, 1 << 20)
     assert found is not None and found.last_index == long + 4
@@ -86,7 +90,7 @@ def test_it_holds_what_is_long_and_new(tmp_path: Path) -> None:
     firsts = [append(5) for _ in range(6)]
     assert kept.read(firsts[0], 1) is None and kept.read(firsts[-1] + 4, 1) is not None
     kept.cut()
-    assert not any(kept.read(first, 1 << 20) for first in firsts)
+    assert not any(kept.read(first, 1 << 20) for first in [*short, *firsts])
     log.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 import threading
 from collections.abc import Callable
@@ -17,7 +18,15 @@ from ledgermq.storage import memory
 from ledgermq.storage.disk import Disk, DiskFile
 from ledgermq.storage.entry_log import EntryLog
 from ledgermq.storage.errors import Exhausted, LogFenced
-from ledgermq.storage.log_writer import COPY_LEAST_BYTES, MODES, AtOnce, PoolWriter, make_writer
+from ledgermq.storage.log_writer import (
+    COPY_LEAST_BYTES,
+    MODES,
+    REMEMBERED_SYNCS,
+    SHORT_SYNC_S,
+    AtOnceIfSlow,
+    PoolWriter,
+    make_writer,
+)
 from ledgermq.storage.mapped_files import Submit, run_now
 from ledgermq.storage.real_disk import RealDisk
 from tests.storage.faulty_disk import FaultyDisk
@@ -307,7 +316,7 @@ def test_locked_buffers_are_counted_and_a_refusal_is_a_warning(monkeypatch: pyte
 def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
     """Two syncs meet although neither ends before the other began; a failure of either is the commit's, after both have ended."""
     both, ended = threading.Barrier(2), []
-    together = AtOnce(2, "test")
+    together = AtOnceIfSlow(2, "test", itertools.count().__next__)
 
     def fine() -> None:
         both.wait(30)
@@ -328,9 +337,43 @@ def test_syncs_of_a_commit_run_at_once_and_all_are_waited_for() -> None:
     together([])
 
 
+def test_a_fast_disk_syncs_in_turn_until_every_recent_commit_was_slow() -> None:
+    """No thread is woken for a sync that is shorter than that; one slow sync among fast ones is no slow disk."""
+    now_s, took_s, names = 0.0, 0.0, []
+    together = AtOnceIfSlow(2, "turn", lambda: now_s)
+
+    def sync() -> None:
+        nonlocal now_s
+        names.append(threading.current_thread().name)
+        if threading.current_thread() is threading.main_thread():
+            now_s += took_s
+
+    def commit(seconds: float) -> set[str]:
+        nonlocal took_s
+        took_s = seconds
+        names.clear()
+        together([sync, sync])
+        return set(names)
+
+    main = threading.main_thread().name
+    fast, slow = SHORT_SYNC_S / 2, SHORT_SYNC_S * 10
+    assert commit(slow) != {main}, "nothing is known of the disk yet"
+    assert commit(fast) != {main}
+    for _ in range(REMEMBERED_SYNCS):
+        assert commit(slow) == {main}
+    assert commit(slow) != {main}, "the disk is slow now"
+
+    def broken() -> None:
+        raise OSError(errno.EIO, "made to fail")
+
+    commit(fast)
+    with pytest.raises(OSError, match="made to fail"):
+        together([sync, broken])
+
+
 def test_the_threads_of_syncs_end_with_their_owner() -> None:
     """A log that is gone leaves no thread behind."""
-    together = AtOnce(2, "ends")
+    together = AtOnceIfSlow(2, "ends")
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("ends-")]
     assert len(threads) == 2
     del together
@@ -344,7 +387,7 @@ def test_a_failed_sync_beside_others_fences(tmp_path: Path) -> None:
     disk = FaultyDisk(RealDisk())
     disk.mkdirs(str(tmp_path / "log"))
     EntryLog.create(disk, str(tmp_path / "log"), IDENTITY)
-    log = EntryLog.open(disk, str(tmp_path / "log"), IDENTITY, clean=True, writer=make_writer("pwrite", together=AtOnce(2, "test")))
+    log = EntryLog.open(disk, str(tmp_path / "log"), IDENTITY, clean=True, writer=make_writer("pwrite", together=AtOnceIfSlow(2, "test")))
     append(log, 1)
     sync(log)
     append(log, 1)

@@ -13,7 +13,7 @@ import pytest
 
 from ledgermq.proto.layout import Columns
 from ledgermq.storage import queue_buffer
-from ledgermq.storage.consume_queue import ConsumeQueues
+from ledgermq.storage.consume_queue import UNIT_BYTES, ConsumeQueues
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import NoSpace
 from ledgermq.storage.queue_buffer import BufferedQueues
@@ -27,7 +27,9 @@ QUEUES = [("a", queue) for queue in range(50)] + [("b", queue) for queue in (3, 
 class Log:
     """Messages of many queues in log order."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, few: bool = False) -> None:
+        self.few = few
+        """Whether columns are described by rows."""
         self.chance = random.Random(seed)
         self.rows: list[tuple[str, int, int]] = []
         self._ends: dict[tuple[str, int], int] = {}
@@ -43,6 +45,10 @@ class Log:
         rows = self.rows[first:end]
         topics = tuple(dict.fromkeys(topic for topic, _, _ in rows))
         numbers = np.arange(first, first + len(rows))
+        if self.few:
+            return Columns.of_few(
+                [(*row, number - 5, number * 1000 + 48, number + 91, 0, 0) for number, row in enumerate(rows, first)]  # type: ignore[misc]
+            )
         return Columns(
             topics=topics,
             topic_of=np.array([topics.index(topic) for topic, _, _ in rows], np.int32),
@@ -71,9 +77,11 @@ def tell(queues: ConsumeQueues, key: tuple[str, int]) -> tuple[int, list[list[in
     return queues.next_offset(*key), [units.physical_offsets.tolist(), units.sizes.tolist(), units.tags_codes.tolist()]
 
 
-@pytest.mark.parametrize("waiting_max", [120, 1000])
-def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, waiting_max: int) -> None:
-    """Batches large and small, scattered and not, some repeated: every answer at every moment, and every byte in the end."""
+@pytest.mark.parametrize("waiting_max", [60, 120, 1000])
+@pytest.mark.parametrize("few", ["arrays", "rows", "either"])
+def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, waiting_max: int, few: str) -> None:
+    """Batches large and small, scattered and not, some repeated, as arrays and as rows: every answer at every moment, and every byte in the
+    end."""
     log = Log(waiting_max)
     plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
@@ -83,7 +91,9 @@ def test_answers_and_files_are_those_of_queues_written_at_once(tmp_path: Path, w
         log.grow(log.chance.choice((1, 3, 40, 90)), log.chance.choice((QUEUES, QUEUES[:1], QUEUES[:4])))
         columns = log.columns(max(0, begin - log.chance.choice((0, 0, 30))), len(log.rows))
         plain.append(columns)
-        waiting.append(columns)
+        log.few = few == "rows" or (few == "either" and log.chance.random() < 0.5)
+        waiting.append(log.columns(int(columns.physical_offsets[0]) // 1000, len(log.rows)))
+        log.few = False
         begin = len(log.rows)
         for key in log.chance.sample(QUEUES, 5):
             assert tell(waiting, key) == tell(plain, key)
@@ -128,6 +138,35 @@ def test_units_of_messages_before_a_place_are_written_in_steps(tmp_path: Path, m
     assert len(content(tmp_path)) > len(written)
 
 
+def test_a_few_units_wait_behind_those_of_their_queue(tmp_path: Path) -> None:
+    """They cost no write until there are many; then everything of their queue is in its files."""
+    disk = FaultyDisk(RealDisk())
+    queues = opened(tmp_path, disk)
+    log = Log(8, few=True)
+    log.grow(2, [("a", 1)])
+    log.rows.append(("a", 2, 0))
+    queues.append(log.columns(0, 3))
+    for number in range(3, queue_buffer.WORTH_A_WRITE):
+        assert disk.names("pwrite") == [] and queues._count == number
+        log.grow(1, [("a", 1)])
+        queues.append(log.columns(number, number + 1))
+    assert queues._count == 0 and queues.written_offset("a", 1) == queues.next_offset("a", 1) == queue_buffer.WORTH_A_WRITE - 1
+
+
+def test_single_messages_share_their_writes(tmp_path: Path) -> None:
+    """One message a batch, as lone sends make them: every question sees its unit at once, and its queue's files later."""
+    disk = FaultyDisk(RealDisk())
+    queues = opened(tmp_path, disk)
+    log, many = Log(9, few=True), queue_buffer.WORTH_A_WRITE
+    for number in range(many):
+        assert disk.names("pwrite") == [] and queues.written_offset("a", 1) == 0
+        log.grow(1, [("a", 1)])
+        queues.append(log.columns(number, number + 1))
+        assert queues.read("a", 1, number, 1).physical_offsets.tolist() == [number * 1000 + 48]
+    units_of_a_file = FILE_BYTES // UNIT_BYTES
+    assert len(disk.names("pwrite")) == -(-many // units_of_a_file) and queues.written_offset("a", 1) == many
+
+
 def test_unit_written_at_once_takes_those_before_it_along(tmp_path: Path) -> None:
     """Waiting units are always the last ones of their queue: a queue's files never have a hole."""
     queues = opened(tmp_path)
@@ -141,28 +180,33 @@ def test_unit_written_at_once_takes_those_before_it_along(tmp_path: Path) -> Non
     assert count > 1 and all(any(data[at : at + 20]) for at in range(0, 20 * count, 20))
 
 
-def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_gap_in_a_scattered_batch_is_a_broken_invariant(tmp_path: Path, few: bool) -> None:
     """As with any other batch: the dispatcher stops, nothing is kept."""
     queues = opened(tmp_path)
-    log = Log(3)
+    log = Log(3, few=few)
     log.grow(300, QUEUES)
     with pytest.raises(AssertionError, match="I6"):
         queues.append(log.columns(150, 200))
     broken = log.columns(0, 60)
-    broken.queue_offsets[broken.queue_offsets > 0] += 1
+    if broken.rows is None:
+        broken.queue_offsets[broken.queue_offsets > 0] += 1
+    else:
+        broken.rows = [(*row[:2], row[2] + (row[2] > 0), *row[3:]) for row in broken.rows]
     with pytest.raises(AssertionError, match="I6"):
         queues.append(broken)
     assert queues.next_offsets() == {}
 
 
-def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("few", [False, True])
+def test_full_disk_keeps_what_waits_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: bool) -> None:
     """Neither a full buffer nor a sync loses a unit when a write finds no room; reads continue."""
     monkeypatch.setattr(queue_buffer, "QUEUES_A_SLICE", 5)
     disk = FaultyDisk(RealDisk())
     queues = opened(tmp_path / "waiting", disk, waiting_max=200)
     plain = ConsumeQueues(RealDisk(), str(tmp_path / "plain/consumequeue"), FILE_BYTES)
     (tmp_path / "plain/consumequeue").mkdir(parents=True)
-    log = Log(4)
+    log = Log(4, few=few)
     log.grow(600, QUEUES)
     for begin in range(0, 600, 60):
         columns = log.columns(begin, begin + 60)

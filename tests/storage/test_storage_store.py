@@ -171,6 +171,22 @@ def test_unfinished_files_go_at_start(tmp_path: Path) -> None:
     assert not [name for name, data in content(tmp_path / "g1").items() if data == b"half"]
 
 
+def test_what_other_threads_write_survives_an_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group is opened again after a repair while a greeting replaces the file that remembers the peers."""
+    root = created(tmp_path / "g1")
+    real = os.rename
+
+    def opening(old: str, new: str) -> None:
+        if new == f"{root}/state/peers.json":
+            monkeypatch.setattr(os, "rename", real)
+            GroupStore.open(DISK, root, ME).abandon()
+        real(old, new)
+
+    monkeypatch.setattr(os, "rename", opening)
+    identity.write_peers(DISK, f"{root}/state", {"n2": "a"}, frozenset(), {}, vouched=False)
+    assert identity.read_peers(DISK, f"{root}/state") == {"n2": "a"}
+
+
 def test_snapshot_counts_only_if_the_log_agrees(tmp_path: Path) -> None:
     """Index, term and chain CRC of a snapshot must be those of the log."""
     root = created(tmp_path / "g1")

@@ -145,7 +145,7 @@ def test_a_trim_whose_mark_cannot_be_synced_is_not_tried_again(tmp_path: Path, m
     def full(_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    log._durability._mark.write(log._durability.allowed)
+    log.durability._mark.write(log.durability.allowed)
     monkeypatch.setattr(RealFile, "sync", full)
     with pytest.raises(LogFenced, match="check the disk"):
         log.trim(first_of(log, 2))
@@ -269,7 +269,7 @@ def bytes_of(directory: Path) -> dict[str, bytes]:
 def kept(rows: list[tuple[str, int]], begin: int) -> Columns:
     """What the log still has: the rows from number `begin` on."""
     whole = columns(*rows)
-    fields = {name: getattr(whole, name)[begin:] for name in whole.__dataclass_fields__ if name != "topics"}
+    fields = {name: getattr(whole, name)[begin:] for name in whole.__dataclass_fields__ if name not in ("rows", "topics")}
     return Columns(topics=whole.topics, **fields)
 
 

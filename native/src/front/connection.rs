@@ -1,0 +1,423 @@
+//! One established connection: its calls, its timers and its end. A single task does everything, so nothing here is locked.
+
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Ping, PingPong, RecvStream};
+use http::{Method, Request, StatusCode};
+use tokio::time::Sleep;
+
+use super::call::{
+    refuse, refuse_http, Call, Common, Head, BUFFERS_FULL, INTERNAL, RESOURCE_EXHAUSTED,
+    UNIMPLEMENTED,
+};
+use super::guard::Guard;
+use super::metadata;
+use super::shared::{lock, Charge, Ended};
+use super::worker::{Handle, Opened, Worker};
+
+/// How often one poll of the task repeats its work before other tasks have their turn.
+const ROUNDS: usize = 4;
+/// How much output one round passes to HTTP/2 before it is flushed.
+const ROUND_BYTES: usize = 256 << 10;
+/// What an open call costs besides its metadata.
+const CALL_BYTES: usize = 1024;
+const LONGEST_SLEEP: Duration = Duration::from_secs(86_400);
+
+/// Which parts of the connection are to be polled. The wakers of all calls and of HTTP/2 note their part here and wake the task, unless
+/// the task runs: then it looks here before it ends its turn.
+#[derive(Default)]
+struct Ready {
+    calls: Mutex<Vec<u32>>,
+    http: AtomicBool,
+    running: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+struct CallWaker {
+    ready: Arc<Ready>,
+    stream: u32,
+    noted: AtomicBool,
+}
+
+struct HttpWaker(Arc<Ready>);
+
+impl Ready {
+    fn wake_task(&self) {
+        if !self.running.load(Relaxed) {
+            if let Some(task) = &*lock(&self.task) {
+                task.wake_by_ref();
+            }
+        }
+    }
+
+    fn begin(&self, waker: &Waker) {
+        self.running.store(true, Relaxed);
+        let mut task = lock(&self.task);
+        if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.http.load(Relaxed) || !lock(&self.calls).is_empty()
+    }
+}
+
+impl Wake for CallWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.noted.swap(true, Relaxed) {
+            lock(&self.ready.calls).push(self.stream);
+            self.ready.wake_task();
+        }
+    }
+}
+
+impl Wake for HttpWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.0.http.swap(true, Relaxed) {
+            self.0.wake_task();
+        }
+    }
+}
+
+pub struct Connection {
+    http: h2::server::Connection<Guard, Bytes>,
+    handle: Rc<Handle>,
+    common: Common,
+    calls: HashMap<u32, (Call, Arc<CallWaker>)>,
+    ready: Arc<Ready>,
+    http_waker: Waker,
+    pings: Option<PingPong>,
+    ping_sent: Option<Instant>,
+    drain_begun: bool,
+    sleep: Pin<Box<Sleep>>,
+}
+
+/// Why the connection ends, if the reason is to be counted.
+type Over = Option<(&'static str, String)>;
+
+impl Connection {
+    pub fn new(worker: Rc<Worker>, handle: Rc<Handle>, serial: u32, opened: Opened) -> Self {
+        let Opened {
+            mut http,
+            watch,
+            peer,
+        } = opened;
+        let ready = Arc::new(Ready::default());
+        let pings = http.ping_pong();
+        Connection {
+            http,
+            handle,
+            common: Common {
+                shared: worker.shared.clone(),
+                worker,
+                peer: Arc::new(peer),
+                watch,
+                serial,
+                timers: BTreeSet::new(),
+                allowance: 0,
+                stalled: Vec::new(),
+                handed_over: Vec::new(),
+            },
+            calls: HashMap::new(),
+            http_waker: Arc::new(HttpWaker(ready.clone())).into(),
+            ready,
+            pings,
+            ping_sent: None,
+            drain_begun: false,
+            sleep: Box::pin(tokio::time::sleep(Duration::ZERO)),
+        }
+    }
+
+    fn rounds(&mut self, cx: &mut Context<'_>) -> Poll<Over> {
+        for _ in 0..ROUNDS {
+            self.common.allowance = ROUND_BYTES;
+            self.apply_answers();
+            self.poll_calls();
+            let now = Instant::now();
+            let next = match self.expire(now) {
+                Ok(next) => next,
+                Err(over) => return Poll::Ready(Some(over)),
+            };
+            if let Poll::Ready(over) = self.poll_http() {
+                return Poll::Ready(over);
+            }
+            let unblocked = !self.common.stalled.is_empty() && !self.common.watch.blocked.get();
+            if !unblocked && !self.ready.any() && self.handle.answers.borrow().is_empty() {
+                self.sleep_until(next, now, cx);
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn apply_answers(&mut self) {
+        for answer in self.handle.answers.take() {
+            let stream = answer.call as u32;
+            // An answer may cross the end of its call.
+            if let Some((call, _)) = self.calls.get_mut(&stream) {
+                if call.apply(&mut self.common, answer.body) {
+                    self.calls.remove(&stream);
+                }
+            }
+        }
+    }
+
+    fn poll_calls(&mut self) {
+        if !self.common.watch.blocked.get() {
+            for stream in std::mem::take(&mut self.common.stalled) {
+                if let Some((call, _)) = self.calls.get_mut(&stream) {
+                    call.unstalled();
+                }
+                self.poll_call(stream);
+            }
+        }
+        let woken = std::mem::take(&mut *lock(&self.ready.calls));
+        for stream in woken {
+            if let Some((_, waker)) = self.calls.get(&stream) {
+                waker.noted.store(false, Relaxed);
+            }
+            self.poll_call(stream);
+        }
+    }
+
+    fn poll_call(&mut self, stream: u32) {
+        if let Some((call, _)) = self.calls.get_mut(&stream) {
+            if call.poll(&mut self.common) {
+                self.calls.remove(&stream);
+            }
+        }
+    }
+
+    /// Read and write frames until there is nothing more to do.
+    fn poll_http(&mut self) -> Poll<Over> {
+        let waker = self.http_waker.clone();
+        let mut cx = Context::from_waker(&waker);
+        self.ready.http.store(false, Relaxed);
+        loop {
+            match self.http.poll_accept(&mut cx) {
+                Poll::Pending => {
+                    self.settle();
+                    return Poll::Pending;
+                }
+                // While a call is here, this comes only if the client has closed the connection. HTTP/2 has dropped what it still had to send.
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(Ok((request, respond)))) => self.accept(request, respond),
+                Poll::Ready(Some(Err(error))) => {
+                    let over = match self.common.watch.flood.get() {
+                        Some(flood) => Some((flood.reason, flood.words.to_owned())),
+                        // The socket failed, or the client said goodbye.
+                        None if error.is_io() || error.is_remote() => None,
+                        None => Some(("protocol", format!("HTTP/2: {error}"))),
+                    };
+                    return Poll::Ready(over);
+                }
+            }
+        }
+    }
+
+    /// End the calls whose answers the socket has taken.
+    fn settle(&mut self) {
+        if self.common.watch.blocked.get() {
+            return;
+        }
+        for stream in std::mem::take(&mut self.common.handed_over) {
+            if let Some((call, _)) = self.calls.get_mut(&stream) {
+                if call.flushed(&mut self.common) {
+                    self.calls.remove(&stream);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+        let (head, body) = request.into_parts();
+        if head.method != Method::POST {
+            return refuse_http(&mut respond, StatusCode::METHOD_NOT_ALLOWED);
+        }
+        if !metadata::is_grpc(head.headers.get(http::header::CONTENT_TYPE)) {
+            return refuse_http(&mut respond, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        }
+        let shared = &self.common.shared;
+        let Some(method) = shared.method(head.uri.path()) else {
+            shared.stats.calls_unknown.fetch_add(1, Relaxed);
+            return refuse(&mut respond, UNIMPLEMENTED, "Method not found!");
+        };
+        let size: usize = head
+            .headers
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len())
+            .sum();
+        let Some(overhead) = Charge::new(shared, CALL_BYTES + size) else {
+            shared.refused_call("buffers");
+            return refuse(&mut respond, RESOURCE_EXHAUSTED, BUFFERS_FULL);
+        };
+        let deadline = match head.headers.get("grpc-timeout").map(metadata::timeout) {
+            None => None,
+            Some(Some(left)) => Instant::now().checked_add(left),
+            Some(None) => return refuse(&mut respond, INTERNAL, "grpc-timeout cannot be read"),
+        };
+        let Some(encoding) = metadata::encoding(head.headers.get("grpc-encoding")) else {
+            return refuse(
+                &mut respond,
+                UNIMPLEMENTED,
+                "the encoding of the requests is not supported",
+            );
+        };
+        let metadata = match metadata::received(head.headers) {
+            Ok(metadata) => metadata,
+            Err(text) => return refuse(&mut respond, INTERNAL, &text),
+        };
+        let head = Head {
+            method,
+            metadata,
+            deadline,
+            encoding,
+            overhead,
+        };
+        let stream = respond.stream_id().as_u32();
+        let waker = Arc::new(CallWaker {
+            ready: self.ready.clone(),
+            stream,
+            noted: AtomicBool::new(false),
+        });
+        let mut call = Call::new(&mut self.common, head, waker.clone().into(), body, respond);
+        if !call.poll(&mut self.common) {
+            self.calls.insert(stream, (call, waker));
+        }
+    }
+
+    /// End what is due. Returns the next time of the connection itself; those of its calls are in the timers. Fails if the connection is over.
+    fn expire(&mut self, now: Instant) -> Result<Instant, (&'static str, String)> {
+        while let Some(&(at, stream)) = self.common.timers.first() {
+            if at > now {
+                break;
+            }
+            self.common.timers.pop_first();
+            if let Some((mut call, _)) = self.calls.remove(&stream) {
+                call.timed_out(&mut self.common);
+            }
+        }
+        let Ok(next) = self.keep_alive(now) else {
+            return Err(("keepalive", "it did not answer a ping".to_owned()));
+        };
+        let Some(until) = self.common.worker.drain_until.get() else {
+            return Ok(next);
+        };
+        if !self.drain_begun {
+            self.drain_begun = true;
+            self.http.graceful_shutdown();
+        }
+        if now >= until {
+            self.cut();
+            return Err((
+                "drained",
+                "it was still open at the end of the shutdown".to_owned(),
+            ));
+        }
+        Ok(next.min(until))
+    }
+
+    /// Wake the task at this time, or at that of the first timer. A sleep that ends too early is kept: setting it again costs more.
+    fn sleep_until(&mut self, mut next: Instant, now: Instant, cx: &mut Context<'_>) {
+        if let Some(&(at, _)) = self.common.timers.first() {
+            next = next.min(at);
+        }
+        let armed = self.sleep.deadline().into_std();
+        if next < armed || armed <= now {
+            self.sleep.as_mut().reset(next.into());
+            if self.sleep.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
+    }
+
+    /// Ping a silent client. Returns when to look again; fails if the client did not answer.
+    fn keep_alive(&mut self, now: Instant) -> Result<Instant, ()> {
+        let limits = &self.common.shared.limits;
+        if limits.keepalive.is_zero() {
+            return Ok(now + LONGEST_SLEEP);
+        }
+        let heard = self.common.watch.heard.get();
+        if self.ping_sent.is_some_and(|sent| heard > sent) {
+            self.ping_sent = None;
+        }
+        let Some(pings) = &mut self.pings else {
+            return Ok(now + LONGEST_SLEEP);
+        };
+        let mut cx = Context::from_waker(&self.http_waker);
+        if let Some(sent) = self.ping_sent {
+            let until = sent + limits.keepalive_timeout;
+            return if now >= until { Err(()) } else { Ok(until) };
+        }
+        if now < heard + limits.keepalive {
+            return Ok(heard + limits.keepalive);
+        }
+        // Take the answer to the ping before, if there was one. The library refuses a second ping in flight: then the first counts on.
+        let _ = pings.poll_pong(&mut cx);
+        let _ = pings.send_ping(Ping::opaque());
+        self.ping_sent = Some(now);
+        Ok(now + limits.keepalive_timeout)
+    }
+
+    /// End all calls, and send what can be sent without waiting.
+    fn cut(&mut self) {
+        for (_, (mut call, _)) in self.calls.drain() {
+            call.abandon(&mut self.common, Ended::Drained);
+        }
+        let mut cx = Context::from_waker(&self.http_waker);
+        while let Poll::Ready(Some(Ok((_, mut respond)))) = self.http.poll_accept(&mut cx) {
+            refuse(
+                &mut respond,
+                super::call::UNAVAILABLE,
+                "the server is shutting down",
+            );
+        }
+    }
+}
+
+impl Future for Connection {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        this.handle.register(cx.waker());
+        this.ready.begin(cx.waker());
+        let polled = this.rounds(cx);
+        this.common.watch.calls.set(this.calls.len());
+        this.ready.running.store(false, Relaxed);
+        polled.map(|over| {
+            if let Some((reason, words)) = over {
+                this.common
+                    .worker
+                    .refuse(reason, &this.common.peer.address, &words);
+            }
+        })
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        for (_, (mut call, _)) in self.calls.drain() {
+            call.abandon(&mut self.common, Ended::Connection);
+        }
+    }
+}
