@@ -27,6 +27,7 @@ from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.proto import kernels
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
 from ledgermq.proto.frames import FrameBuilder
@@ -86,13 +87,13 @@ def frames(alone: Alone, size: int, body: int, queues: int, number: int) -> list
         one = builder.encode(at * size, where, bodies, born_ms=CREATED_MS)
         sizes = np.frombuffer(one.sizes, "<u4").astype(np.int32)
         starts, none = np.cumsum(sizes, dtype=np.int64) - sizes, np.zeros(size, np.int32)
-        batch = UnsealedBatch(bytearray(one.entries), starts, sizes, (TOPIC,), none, where, none.astype(np.int64))
+        batch = UnsealedBatch(bytearray(one.entries), starts, sizes, (TOPIC,), none, where)
         made.append(Frame(1, 0, at * size, batch))
     return made
 
 
-def follow(base: Path, ranges: list[Range]) -> tuple[float, Machine]:
-    """Seconds to verify, append and apply the ranges."""
+def follow(base: Path, ranges: list[Range]) -> tuple[float, float, Machine]:
+    """Seconds, and seconds of processor time, to verify, append and apply the ranges."""
     sizes = {"data_file_bytes": FILE_BYTES, "index_file_bytes": 32 << 18, "consume_queue_file_bytes": 20 * 300_000}
     identity = mint(CLUSTER, "g", "n2", "00000000-0000-4000-8000-000000000002", CREATED_MS, **sizes)
     GroupStore.create(RealDisk(), str(base / "g"), identity)
@@ -102,13 +103,13 @@ def follow(base: Path, ranges: list[Range]) -> tuple[float, Machine]:
     store.queues.start({}, 0)
     machine.apply(store.log.read(0, 1 << 20))
     payloads = [(bytes(r.data), r.first_index, r.term, r.pos, r.prev_chain) for r in ranges]
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     for payload in payloads:
         entries = verify_range(*payload)
         store.log.append_range(entries)
         while machine.applied_index < entries.last_index:
             machine.apply(tail_of(entries, machine.applied_index + 1))
-    return time.perf_counter() - began, machine
+    return time.perf_counter() - began, time.process_time() - cpu, machine
 
 
 def main() -> None:
@@ -136,11 +137,12 @@ def main() -> None:
             ranges.append(alone.store.log.read(index, 1 << 20))
             index = ranges[-1].last_index + 1
         (Path(at) / "n2").mkdir()
-        followed, machine = follow(Path(at) / "n2", ranges)
+        followed, followed_cpu, machine = follow(Path(at) / "n2", ranges)
         assert machine.producers.export() == alone.machine.producers.export() and first > 0
         messages = given.frame * given.frames
         told = {"messages": messages, "leader_us": spent / messages * 1e6, "leader_cpu_us": cpu / messages * 1e6}
-        print(json.dumps({**vars(given), **told, "follower_us": followed / messages * 1e6}))
+        told |= {"follower_us": followed / messages * 1e6, "follower_cpu_us": followed_cpu / messages * 1e6}
+        print(json.dumps({**vars(given), **told, "native": kernels.VERSION}))
         if given.profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(25)
 

@@ -62,6 +62,7 @@ class Meter:
         self.latencies: list[float] = []
         self.messages = 0
         self.total = 0
+        self._last = self.begin
         self._cpu_s = cpu_s()
 
     def steer(self) -> None:
@@ -77,10 +78,18 @@ class Meter:
         if self.begin <= now < self.end:
             self.latencies.append(now - started)
             self.messages += messages
+            self._last = now
+
+    def used_up(self) -> None:
+        """No message is left: the measured time ends with the last call that was counted."""
+        self.end = min(self.end, self._last)
 
     def result(self) -> dict[str, float]:
+        if not self.latencies:
+            raise RuntimeError(f"no call ended in the measured time, and {self.total} messages before or after it")
         ordered = sorted(self.latencies)
         return {
+            "seconds": round(self.end - self.begin, 2),
             "messages": self.messages,
             "total": self.total,
             "client_cpu_s": round(cpu_s() - self._cpu_s, 2),
@@ -104,7 +113,8 @@ async def send(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
         while time.monotonic() < meter.end:
             if options.rate:
                 await asyncio.sleep(began + next(turns) / options.rate - time.monotonic())
-            data = next(waiting)
+            if (data := next(waiting, None)) is None:
+                return meter.used_up()
             started = time.monotonic()
             check(pb.SendMessageResponse.FromString(await call(data, metadata=METADATA, timeout=TIMEOUT_S)).status)
             meter.count(started)
@@ -137,7 +147,8 @@ async def fill(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[s
 
 
 async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dict[str, float]:
-    """`window` receivers that take 32 messages at a time and acknowledge them, `batch` handles per call."""
+    """`window` receivers that take 32 messages at a time and acknowledge them, `batch` handles per call. If the messages are used up before
+    the time is over, the measured time ends with the last acknowledgement."""
     receiving: Any = channel.unary_stream(SERVICE + "ReceiveMessage")
     acking: Any = channel.unary_unary(SERVICE + "AckMessage")
     request = receive_request(options)
@@ -156,6 +167,9 @@ async def receive(channel: grpc.aio.Channel, options: argparse.Namespace) -> dic
             started, handles = time.monotonic(), []
             async for part in receiving(data, metadata=METADATA, timeout=30):
                 response = pb.ReceiveMessageResponse.FromString(part)
+                if response.status.code == pb.MESSAGE_NOT_FOUND:
+                    polls.used_up()
+                    return meter.used_up()
                 if response.HasField("status"):
                     check(response.status)
                 elif response.HasField("message"):
@@ -300,22 +314,26 @@ async def work(options: argparse.Namespace) -> dict[str, float]:
         return await WORK[options.what](channel, options)
 
 
+def parser() -> argparse.ArgumentParser:
+    out = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
+    out.add_argument("what", choices=WORK)
+    out.add_argument("--target", required=True)
+    out.add_argument("--topic", required=True)
+    out.add_argument("--group", default="bench")
+    out.add_argument("--window", type=int, default=64)
+    out.add_argument("--batch", type=int, default=1)
+    out.add_argument("--rate", type=float, help="sends per second")
+    out.add_argument("--steered", action="store_true", help="send: measure from one line on stdin to the next")
+    out.add_argument("--limit", type=int, default=300_000)
+    out.add_argument("--body-bytes", type=int, default=100)
+    out.add_argument("--warm-up-s", type=float, default=2)
+    out.add_argument("--seconds", type=float, default=10)
+    return out
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.load", description=__doc__)
-    parser.add_argument("what", choices=WORK)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--topic", required=True)
-    parser.add_argument("--group", default="bench")
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rate", type=float, help="sends per second")
-    parser.add_argument("--steered", action="store_true", help="send: measure from one line on stdin to the next")
-    parser.add_argument("--limit", type=int, default=300_000)
-    parser.add_argument("--body-bytes", type=int, default=100)
-    parser.add_argument("--warm-up-s", type=float, default=2)
-    parser.add_argument("--seconds", type=float, default=10)
     uvloop.install()
-    print(json.dumps(asyncio.run(work(parser.parse_args()))))
+    print(json.dumps(asyncio.run(work(parser().parse_args()))))
 
 
 if __name__ == "__main__":

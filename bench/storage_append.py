@@ -32,7 +32,7 @@ from ledgermq.storage import identity
 from ledgermq.storage.consume_queue import ConsumeQueues
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
-from ledgermq.storage.log_writer import MODES, AtOnce, make_writer
+from ledgermq.storage.log_writer import MODES, AtOnceIfSlow, make_writer
 from ledgermq.storage.mapped_files import run_now
 from ledgermq.storage.real_disk import RealDisk
 
@@ -175,7 +175,7 @@ def threaded_log(directory: Path, mode: str, file_bytes: int) -> Iterator[EntryL
         def submit(work: Callable[[], object]) -> None:
             commits.submit(work)
 
-        writer = make_writer(mode, submit=submit, together=AtOnce(2, "bench"))
+        writer = make_writer(mode, submit=submit, together=AtOnceIfSlow(2, "bench"))
         log = EntryLog.open(disk, str(directory), who, clean=True, submit=lambda work: None, writer=writer)
         log._data.extend()
         log._data.at(0).warm(stores=mode == "map")

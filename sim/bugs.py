@@ -416,10 +416,10 @@ class LeadsAgain(Election):
 class FollowsBoth(Core):
     """Accepts frames of an epoch from any sender, whatever it promised for that epoch."""
 
-    def step(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
+    def handle(self, message: Message, now_ns: int, *, chains_agree: bool = True, members: Members | None = None) -> None:
         if isinstance(message, Append) and self.members.rule is Rule.IN_SYNC and message.term == self.term and self.leader is None:
             self.election.voted_for = message.sender
-        super().step(message, now_ns, chains_agree=chains_agree, members=members)
+        super().handle(message, now_ns, chains_agree=chains_agree, members=members)
 
 
 class CountsAMajority(InSync):

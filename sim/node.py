@@ -235,6 +235,9 @@ class Medium:
             lazy=settings.lazy,
             members=_known_members(machine),
         )
+        # A reader waits at one of the nodes, so that commit news travels in both ways.
+        replica.watch(self.name == settings.names[0])
+        replica.check_every_ns = 0
         largest = settings.file_bytes - 8
         leads = LeaderSettings(
             times=settings.times,

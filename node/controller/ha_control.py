@@ -79,13 +79,13 @@ class HaControl:
             granted = await self._controller.appoint(group, wish, WITHIN_S)
         except LedgerError as error:
             # After a refusal or a timeout the core examines its state again and sends a new request if it still needs one.
-            metrics.HA_WISHES.labels(group, key[1], "unanswered" if error.retryable else "refused").inc()
+            metrics.HA_REQUESTS.labels(group, key[1], "unanswered" if error.retryable else "refused").inc()
             if self._reasons.get(key) != error.message:
                 self._reasons[key] = error.message
                 log.warning("the controller did not grant a request of the replica", group=group, kind=key[1], reason=error.message)
             self.opened(group)
             return
-        metrics.HA_WISHES.labels(group, key[1], "granted").inc()
+        metrics.HA_REQUESTS.labels(group, key[1], "granted").inc()
         self._reasons.pop(key, None)
         agreed: dict[str, object] = {"epoch": granted.epoch, "master": granted.master, "in_sync": sorted(granted.in_sync)}
         if self._logged.get(group) != agreed:

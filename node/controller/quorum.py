@@ -177,10 +177,13 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
                 self._member(place.node), [self._member(name) for name in self._others()], conf,
                 nodeClass=self._member, transportClass=QuorumTransport,
             )  # fmt: skip
-        except BaseException:
+        except BaseException:  # whatever it was, it is raised again
             # The next start must be able to open the journal's file.
             self.journal._destroy()
             raise
+        received = self._SyncObj__serializer
+        self._put_piece: Callable[[tuple[bytes, bool, bool] | None], bool] = received.setTransmissionData
+        received.setTransmissionData = self._received
 
     def tick(self) -> None:
         """Wait at most one tick for work and do it. Raises an error that the controller cannot survive."""
@@ -268,6 +271,48 @@ class Quorum(library.SyncObj):  # type: ignore[misc]  # the library has no types
             raise UnknownCommand(f"controller command of type {command[:1]!r}")
         self.state, outcome = metadata.apply(self.state, json.loads(command[1:]))
         return outcome
+
+    def _SyncObj__onMessageReceived(self, node: Any, message: dict[str, Any]) -> None:
+        super()._SyncObj__onMessageReceived(node, self._behind_known(message))
+
+    def _behind_known(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Take from the leader's entries those that this journal has. The library would cut the journal before them, with everything behind
+        them, and so give up entries that this node acknowledged. If the journal's last entry is of the leader's term, all of the journal is
+        in the leader's log (Raft §5.3)."""
+        previous = message.get("prevLogIdx")
+        if message["type"] != "append_entries" or previous is None or "transmission" in message or len(self.journal) == 0:
+            return message
+        _, end, term = self.journal[-1]
+        if term != message["term"] or previous >= end:
+            return message
+        entries = [entry for entry in message.get("entries", []) if entry[1] > end]
+        return message | {"prevLogIdx": end, "prevLogTerm": term, "entries": entries}
+
+    def _received(self, piece: tuple[bytes, bool, bool] | None) -> bool:
+        """Take a piece of the leader's snapshot; called by the library. Returns whether the snapshot is complete and in its place.
+
+        The leader may send one to a node that has these entries already, because it believed an older answer. The library would replace the
+        node's own snapshot and give up every entry behind it. So it is dropped; the leader goes on behind it."""
+        serializer = self._SyncObj__serializer
+        file = serializer._Serializer__incomingTransmissionFile
+        if piece is not None and piece[2] and file is not None:
+            file.flush()
+            received = f"{self._snapshot_path}.1.tmp"
+            _, (_, index, term), _, _ = snapshot.read(self._disk, received)
+            if self._has(index, term):
+                logger.info("controller: a snapshot up to entry %d is not needed", index)
+                file.close()
+                serializer._Serializer__incomingTransmissionFile = None
+                self._disk.unlink(received)
+                return False
+            # Its name must not become durable before its content.
+            snapshot.adopt(self._disk, received)
+        return self._put_piece(piece)
+
+    def _has(self, index: int, term: int) -> bool:
+        """Whether this node has the entry, in its journal or in its state."""
+        place = index - self.journal[0][1] if len(self.journal) else -1
+        return index <= self.raftLastApplied or (0 <= place < len(self.journal) and self.journal[place][2] == term)
 
     def _SyncObj__loadDumpFile(self, clearJournal: bool) -> None:
         snapshot.adopt(self._disk, self._snapshot_path)

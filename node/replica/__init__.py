@@ -1,4 +1,4 @@
-"""One replica of a broker group on this machine: Raft core and log, repair, retention, the engine's thread, and the connections to peers.
+"""One replica of a broker group on this machine: Raft core and log, repair, retention, the engine, and the connections to peers.
 
 `consensus`, `shipping` and `retention` are pure, and the simulator runs them unchanged. `background`, `peers`, `hosting` and `maintenance`
 use threads and streams. `ports.py` has what this package needs from the packages above it. Code that drives a log, a Raft core or a peer

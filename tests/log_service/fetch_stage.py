@@ -29,6 +29,7 @@ class DrivenEngine:
         self.driver = driver
         self.views: dict[str, GroupView] = {}
         self.runs = 0
+        self.woken = 0
         self.leads = True
         self.term = 0
         """The term to report instead of the group's, after a return of leadership."""
@@ -41,6 +42,9 @@ class DrivenEngine:
 
     def on_hidden(self, listener: Callable[[str], None]) -> None:
         self._hidden.append(listener)
+
+    def wake(self, group: str) -> None:
+        self.woken += 1
 
     def new_token(self) -> int:
         self.driver.tokens += 1

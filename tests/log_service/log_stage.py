@@ -18,12 +18,13 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.producing import Hosted
 from ledgermq.node.frontend.native.service import LogService, Parts
-from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS
+from ledgermq.node.frontend.ports import Listening
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.routing.local_reads import LocalReads, Rules
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.process.client_port import call_server
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
 from ledgermq.proto import log_pb2 as pb
@@ -97,7 +98,7 @@ class FakeEngine:
         self, leader: str | None = "n1", *, term: int = 3, serving: bool = True, topics: Mapping[str, TopicConfig] | None = None
     ) -> None:
         known = dict(self.views["g1"].topics) if "g1" in self.views else {}
-        self.views["g1"] = GroupView(leader, term, serving, {**known, **(topics or {})}, {}, {}, {})
+        self.views["g1"] = GroupView(leader, term, serving, {**known, **(topics or {})}, {}, {})
 
 
 class Stage:
@@ -202,10 +203,9 @@ class Wire:
 
 @asynccontextmanager
 async def on_the_wire(stage: Stage) -> AsyncIterator[Wire]:
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    server.add_generic_rpc_handlers(stage.service.handlers())
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    server = call_server()
+    server.add_service("ledgermq.v1.Log", stage.service.methods())
+    port = await server.listen(Listening("127.0.0.1", 0))
     options = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options)
     try:

@@ -222,7 +222,7 @@ def test_a_reader_that_waits_holds_no_answer(tmp_path: Path) -> None:
         await readers[1].say(opening(credit=1))
         await readers[1].control("opened")
         await readers[1].entries()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while any(isinstance(found, Answer) for found in gc.get_objects()):
                 await asyncio.sleep(0.05)
 
@@ -274,7 +274,7 @@ def test_a_reader_that_is_gone_leaves_nothing_for_the_collector(
         window = weakref.ref(stage.group.driver.group.group.recent)
         assert window() is not None
         await end(stage, reader)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while window() is not None:
                 await asyncio.sleep(0.01)
 

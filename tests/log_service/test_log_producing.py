@@ -539,9 +539,11 @@ def test_frames_have_spans_under_their_callers() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], chance: random.Random) -> None:
+@given(st.lists(st.one_of(st.binary(max_size=200), st.integers(0, 2**31)), min_size=1, max_size=8), st.integers(0, 2**32))
+def test_whatever_bytes_come_the_stream_ends_well(pieces: list[bytes | int], seed: int) -> None:
     """Noise, and good requests with bits changed: answers or a problem, no broken stream, no trace in the log, nothing left behind."""
+    # How many bytes a good request has depends on what was answered by then, and what hypothesis is asked for may not.
+    chance = random.Random(seed)
 
     async def main() -> None:
         stage, group = Stage(quotas=QuotaSettings(topic=Quota(calls=9))), Group()

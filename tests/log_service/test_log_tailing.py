@@ -210,6 +210,23 @@ def test_a_reader_that_goes_while_its_window_is_opened_leaves_none(tmp_path: Pat
         group.close()
 
 
+def test_a_reader_that_comes_gets_a_turn(tmp_path: Path) -> None:
+    """Its replica may have to tell the leader that a reader waits here; without a turn that message would wait for the next packet."""
+    group = Group(tmp_path)
+
+    async def go() -> None:
+        sources = Sources(group.engine)
+        await sources.open("g1", Waiter(""))
+        assert group.engine.woken == 1
+        await sources.open("g1", Waiter(""))
+        assert group.engine.woken == 1
+
+    try:
+        asyncio.run(go())
+    finally:
+        group.close()
+
+
 @pytest.mark.parametrize("window", [1, 1 << 17])
 def test_the_log_itself_comes_entry_by_entry(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Control records included, from files and from the window, without a gap."""

@@ -40,6 +40,8 @@ class Node:
     """One replica, its disk, and its output."""
 
     replica_type: type[RaftReplica] = RaftReplica
+    watched = True
+    """Whether a reader waits at it for committed entries, so that commit news travels at once."""
 
     def __init__(
         self, name: str, disk: Disk, directory: str, data_file_bytes: int, names: tuple[str, ...] = NAMES, *, joins: bool = False
@@ -69,6 +71,7 @@ class Node:
         chance = Random(f"{self.name}/{self.boots}")
         start = (GROUP, config, self.store.log, self.store.hard_state, chance, now_ns)
         self.replica = self.replica_type(*start, store_host=bytes(8), admitted=not self.joins)
+        self.replica.watch(self.watched)
 
     @property
     def log_directory(self) -> str:

@@ -133,8 +133,38 @@ def test_the_synced_mark_follows_at_rest(trio: Trio) -> None:
     leader = trio.elect("n1")
     trio.propose(leader, messages(4))
     trio.settle()
-    assert leader.log.mark_pending
+    assert leader.log.durability.mark_pending
     trio.advance(300)
-    assert not leader.log.mark_pending
+    assert not leader.log.durability.mark_pending
     assert leader.ticket is None
     assert leader.last is not None and leader.last.wake_at_ns <= trio.now_ns + 100 * MS
+
+
+def test_cheap_invariants_are_checked_in_every_turn_and_all_of_them_at_their_pace(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a node; in tests all of them are checked in every turn."""
+    leader = trio.elect("n1").replica
+    assert leader.check_every_ns == 0
+    monkeypatch.setattr(leader, "check_every_ns", 50 * MS)
+    checked: list[int] = []
+    monkeypatch.setattr(leader.core, "check_invariants", lambda: checked.append(trio.now_ns))
+    began_ns = trio.now_ns
+    for _ in range(11):
+        leader.take(trio.now_ns)
+        trio.now_ns += 10 * MS
+    assert checked == [began_ns, began_ns + 50 * MS, began_ns + 100 * MS]
+    leader.core.log_state.commit_index = leader.end_index + 1
+    with pytest.raises(AssertionError):
+        leader.take(trio.now_ns)
+
+
+def test_a_silent_quorum_ends_leadership_in_time_although_the_slack_shrinks(trio: Trio) -> None:
+    """The time of the next look is set at a heartbeat. Less slack is left when it comes, and the leader counts with that."""
+    leader = trio.elect("n1").replica
+    began_ns = trio.now_ns
+    leader.core.timer.note_silence(2000 * MS, began_ns)
+    for ms in range(0, 3501, 100):
+        leader.tick(began_ns + ms * MS)
+        leader.take(began_ns + ms * MS)
+    assert leader.role is Role.LEADER and 0 < leader.core.slack_ms < 3200
+    leader.tick(began_ns + 3558 * MS)
+    assert leader.role is Role.FOLLOWER

@@ -14,12 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 
-import crc32c
 import pytest
 
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, decode, encode, encode_append
-from ledgermq.proto.raft_pb2 import RaftMessage, RaftPacket
 from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, Members, RaftConfig, Timing
 from ledgermq.raft.core import Core
@@ -28,6 +26,7 @@ from ledgermq.raft.membership import Change, MemberChange
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, VoteReply, VoteRequest
 from ledgermq.raft.progress import Stage
 from ledgermq.raft.transfer import Cause
+from tests.replica.raw_packets import FLAGS, KINDS, Header, header_of
 
 VOTERS = ("n1", "n2", "n3")
 LEARNER = "n9"
@@ -169,34 +168,22 @@ def hostile(chance: Random) -> tuple[PeerPacket, str]:
     """A packet whose fields are all drawn on their own, and its sender."""
     sender, to = chance.choice(("n2", "n2", "n3", "n3", LEARNER, "n1", "stranger")), chance.choice(("n1", "n1", "n1", LEARNER, "n2"))
     term = chance.choice((5, 6, 7)) if chance.random() < 0.7 else number(chance, "term")
-    header = RaftMessage(sender=sender, to=to, term=term)
-    kinds = [field.name for field in header.DESCRIPTOR.oneofs_by_name["content"].fields]
-    kind = chance.choice([*kinds, "append", "append", "append_reply"])
-    content = getattr(header, kind)
-    content.SetInParent()
-    payload = b""
-    for field in content.DESCRIPTOR.fields:
-        if field.name == "range":
-            if chance.random() < 0.6:
-                for part in ("last_index", "term", "pos"):
-                    setattr(content.range, part, number(chance, part))
-                payload = bytes(chance.choice((0, 1, 100, 5000)))
-        elif field.type == field.TYPE_BOOL:
-            setattr(content, field.name, chance.random() < 0.5)
-        elif field.type == field.TYPE_STRING:
-            setattr(content, field.name, chance.choice(("", "this", "other")))
-        elif field.name == "cause":
-            setattr(content, field.name, chance.choice((-(1 << 31), -1, 0, 1, 3, 4, 5, 6, 9, (1 << 31) - 1)))
-        elif field.type in (field.TYPE_FIXED32, field.TYPE_FIXED64):
-            setattr(content, field.name, chance.choice((0, 1, 70, 71, (1 << 32) - 1)))
+    kind = chance.choice([*KINDS, "append", "append", "append_reply"])
+    _, names_count, fields = KINDS[kind]
+    ranged = chance.random() < 0.6
+    numbers = {"term": term}
+    for name, form in fields:
+        if kind == "append" and name in ("last_index", "range_term", "pos") and not ranged:
+            numbers[name] = -1
+        elif name == "cause":
+            numbers[name] = chance.choice((0, 1, 3, 4, 5, 6, 9, 255))
+        elif form.isupper():
+            numbers[name] = chance.choice((0, 1, 70, 71, (1 << 32) - 1))
         else:
-            setattr(content, field.name, number(chance, field.name))
-    return sealed(header, payload), sender
-
-
-def sealed(header: RaftMessage, payload: bytes = b"") -> PeerPacket:
-    data = header.SerializeToString()
-    return PeerPacket(RaftPacket(message=data, checksum=crc32c.crc32c(data)).SerializeToString(), payload)
+            numbers[name] = number(chance, name)
+    names = [sender, to, chance.choice(("", "this", "other"))][:names_count]
+    header = Header(kind, numbers, chance.randrange(1 << len(FLAGS[kind])), tuple(map(str.encode, names)))
+    return header.packet(bytes(chance.choice((0, 1, 100, 5000))) if kind == "append" and ranged else b""), sender
 
 
 class Driver:
@@ -328,8 +315,8 @@ def test_a_term_at_the_end_of_its_range_is_refused() -> None:
     """The receiver would take it over, and its next campaign would ask for a term that no field can hold."""
     for term in (TERM_MAX + 1, TOP - 1, TOP, -1, -TOP):
         for packet in (
-            sealed(RaftMessage(sender="n2", to="n1", term=term, vote_reply={"pre": False})),
-            sealed(RaftMessage(sender="n2", to="n1", term=term, append={"prev_index": 0, "prev_term": -TOP})),
+            header_of(encode(VoteReply("n2", "n1", 0, False, False))).with_(term=term).packet(),
+            header_of(encode_append(Append("n2", "n1", 0, 0, 0, -TOP, 0), 0, None)).with_(term=term).packet(),
         ):
             with pytest.raises(BadPacket, match="out of bounds"):
                 decode(packet, "n2")

@@ -81,13 +81,12 @@ def test_the_leader_asks_to_be_woken_when_the_sync_is_due(trio: Trio) -> None:
     send(trio, leader)
     trio.deliver()
     for node in trio.nodes.values():
-        assert not node.log.mark_pending or node.replica._wake_at_ns(trio.now_ns) <= written_ns + LAZY.thorough_ns
+        wake_ns = node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty)
+        assert not node.log.durability.mark_pending or wake_ns <= written_ns + LAZY.thorough_ns
         node.replica.core.timer.due_ns = 1 << 61
-        if node.replica.core.election.leading is not None:
-            node.replica.core.election.leading.heartbeat_due_ns = 1 << 61
-        for peer in node.replica.core.peers.values():
-            peer.contact_ns = 1 << 61
-        assert node.replica._wake_at_ns(trio.now_ns) == written_ns + LAZY.thorough_ns
+        if (leading := node.replica.core.election.leading) is not None:
+            leading.heartbeat_due_ns = leading.contact_due_ns = 1 << 61
+        assert node.replica._wake_at_ns(trio.now_ns, dirty=node.log.dirty) == written_ns + LAZY.thorough_ns
 
 
 def test_an_urgent_entry_takes_everything_before_it_along(trio: Trio) -> None:
@@ -206,6 +205,7 @@ def test_only_entries_may_wait(trio: Trio) -> None:
     follower = trio["n2"].replica
     follower.core.log_state.verified_index -= 1
     follower.core.log_state.cut_from(follower.end_index)
+    follower.core.stirred = True
     assert follower.take(trio.now_ns).sync is not None
     other = trio["n3"].replica
     other.log.finish_sync(_synced(other), None)
@@ -251,14 +251,14 @@ def test_the_mark_rests_while_lazy_bytes_wait(trio: Trio) -> None:
     """At rest the mark gets a sync of its own, but not one that would take lazy bytes along; with their sync it follows."""
     leader = trio.elect("n1")
     trio.settle()
-    assert leader.log.mark_pending
+    assert leader.log.durability.mark_pending
     send(trio, leader)
     trio.deliver()
     before = leader.log.durable_index
     trio.advance(300)
-    assert leader.log.durable_index == before and leader.log.mark_pending
+    assert leader.log.durable_index == before and leader.log.durability.mark_pending
     trio.advance(DUE_MS + 500)
-    assert leader.log.durable_index == leader.log.end_index and not leader.log.mark_pending
+    assert leader.log.durable_index == leader.log.end_index and not leader.log.durability.mark_pending
 
 
 def test_a_failed_lazy_sync_fences_like_any_other(trio: Trio) -> None:

@@ -28,7 +28,7 @@ from ledgermq.node.replica.shipping.shipping_wire import (
 )
 from ledgermq.proto.entry_checking import verify_range
 from ledgermq.proto.entry_sealing import chain_seed
-from ledgermq.proto.raft_pb2 import RaftPacket, ShippingMessage
+from ledgermq.proto.shipping_pb2 import ShippingMessage
 from ledgermq.raft.messages import VoteReply
 from ledgermq.storage import sealed_json
 from ledgermq.storage.log_scan import Point
@@ -61,14 +61,17 @@ CONTENTS = (
 
 @given(CONTENTS, st.integers(0, (1 << 64) - 1))
 def test_everything_survives_the_wire(content: Wanted | Sent, session: int) -> None:
-    """Every field comes back; raft's decoder refuses the packet, and raft's packets are not taken for shipping."""
+    """Every field comes back; each decoder refuses the packets of the other."""
     packet = encode("n1", "n2", "log", session, content)
     message = decode(packet, "n1")
     assert (message.content, message.session, message.log_id, message.sender) == (content, session, "log", "n1")
     assert is_shipping(packet)
     with pytest.raises(BadPacket):
         replica_wire.decode(packet, "n1")
-    assert not is_shipping(replica_wire.encode(VoteReply("n1", "n2", 1, False, True)))
+    vote = replica_wire.encode(VoteReply("n1", "n2", 1, False, True))
+    assert not is_shipping(vote)
+    with pytest.raises(BadPacket, match="not a shipping packet"):
+        decode(vote, "n1")
 
 
 @given(st.sampled_from([EntriesSent(3, 4, 2, 100), SnapshotSent(0, 7, 1, 3)]), st.binary(min_size=1, max_size=7))
@@ -99,8 +102,8 @@ def sealed(**fields: object) -> PeerPacket:
         for parent in parents:
             target = getattr(target, parent)
         setattr(target, name, value)
-    data = message.SerializeToString()
-    return PeerPacket(RaftPacket(shipping=data, checksum=crc32c.crc32c(data)).SerializeToString())
+    data = b"\x07" + message.SerializeToString()
+    return PeerPacket(data + crc32c.crc32c(data).to_bytes(4, "big"))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +207,7 @@ def test_random_packets_from_many_peers_are_counted_and_keep_nothing() -> None:
         changed = bytearray(good.header)
         changed[chance.randrange(len(changed))] = chance.randrange(256)
         stranger = encode(f"x{number}", "n1", identity_of("n1").log_id, number, EntriesWanted(start(), 1 << 40, 0))
-        garbage = [("n2", PeerPacket(raw)) for raw in (bytes(changed), b"", b"\x15x")]
+        garbage = [("n2", PeerPacket(raw)) for raw in (bytes(changed), b"", b"\x07x")]
         shipper.turn(0, [*garbage, (f"x{number}", stranger)])
     assert len(shipper._streams) <= PEERS_MAX and sum(shipper.refused.values()) > 300
     assert any(isinstance(sent, EntriesSent) for sent, _ in ask(shipper, EntriesWanted(start(), 1 << 40, 1 << 40), session=99))

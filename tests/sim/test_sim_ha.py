@@ -104,7 +104,7 @@ def test_a_group_goes_on_without_a_master_or_slave_that_is_gone_for_good(seed: i
 def test_observers_take_no_part_whatever_happens_around_them(name: str) -> None:
     """They come, are killed and made voters while masters and the in-sync set change: no copy of theirs counts before they vote."""
     observed = 0
-    for seed in range(2):
+    for seed in (1, 2):
         world = World(seed, settings=GROUPS[name])
         outcome = world.run(2 * STEPS_A_RUN, schedule(("observe", "two-masters", "observe", "in-sync-race"), 2 * STEPS_A_RUN))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
@@ -125,7 +125,7 @@ def test_nobody_is_taken_out_while_the_former_masters_lease_may_run() -> None:
         FaultEvent(1210 * MS, "isolate", {**directions, "for_ns": 900 * MS}),
         FaultEvent(2712 * MS, "two-masters", {**directions, "deaf": True, "mute": False, "for_ns": 1500 * MS}),
     )
-    for seed in (2, 7):
+    for seed in (2, 3):
         outcome = World(seed, settings=Settings.of_ha()).run(4 * STEPS_A_RUN, acting(Plan(events)), until_ns=3_600 * MS)
         assert outcome.passed, outcome.violation
         assert outcome.terms > 1

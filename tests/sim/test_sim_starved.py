@@ -19,8 +19,9 @@ pytestmark = pytest.mark.timeout(900)  # a loaded machine is no failure
 
 BEGIN_MS, STARVED_MS, LONGEST_WAIT_MS = 2_000, 30_000, 800
 SEEDS = range(1, 5)
-CHANGES_MOST = 2
-"""Of all seeds together, in two minutes. While election timeouts took no notice of lateness there were eleven."""
+CHANGES_MOST = 4
+"""Of all seeds together, in two minutes. While election timeouts took no notice of lateness there were eleven. 120 seeds had 23 changes,
+and 31 since news of commits no longer travels by itself, so that fewer messages are signs of life."""
 STEPS = 1 << 40
 TIMING = Timing()
 ELECTED_MS = 200

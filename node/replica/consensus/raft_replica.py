@@ -13,13 +13,14 @@ first failed write or sync fences the replica for good (invariant I9), whatever 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from ledgermq.node.broker.flush import LazySync, Unsynced
 from ledgermq.node.broker.ports import Diverged, Fenced, LogFull, NotLeader, PeerPacket, ReplicaOutput, SyncTicket, reading
 from ledgermq.node.replica.consensus.replica_boot import (
+    CHANNEL_AT,
     MEMBERSHIP_INDEX,
     alone,
     configurations,
@@ -39,7 +40,7 @@ from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import I64, HardState, Range, ReplicaStatus, Role, UnsealedBatch
 from ledgermq.raft.config import MS, Chance, Members, RaftConfig
 from ledgermq.raft.core import Core
-from ledgermq.raft.effects import Push, Writes
+from ledgermq.raft.effects import NO_WRITES, Push, Writes
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.membership import MemberChange
@@ -51,6 +52,10 @@ from ledgermq.storage.errors import BadRange, LogFenced, NoSpace, is_exhausted
 from ledgermq.storage.hard_state import HardStateFile
 from ledgermq.storage.hot_tail import HotTail
 
+CHECK_EVERY_NS = 50 * MS
+"""The invariants of the whole core are checked this often; a few cheap ones are checked with every output."""
+DISK_FAILURES = (OSError, LogFenced, BadRange)
+"""What fences a replica; `NoSpace` does not."""
 IDLE_NS = 100 * MS
 """After this time without a write, a sync of its own updates the synced mark."""
 
@@ -59,6 +64,8 @@ class RaftReplica:
     """`Replicator` over Raft; see `node/broker/ports.py` for the contract of every public method."""
 
     core_type: type[Core] = Core
+    check_every_ns: int = CHECK_EVERY_NS
+    """Zero in tests and in the simulator: there every `take` checks all invariants."""
 
     def __init__(
         self,
@@ -92,31 +99,42 @@ class RaftReplica:
         known_commit = min(max(commit_index, MEMBERSHIP_INDEX), log.end_index)
         known = tuple(configurations(log, members or (NO_INDEX, config.members)))
         start = (config, view, hard_state.value, chance, now_ns, known_commit)
-        self.core = self.core_type(*start, admitted=admitted, configurations=known)
+        core = self.core = self.core_type(*start, admitted=admitted, configurations=known)
+        # The parts live as long as the core; each of their indexes and roles is read several times in a turn.
+        self._election, self._membership, self._indexes, self._handovers = core.election, core.membership, core.log_state, core.handovers
+        self._durability = log.durability
         self._hard_state = hard_state
         self._store_host = store_host
         self._underway: tuple[SyncTicket, SyncJob, int, int] | None = None
         self._last_write_ns = now_ns
+        self._check_at_ns = now_ns
         self._unsynced = Unsynced(lazy or LazySync())
         self._cut_unsynced = False
         """The log was cut and no sync has begun since, so the cut entries could come back after a crash."""
         self._packets: list[tuple[str, PeerPacket]] = []
         self._hot_tail = HotTail()
+        self._travelling: tuple[Range, Extent] | None = None
+        """The range that was appended or pushed last, and its extent. All peers may be pushed the same one."""
         self._counts: Counter[str] = Counter()
 
     # The port's view of the replica
 
     @property
     def role(self) -> Role:
-        return self.core.role
+        return self._election.role
 
     @property
     def term(self) -> int:
-        return self.core.term
+        return self._election.term
 
     @property
     def leader(self) -> str | None:
-        return self.core.leader
+        return self._election.leader
+
+    @property
+    def standing(self) -> tuple[Role, int, str | None, Members]:
+        election = self._election
+        return election.role, election.term, election.leader, self._membership.members
 
     @property
     def begin_index(self) -> int:
@@ -124,15 +142,15 @@ class RaftReplica:
 
     @property
     def end_index(self) -> int:
-        return self.core.log.end_index
+        return self._indexes.view.end_index
 
     @property
     def durable_index(self) -> int:
-        return self.core.durable_index
+        return self._indexes.durable_index
 
     @property
     def commit_index(self) -> int:
-        return self.core.commit_index
+        return self._indexes.commit_index
 
     @property
     def replicated_index(self) -> int:
@@ -144,7 +162,7 @@ class RaftReplica:
 
     @property
     def handover(self) -> Handover | None:
-        return self.core.handover
+        return self._handovers.current
 
     @property
     def handover_failure(self) -> str:
@@ -152,7 +170,7 @@ class RaftReplica:
 
     @property
     def appointment(self) -> Appointment | None:
-        return self.core.agreed
+        return self._membership.policy.agreed
 
     def missing_isr(self, now_ns: int) -> int:
         return self.core.missing_isr(now_ns)
@@ -163,7 +181,8 @@ class RaftReplica:
 
     @property
     def last_contact(self) -> LeaderContact | None:
-        return self.core.last_contact
+        following = self._election.following
+        return None if following is None else following.last_contact
 
     def keeps_up(self, node: str, now_ns: int) -> bool:
         return self.core.keeps_up(node, now_ns)
@@ -217,25 +236,31 @@ class RaftReplica:
     # Inputs
 
     def tick(self, now_ns: int) -> None:
-        self._refuse_when_fenced()
-        self._follow_begin()
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+        if self.log.begin_index > self._indexes.view.begin_index:
+            self.core.trimmed(self.log.begin_index)
         self.core.tick(now_ns)
 
     def admit(self) -> None:
         self.core.admit()
 
     def step(self, now_ns: int, sender: str, packet: PeerPacket) -> None:
-        self._refuse_when_fenced()
-        self._follow_begin()
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+        if self.log.begin_index > self._indexes.view.begin_index:
+            self.core.trimmed(self.log.begin_index)
         try:
             arrived = decode(packet, sender)
-            if not self.core.concerns(arrived.message):
-                raise BadPacket("stranger", f"{sender} sent {arrived.message.to} a packet that does not concern {self.config.node}")
-            self._counts["stale-term"] += arrived.message.term < self.term
-            if isinstance(arrived.message, Append):
-                self._step_append(arrived.message, arrived, now_ns)
+            message = arrived.message
+            if not self.core.concerns(message):
+                raise BadPacket("stranger", f"{sender} sent {message.to} a packet that does not concern {self.config.node}")
+            if message.term < self._election.term:
+                self._counts["stale-term"] += 1
+            if isinstance(message, Append):
+                self._step_append(message, arrived, now_ns)
             else:
-                self.core.step(arrived.message, now_ns)
+                self.core.handle(message, now_ns)
         except BadPacket as bad:
             self._counts[f"dropped-{bad.kind}"] += 1
         except BadEntry:
@@ -250,9 +275,10 @@ class RaftReplica:
         if message.extent is not None and (question is not None or message.prev_index == NO_INDEX):
             entries = self._verified(arrived, message.extent)
             members = self._pushed_members(entries)
-            message = replace(message, extent=_extent(entries))
+            if members is not None:
+                message = replace(message, extent=_extent(entries))
         agree = question is None or self._chains_agree(question, arrived.prev_chain, entries)
-        self.core.step(message, now_ns, chains_agree=agree, members=members)
+        self.core.handle(message, now_ns, chains_agree=agree, members=members)
         writes = self.core.take_writes()
         if writes.append is not None:
             self._last_write_ns = now_ns
@@ -262,12 +288,15 @@ class RaftReplica:
             self._unsynced.wrote(now_ns, entries.last_index - writes.append[0] + 1, len(entries.data))
 
     def synced(self, now_ns: int, ticket: SyncTicket, error: OSError | None) -> None:
-        self._refuse_when_fenced()
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
         assert self._underway is not None and self._underway[0] is ticket, "a ticket comes back once"
         _, job, term, index = self._underway
         self._underway = None
-        with self._fencing("the log could not be synced"):
+        try:
             self.log.finish_sync(job, error)
+        except DISK_FAILURES as failure:
+            self._fence_for("the log could not be synced", failure)
         self.core.synced(term, index)
 
     def propose(
@@ -281,8 +310,9 @@ class RaftReplica:
         urgent: bool = True,
         early: bool = False,
     ) -> Sequence[Range]:
-        self._refuse_when_fenced()
-        if not self.accepting:
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+        if not self.core.accepting:
             raise NotLeader(self.leader if self.handover is None else self.handover.to)
         return self._append_own(now_ns, batch, queue_offsets, store_ms, control=control, urgent=urgent, early=early)
 
@@ -298,27 +328,32 @@ class RaftReplica:
         early: bool = False,
         members: Members | None = None,
     ) -> Sequence[Range]:
-        self._carry_out(self.core.take_writes(), None)
+        writes = self.core.take_writes()
+        if writes is not NO_WRITES:
+            self._carry_out(writes, None)
         try:
-            with self._fencing("the log could not be written"):
-                ranges = self.log.append_leader(self.term, batch, queue_offsets, store_ms, self._store_host, control=control)
+            ranges = self.log.append_leader(self._election.term, batch, queue_offsets, store_ms, self._store_host, control=control)
         except NoSpace as error:
             raise LogFull(str(error)) from error
+        except DISK_FAILURES as failure:
+            self._fence_for("the log could not be written", failure)
         self._last_write_ns = now_ns
         for entries in ranges:
-            self.core.appended(_extent(entries), urgent=urgent, early=early, members=members)
-            self._unsynced.wrote(now_ns, len(entries), len(entries.data))
+            extent = _extent(entries)
+            self.core.appended(extent, urgent=urgent, early=early, members=members)
+            self._unsynced.wrote(now_ns, extent.last_index - extent.first_index + 1, extent.size)
             self._hot_tail.appended(entries)
             self._hot_tail.pushable(entries)
+            self._travelling = entries, extent
         return ranges
 
     @property
     def members(self) -> Members:
-        return self.core.members
+        return self._membership.members
 
     @property
     def members_index(self) -> int:
-        return self.core.configurations.latest_index
+        return self._membership.configurations.latest_index
 
     def propose_members(self, now_ns: int, change: MemberChange, queue_offsets: I64, store_ms: int) -> Sequence[Range] | str:
         self._refuse_when_fenced()
@@ -341,6 +376,9 @@ class RaftReplica:
         self._refuse_when_fenced()
         self.core.read(token, now_ns)
 
+    def watch(self, watched: bool) -> None:
+        self.core.watch(watched)
+
     def request_flush(self) -> None:
         self.core.request_flush()
 
@@ -358,44 +396,68 @@ class RaftReplica:
         return self.core.take_changes()
 
     def take(self, now_ns: int) -> ReplicaOutput:
-        self._refuse_when_fenced()
-        if self._underway is None and self._sync_is_due(now_ns):
+        if self.fenced is not None:
+            raise Fenced(self.fenced)
+        dirty = self._underway is None and self._durability.is_dirty
+        sync_is_due = dirty and self._sync_is_due(now_ns)
+        if sync_is_due:
             # This turn's messages ask the peers to flush too, so that all copies become durable together.
             self.core.request_flush()
         effects = self.core.take(now_ns)
         if effects.fence is not None:
             self.fenced = effects.fence
             raise Diverged(effects.fence)
-        self._carry_out(effects.writes, None)
+        if effects.writes is not NO_WRITES:
+            self._carry_out(effects.writes, None)
+            dirty = self._underway is None and self._durability.is_dirty
+            sync_is_due = dirty and self._sync_is_due(now_ns)
         for message in effects.messages:
             self._post(message)
         for push in effects.pushes:
             self._push(push)
         self._hot_tail.end_turn(effects.commit_index)
-        ticket = self._begin_sync(now_ns)
-        self.check_invariants()
+        self._travelling = None
+        ticket = None
+        if sync_is_due or (not dirty and self._underway is None and self._mark_is_due(now_ns)):
+            ticket = self._begin_sync(now_ns)
+        log, indexes = self.log, self._indexes
+        assert log.end_index == indexes.view.end_index >= indexes.commit_index, (log, self.core)
+        assert indexes.durable_index <= self._durability.index, (log.durable_index, self.core)
+        if now_ns >= self._check_at_ns:
+            self._check_at_ns = now_ns + self.check_every_ns
+            self.check_invariants()
         packets, self._packets = tuple(self._packets), []
-        told = effects.commit_index, effects.role_changed, self._wake_at_ns(now_ns), effects.reads, effects.left_behind, effects.requests
+        wake_at_ns = self._wake_at_ns(now_ns, dirty=dirty)
+        told = effects.commit_index, effects.role_changed, wake_at_ns, effects.reads, effects.left_behind, effects.requests
         return ReplicaOutput(packets, ticket, *told)
 
-    def check_invariants(self) -> None:
-        """Check I4, and that the core's view of the log matches the log."""
-        self.core.check_invariants()
-        assert (self.log.end_index, self.log.end_term) == (self.core.log.end_index, self.core.log.end_term), (self.log, self.core)
-        assert self.log.begin_index == self.core.log.begin_index, (self.log.begin_index, self.core)
-        assert self.core.durable_index <= self.log.durable_index, (self.log.durable_index, self.core)
+    def calm_until(self, now_ns: int) -> int | None:
+        """Invariant: if this returns a time, `take` would return an output without content, and this time to wake."""
+        if self.core.stirred or self._packets or not self.core.calm(now_ns):
+            return None
+        dirty = self._underway is None and self._durability.is_dirty
+        if self._underway is None and (self._sync_is_due(now_ns) if dirty else self._mark_is_due(now_ns)):
+            return None
+        if now_ns >= self._check_at_ns:
+            self._check_at_ns = now_ns + self.check_every_ns
+            self.check_invariants()
+        return self._wake_at_ns(now_ns, dirty=dirty)
 
-    def _follow_begin(self) -> None:
-        """Tell the core if the log was trimmed since the last turn."""
-        if self.log.begin_index > self.core.log.begin_index:
-            self.core.trimmed(self.log.begin_index)
+    def check_invariants(self) -> None:
+        """Check every invariant of the core, and that its view of the log matches the log."""
+        log, core, view = self.log, self.core, self.core.log
+        core.check_invariants()
+        assert log.end_index == view.end_index and log.end_term == view.end_term and log.begin_index == view.begin_index, (log, core)
+        assert core.log_state.durable_index <= log.durable_index, (log.durable_index, core)
 
     # Duties that safety depends on, one method each
 
     def _persist(self, hard_state: HardState) -> None:
         """Make term and vote durable, before anything that depends on them."""
-        with self._fencing("term and vote could not be stored"):
+        try:
             self._hard_state.save(hard_state)
+        except DISK_FAILURES as failure:
+            self._fence_for("term and vote could not be stored", failure)
 
     def _verified(self, arrived: Arrived, extent: Extent) -> Range:
         """Recompute a pushed range's structure, positions, both checksums and chain. Raises BadEntry, BadPacket."""
@@ -427,30 +489,35 @@ class RaftReplica:
             theirs = prev_chain
         else:
             theirs = chain_crc_at(entries.data, int(entries.starts[index - entries.first_index]))
-        with reading():
-            return theirs == self.log.chain_at(index)
+        return theirs == self._chain_at(index)
 
     def _truncate(self, index: int) -> None:
         """Cut the log before `index`. Once the next sync has ended, no byte behind the new end can come back."""
-        with self._fencing("the log could not be cut"):
-            self._hot_tail.cut()
+        self._hot_tail.cut()
+        try:
             self.log.truncate_from(index)
+        except DISK_FAILURES as failure:
+            self._fence_for("the log could not be cut", failure)
         self._cut_unsynced = True
 
     def _sync_is_due(self, now_ns: int) -> bool:
-        """Whether something unsynced is urgent or has waited long enough. Only appended entries may wait: a cut, and new file names without
-        an entry, are synced at once."""
-        if not self.log.dirty:
-            return False
-        waited_for = self.core.durable_index < self.core.urgent_index or self._cut_unsynced or not self._unsynced.entries
+        """Whether the log, which is dirty, is to be synced: something unsynced is urgent or has waited long enough. Only appended entries
+        may wait: a cut, and new file names without an entry, are synced at once."""
+        indexes = self._indexes
+        waited_for = indexes.durable_index < indexes.urgent_index or self._cut_unsynced or not self._unsynced.entries
         return waited_for or now_ns >= self._unsynced.due_ns()
 
+    def _mark_is_due(self, now_ns: int) -> bool:
+        """Whether the synced mark alone is to be synced: behind the end of a file, and when idle."""
+        durability = self._durability
+        return durability.mark_pending if now_ns >= self._last_write_ns + IDLE_NS else durability.mark_due
+
     def _begin_sync(self, now_ns: int) -> SyncTicket | None:
-        """Begin a group commit over everything written so far, unless one is in progress. When idle, also sync the synced mark alone."""
-        if self._underway is not None or (self.log.dirty and not self._sync_is_due(now_ns)):
-            return None
-        with self._fencing("the synced mark could not be written"):
+        """Begin a group commit over everything written so far. No sync is in progress. None if there is nothing to sync."""
+        try:
             job = self.log.begin_sync(idle=now_ns >= self._last_write_ns + IDLE_NS)
+        except DISK_FAILURES as failure:
+            self._fence_for("the synced mark could not be written", failure)
         if job is None:
             return None
         term, index = self.core.sync_begins()
@@ -460,13 +527,21 @@ class RaftReplica:
         self._underway = (ticket, job, term, index)
         return ticket
 
-    def _wake_at_ns(self, now_ns: int) -> int:
+    def _wake_at_ns(self, now_ns: int, *, dirty: bool) -> int:
+        """`dirty`: something was written since the last sync began, and no sync is in progress."""
         wake = self.core.wake_at_ns(now_ns)
         if self._underway is not None:
             return wake
-        if self.log.dirty:
+        if dirty:
             return min(wake, self._unsynced.due_ns())
-        return min(wake, self._last_write_ns + IDLE_NS) if self.log.mark_pending else wake
+        return min(wake, self._last_write_ns + IDLE_NS) if self._durability.mark_pending else wake
+
+    def _chain_at(self, index: int) -> int:
+        """The chain CRC of an entry, most often the last one. Raises Unreadable."""
+        if index == self.log.end_index:
+            return self.log.end_chain
+        with reading():
+            return self.log.chain_at(index)
 
     # Executing effects
 
@@ -482,30 +557,32 @@ class RaftReplica:
 
     def _append(self, entries: Range, first_index: int) -> None:
         try:
-            with self._fencing("a pushed range could not be written"):
-                self._hot_tail.appended(self.log.append_range(tail_of(entries, first_index)))
+            written = self.log.append_range(entries if entries.first_index == first_index else tail_of(entries, first_index))
         except NoSpace:
             self._counts["refused-disk-full"] += 1
             self.core.append_refused()
+        except DISK_FAILURES as failure:
+            self._fence_for("a pushed range could not be written", failure)
         else:
+            self._hot_tail.appended(written)
             self.core.append_written()
 
     def _post(self, message: Message) -> None:
         if isinstance(message, Append):
-            with reading():
-                prev_chain = self.log.chain_at(message.prev_index)
-            self._packets.append((message.to, encode_append(message, prev_chain, None)))
+            self._packets.append((message.to, encode_append(message, self._chain_at(message.prev_index), None)))
         else:
             self._packets.append((message.to, encode(message)))
 
     def _push(self, push: Push) -> None:
         """Fill a peer's window with ranges from the log; the newest may still be in the hot tail."""
-        first, size, most = push.first_index, push.size, self.config.timing.range_bytes_max
+        first, size, most, end_index = push.first_index, push.size, self.config.timing.range_bytes_max, self._indexes.view.end_index
         for _ in range(push.ranges):
-            if size <= 0 or first > self.end_index:
+            if size <= 0 or first > end_index:
                 return
             entries = self._range_at(first, min(size, most))
-            message = self.core.pushed(push.to, _extent(entries))
+            if self._travelling is None or self._travelling[0] is not entries:
+                self._travelling = entries, _extent(entries)
+            message = self.core.pushed(push.to, self._travelling[1])
             self._packets.append((push.to, encode_append(message, entries.prev_chain, entries)))
             first, size = entries.last_index + 1, size - len(entries.data)
 
@@ -522,18 +599,9 @@ class RaftReplica:
 
     # Fencing
 
-    @contextmanager
-    def _fencing(self, what: str) -> Iterator[None]:
-        """Fence the replica on any disk error except a full disk (invariant I9): the state of what was being written is unknown."""
-        try:
-            yield
-        except NoSpace:
-            raise
-        except (OSError, LogFenced, BadRange) as error:
-            self._fence(f"{what}: {error}", error)
-
-    def _fence(self, reason: str, error: Exception | None = None) -> None:
-        self.fenced = reason
+    def _fence_for(self, what: str, error: Exception) -> NoReturn:
+        """Fence the replica after a disk error (invariant I9): the state of what was being written is unknown."""
+        self.fenced = reason = f"{what}: {error}"
         exit_code = ExitCode.LIMIT if isinstance(error, OSError) and is_exhausted(error) else getattr(error, "exit_code", None)
         raise Fenced(reason, exit_code or ExitCode.SYNC_FAILED) from error
 
@@ -543,5 +611,5 @@ class RaftReplica:
 
 
 def _extent(entries: Range) -> Extent:
-    marked = entries.first_index == entries.last_index and bool(membership_entries(entries))
+    marked = entries.first_index == entries.last_index and entries.data[CHANNEL_AT] != 0
     return Extent(entries.first_index, entries.last_index, entries.term, len(entries.data), marked)

@@ -27,7 +27,7 @@ MEMBERSHIP_INDEX = 0
 MEMBERSHIP_TERM = 0
 NO_STORE_HOST = bytes(8)
 SCAN_BYTES = 1 << 20
-_CHANNEL_AT = 35
+CHANNEL_AT = 35
 """The low byte of the channel in an entry's header (docs/format.md §2); `verify_range` admits no other bit."""
 
 
@@ -72,7 +72,9 @@ def record_of(members: Members, reason: str) -> control.Membership:
 
 def membership_entries(entries: Range) -> list[int]:
     """The indexes of the entries that are membership records."""
-    marks = np.frombuffer(entries.data, np.uint8)[entries.starts + _CHANNEL_AT]
+    if entries.first_index == entries.last_index:
+        return [entries.first_index] if entries.data[CHANNEL_AT] else []
+    marks = np.frombuffer(entries.data, np.uint8)[entries.starts + CHANNEL_AT]
     return [entries.first_index + at for at in np.flatnonzero(marks).tolist()]
 
 

@@ -1,25 +1,56 @@
-"""Raft messages as packets: the only module that converts `raft.messages` values to headers of `proto/raft.proto` and back.
+"""Raft messages as packets: the only module that converts `raft.messages` values to packet headers and back (docs/format.md §19).
 
-It checks the shape of everything that arrives: the checksum, the fields of the message, and the relations between numbers that the core
-relies on. It passes the bytes of a range on unread; `proto.entry_checking` verifies them.
+A header is one struct of fixed width for its kind of message, then the names, then a CRC-32C of both. A header is not covered by the chain
+of the log, so it carries its own check: what it says about chains can fence a replica.
+
+The decoder checks the shape of everything that arrives: the checksum, the fields of the message, and the relations between numbers that the
+core relies on. It passes the bytes of a range on unread; `proto.entry_checking` verifies them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from struct import error as StructError
 
-import crc32c
-from google.protobuf.message import DecodeError
+from crc32c import crc32c
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.proto.raft_pb2 import RaftAppend, RaftMessage, RaftPacket
 from ledgermq.proto.types import Range
 from ledgermq.raft.messages import NO_INDEX, Append, AppendReply, Extent, LeftBehind, Message, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import HANDOVERS, Cause
 
+WIRE_VERSION = 2
+"""The version of packets that a greeting states. Version 1, which greetings did not state, had protobuf headers. Raise it with every change
+of a header that the former version would not decode to the same message."""
 TERM_MAX = 1 << 62
 """No correct peer reaches this term. From a higher one, the receiver's next campaign could exceed the 64 bits of the wire and disk
 format."""
+CRC_BYTES = 4
+NAMES_KEPT = 256
+"""More pairs of names than a node exchanges packets under; each is encoded and decoded once."""
+NAMES_BYTES_MAX = 3 * 256
+_NO_RANGE = (-1, -1, -1)
+
+# The first byte of a header is its kind, the second has its flags, and the term follows. Kind 7 is file shipping (`shipping_wire.py`).
+VOTE_REQUEST, VOTE_REPLY, APPEND, APPEND_REPLY, TIMEOUT_NOW, LEFT_BEHIND = range(1, 7)
+_VOTE_REQUEST = Struct(">BBqqq")
+_VOTE_REPLY = Struct(">BBq")
+_APPEND = Struct(">BBqqqqIqqqqq")
+_APPEND_REPLY = Struct(">BBqqQqqq")
+_TIMEOUT_NOW = Struct(">BBqqqB")
+_LEFT_BEHIND = Struct(">BBqq")
+_LAYOUTS = {
+    VOTE_REQUEST: (_VOTE_REQUEST, 3, 3),
+    VOTE_REPLY: (_VOTE_REPLY, 3, 2),
+    APPEND: (_APPEND, 7, 2),
+    APPEND_REPLY: (_APPEND_REPLY, 31, 2),
+    TIMEOUT_NOW: (_TIMEOUT_NOW, 0, 2),
+    LEFT_BEHIND: (_LEFT_BEHIND, 0, 2),
+}
+"""Of every kind: its struct, all of its flags, and how many names follow."""
+_OF_LEADER = (bytes((APPEND,)), bytes((LEFT_BEHIND,)))
 
 
 class BadPacket(Exception):
@@ -30,7 +61,7 @@ class BadPacket(Exception):
         self.kind = kind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrived:
     """A decoded packet. `prev_chain` and `pos` belong to an `Append`; `pos` is −1 without a payload."""
 
@@ -42,130 +73,164 @@ class Arrived:
 
 def encode_append(message: Append, prev_chain: int, entries: Range | None) -> PeerPacket:
     """Encode an `Append` with the chain CRC before its range, and the range as payload."""
-    header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
-    append = header.append
-    append.round, append.commit_index = message.round, message.commit_index
-    append.prev_index, append.prev_term, append.prev_chain = message.prev_index, message.prev_term, prev_chain
-    append.lazy, append.early = message.lazy, message.early
-    if message.end_index != NO_INDEX:
-        append.end_index = message.end_index
-    if entries is None:
-        return _seal(header, b"")
-    append.range.last_index, append.range.term, append.range.pos = entries.last_index, entries.term, entries.pos
-    return _seal(header, entries.data)
+    payload: bytes | memoryview = b""
+    last_index, term, pos = _NO_RANGE
+    if entries is not None:
+        last_index, term, pos, payload = entries.last_index, entries.term, entries.pos, entries.data
+    head = _APPEND.pack(
+        APPEND,
+        message.lazy | message.early << 1 | message.quiet << 2,
+        message.term,
+        message.round,
+        message.prev_index,
+        message.prev_term,
+        prev_chain,
+        message.commit_index,
+        message.end_index,
+        last_index,
+        term,
+        pos,
+    )
+    return PeerPacket(seal(head + _names_bytes(message.sender, message.to)), payload)
 
 
 def encode(message: VoteRequest | VoteReply | AppendReply | TimeoutNow | LeftBehind) -> PeerPacket:
     """Encode a message that needs nothing from the log."""
-    header = RaftMessage(sender=message.sender, to=message.to, term=message.term)
-    if isinstance(message, VoteRequest):
-        request = header.vote_request
-        request.pre, request.last_index, request.last_term = message.pre, message.last_index, message.last_term
-        request.transfer, request.incarnation = message.transfer, message.incarnation
+    names = _names_bytes(message.sender, message.to)
+    if isinstance(message, AppendReply):
+        flags = message.rejected | message.leaving << 1 | message.provisional << 2 | message.fetch << 3 | message.watched << 4
+        progress = (message.received, message.durable, message.hint_term)
+        head = _APPEND_REPLY.pack(APPEND_REPLY, flags, message.term, message.round, message.boot_id, *progress)
+    elif isinstance(message, VoteRequest):
+        flags = message.pre | message.transfer << 1
+        head = _VOTE_REQUEST.pack(VOTE_REQUEST, flags, message.term, message.last_index, message.last_term)
+        names = _names_bytes(message.sender, message.to, message.incarnation)
     elif isinstance(message, VoteReply):
-        header.vote_reply.pre, header.vote_reply.granted = message.pre, message.granted
+        head = _VOTE_REPLY.pack(VOTE_REPLY, message.pre | message.granted << 1, message.term)
     elif isinstance(message, TimeoutNow):
-        now = header.timeout_now
-        now.last_index, now.last_term, now.cause = message.last_index, message.last_term, message.cause
-    elif isinstance(message, LeftBehind):
-        header.left_behind.begin_index = message.begin_index
+        head = _TIMEOUT_NOW.pack(TIMEOUT_NOW, 0, message.term, message.last_index, message.last_term, message.cause)
     else:
-        reply = header.append_reply
-        reply.round, reply.boot_id, reply.rejected = message.round, message.boot_id, message.rejected
-        reply.received, reply.durable, reply.hint_term = message.received, message.durable, message.hint_term
-        reply.leaving, reply.provisional, reply.fetch = message.leaving, message.provisional, message.fetch
-    return _seal(header, b"")
-
-
-def _seal(header: RaftMessage, payload: bytes | memoryview) -> PeerPacket:
-    message = header.SerializeToString()
-    return PeerPacket(RaftPacket(message=message, checksum=crc32c.crc32c(message)).SerializeToString(), payload)
+        head = _LEFT_BEHIND.pack(LEFT_BEHIND, 0, message.term, message.begin_index)
+    return PeerPacket(seal(head + names))
 
 
 def decode(packet: PeerPacket, sender: str) -> Arrived:
     """Decode a packet. `sender` is the name that the transport authenticated. Raises BadPacket."""
-    header = _open(packet)
-    if header.sender != sender:
-        raise BadPacket("stranger", f"{sender} sent a packet in the name of {header.sender!r}")
-    _demand(bool(header.sender and header.to), "sender or receiver without a name")
-    _demand(0 <= header.term <= TERM_MAX, f"term {header.term} is out of bounds")
-    kind = header.WhichOneof("content")
-    if kind == "append":
-        return _append(header, packet.payload)
+    data = unseal(packet.header)
+    layout = _LAYOUTS.get(data[0]) if data else None
+    if layout is None:
+        raise BadPacket("shape", f"a message of unknown kind {data[:1].hex()}")
+    struct, flags_max, names_count = layout
+    try:
+        fields = struct.unpack_from(data)
+        names = _names(data[struct.size :])
+    except (StructError, UnicodeDecodeError) as error:
+        raise BadPacket("shape", str(error)) from error
+    if len(names) != names_count:
+        raise BadPacket("shape", f"{len(names)} names instead of {names_count}")
+    if names[0] != sender:
+        raise BadPacket("stranger", f"{sender} sent a packet in the name of {names[0]!r}")
+    kind, flags, term = fields[:3]
+    if not (sender and names[1]):
+        raise BadPacket("shape", "sender or receiver without a name")
+    if not 0 <= term <= TERM_MAX:
+        raise BadPacket("shape", f"term {term} is out of bounds")
+    if flags > flags_max:
+        raise BadPacket("shape", f"unknown flags {flags:#x}")
+    if kind == APPEND:
+        return _append(names, fields, packet.payload)
     if len(packet.payload):
-        raise BadPacket("shape", f"{kind} with a payload")
-    return Arrived(_plain(header, kind), b"")
+        raise BadPacket("shape", f"a message of kind {kind} with a payload")
+    return Arrived(_plain(names, fields), b"")
 
 
 def is_of_leader(packet: PeerPacket) -> bool:
     """Whether only the leader of a term sends this packet: a part of its log, or the notice that it has trimmed what the receiver lacks. A
     follower may accept these from any directory of an elected leader, because they are not counted as votes and replies are. A receiver
-    whose log ends before the record of the leader's directory has no other way to get that record."""
-    try:
-        return _open(packet).WhichOneof("content") in ("append", "left_behind")
-    except BadPacket:
-        return False
+    whose log ends before the record of the leader's directory has no other way to get that record. `decode` refuses a header whose kind
+    was changed on the way."""
+    return packet.header[:1] in _OF_LEADER
 
 
-def _open(packet: PeerPacket) -> RaftMessage:
-    try:
-        outer = RaftPacket.FromString(packet.header)
-        if crc32c.crc32c(outer.message) != outer.checksum:
-            raise BadPacket("checksum", "header was changed on the way")
-        return RaftMessage.FromString(outer.message)
-    except DecodeError as error:
-        raise BadPacket("shape", str(error)) from error
+def seal(data: bytes) -> bytes:
+    """Append the CRC-32C that ends every header of a packet."""
+    return data + int(crc32c(data)).to_bytes(CRC_BYTES)
 
 
-def _plain(header: RaftMessage, kind: str | None) -> Message:
-    if kind == "vote_request":
-        request = header.vote_request
-        _demand(not (request.pre and request.transfer), "a pre-vote for a handover")
-        last = (request.last_index, request.last_term, request.transfer, request.incarnation)
-        return VoteRequest(header.sender, header.to, header.term, request.pre, *last)
-    if kind == "vote_reply":
-        return VoteReply(header.sender, header.to, header.term, header.vote_reply.pre, header.vote_reply.granted)
-    if kind == "timeout_now":
-        return _timeout_now(header)
-    if kind == "left_behind":
-        _demand(header.left_behind.begin_index > 0, "left behind by a log that still has its first entry")
-        return LeftBehind(header.sender, header.to, header.term, header.left_behind.begin_index)
-    if kind != "append_reply":
-        raise BadPacket("shape", f"unknown content {kind}")
-    reply = header.append_reply
-    _demand(NO_INDEX <= reply.durable <= reply.received, "durable above received")
-    said = (reply.rejected, reply.received, reply.durable, reply.hint_term, reply.leaving, reply.provisional, reply.fetch)
-    return AppendReply(header.sender, header.to, header.term, reply.round, reply.boot_id, *said)
+def unseal(header: bytes) -> bytes:
+    """A header without its CRC-32C. Raises BadPacket if the CRC does not match."""
+    data = header[:-CRC_BYTES]
+    if crc32c(data) != int.from_bytes(header[-CRC_BYTES:]):
+        raise BadPacket("checksum", "header was changed on the way")
+    return data
 
 
-def _timeout_now(header: RaftMessage) -> TimeoutNow:
-    now = header.timeout_now
-    _demand(now.last_index >= 0 and 0 <= now.last_term <= header.term, "a handover without a last entry")
-    _demand(now.cause in HANDOVERS, "a handover for no known reason")
-    return TimeoutNow(header.sender, header.to, header.term, now.last_index, now.last_term, Cause(now.cause))
+@lru_cache(NAMES_KEPT)
+def _names_bytes(*names: str) -> bytes:
+    """Names as UTF-8, each after its length in one byte."""
+    return b"".join(len(name).to_bytes() + name for name in map(str.encode, names))
 
 
-def _append(header: RaftMessage, payload: bytes | memoryview) -> Arrived:
-    append = header.append
-    _demand(append.prev_index >= NO_INDEX and append.prev_term <= header.term, "entry before the range")
-    extent, pos = None, -1
-    if append.HasField("range"):
-        extent, pos = _extent(append, header.term, len(payload)), append.range.pos
-    else:
-        _demand(not len(payload), "payload without a range")
-    place = (append.round, append.prev_index, append.prev_term, append.commit_index)
-    end_index = append.end_index if append.HasField("end_index") else NO_INDEX
-    _demand(end_index >= NO_INDEX, "a log that ends before it begins")
-    message = Append(header.sender, header.to, header.term, *place, extent, append.lazy, append.early, end_index)
-    return Arrived(message, payload, append.prev_chain, pos)
+@lru_cache(NAMES_KEPT)
+def _names(data: bytes) -> tuple[str, ...]:
+    """What `_names_bytes` encoded. Raises BadPacket or UnicodeDecodeError."""
+    if len(data) > NAMES_BYTES_MAX:
+        raise BadPacket("shape", f"names of {len(data)} bytes")
+    names: list[str] = []
+    at = 0
+    while at < len(data):
+        end = at + 1 + data[at]
+        names.append(data[at + 1 : end].decode())
+        at = end
+    if at > len(data):
+        raise BadPacket("shape", "a name that is cut off")
+    return tuple(names)
 
 
-def _extent(append: RaftAppend, term: int, size: int) -> Extent:
-    entries = append.range
-    _demand(size > 0 and entries.pos >= 0, "range without bytes")
-    _demand(entries.last_index > append.prev_index, "range ends before it begins")
-    _demand(entries.term >= 0 and append.prev_term <= entries.term <= term, "terms fall along the range")
-    return Extent(append.prev_index + 1, entries.last_index, entries.term, size)
+def _append(names: tuple[str, ...], fields: tuple[int, ...], payload: bytes | memoryview) -> Arrived:
+    _, flags, term, sent_round, prev_index, prev_term, prev_chain, commit_index, end_index, last_index, range_term, pos = fields
+    if prev_index < NO_INDEX or prev_term > term:
+        raise BadPacket("shape", "entry before the range")
+    if end_index < NO_INDEX:
+        raise BadPacket("shape", "a log that ends before it begins")
+    extent, size = None, len(payload)
+    if size:
+        if pos < 0:
+            raise BadPacket("shape", "payload without a range")
+        if last_index <= prev_index:
+            raise BadPacket("shape", "range ends before it begins")
+        if range_term < 0 or not prev_term <= range_term <= term:
+            raise BadPacket("shape", "terms fall along the range")
+        extent = Extent(prev_index + 1, last_index, range_term, size)
+    elif (last_index, range_term, pos) != _NO_RANGE:
+        raise BadPacket("shape", "range without bytes")
+    lazy, early, quiet = flags & 1 > 0, flags & 2 > 0, flags & 4 > 0
+    place = (sent_round, prev_index, prev_term, commit_index)
+    return Arrived(Append(names[0], names[1], term, *place, extent, lazy, early, end_index, quiet), payload, prev_chain, pos)
+
+
+def _plain(names: tuple[str, ...], fields: tuple[int, ...]) -> Message:
+    sender, to = names[:2]
+    kind, flags, term = fields[:3]
+    if kind == APPEND_REPLY:
+        sent_round, boot_id, received, durable, hint_term = fields[3:]
+        if not NO_INDEX <= durable <= received:
+            raise BadPacket("shape", "durable above received")
+        claims = (flags & 1 > 0, received, durable, hint_term)
+        wishes = (flags & 2 > 0, flags & 4 > 0, flags & 8 > 0, flags & 16 > 0)
+        return AppendReply(sender, to, term, sent_round, boot_id, *claims, *wishes)
+    if kind == VOTE_REQUEST:
+        _demand(flags != 3, "a pre-vote for a handover")
+        return VoteRequest(sender, to, term, flags & 1 > 0, fields[3], fields[4], flags & 2 > 0, names[2])
+    if kind == VOTE_REPLY:
+        return VoteReply(sender, to, term, flags & 1 > 0, flags & 2 > 0)
+    if kind == TIMEOUT_NOW:
+        last_index, last_term, cause = fields[3:]
+        _demand(last_index >= 0 and 0 <= last_term <= term, "a handover without a last entry")
+        _demand(cause in HANDOVERS, "a handover for no known reason")
+        return TimeoutNow(sender, to, term, last_index, last_term, Cause(cause))
+    _demand(fields[3] > 0, "left behind by a log that still has its first entry")
+    return LeftBehind(sender, to, term, fields[3])
 
 
 def _demand(holds: bool, what: str) -> None:

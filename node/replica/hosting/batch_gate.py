@@ -9,7 +9,7 @@ send their next calls.
 A replica that could answer calls before a sync (`hold_calls` of its turns) holds none. The gate uses no timer; an event opens it. A leader
 whose batches stay open for lack of a majority loses its leadership, which is such an event.
 
-The engine's thread opens and closes the gate. The loop reads `shut`, and calls `rested` when it is idle after answers.
+The engine opens and closes the gate with the turns, and calls `rested` when the loop is idle after answers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The life cycle of one broker group on a node: it runs, or it is being repaired or installed so that it can run.
 
-Theory of operation. The engine's thread owns a `ReplicaHost` and gives it turns in every state. While the group is open, these are turns of
-an `OpenReplica`. Two events end that: a read of a committed range fails or does not verify (`Unreadable`), or the leader has trimmed
+Theory of operation. The engine owns a `ReplicaHost` and gives it turns on the loop in every state. While the group is open, these are turns
+of an `OpenReplica`. Two events end that: a read of a committed range fails or does not verify (`Unreadable`), or the leader has trimmed
 entries that this replica lacks. Then the store is closed without any further write, and a rebuild fetches from peers what is needed. After
 that the directory is opened again in the same process, under a new boot id. Everything that may take long (closing, each step of a rebuild,
 recovery of the directory) is a job on a thread of the group, one job at a time. A turn only begins jobs and takes their results, so that it
@@ -64,7 +64,7 @@ log = get_logger()
 
 
 class ReplicaHost:
-    """A group as the engine runs it, in any state. Owned by the engine's thread; only `fail` and `age_ns` are thread-safe."""
+    """A group as the engine runs it, in any state. Owned by the loop; only `fail` and `age_ns` are thread-safe."""
 
     def __init__(self, group: str, node: str, opener: ReplicaOpener, shipping_handler: ShippingHandler) -> None:
         self.name = group
@@ -171,7 +171,7 @@ class ReplicaHost:
             running.fail(failure)
 
     def put_back(self, first_index: int, last_index: int) -> Future[RangePut]:
-        """Restore a range from peers while the group runs. Called on the engine's thread. Raises LedgerError if the group does not run or
+        """Restore a range from peers while the group runs. Called on the loop. Raises LedgerError if the group does not run or
         another range is being restored."""
         if self._ranges.busy:
             raise refused("busy", f"broker group {self.name}: another range is being put back on node {self.node}")
@@ -179,7 +179,7 @@ class ReplicaHost:
         return self._ranges.begin(self._opener.range_repair(first_index, last_index), self._now_ns)
 
     def mend_all(self, reason: str) -> None:
-        """Stop the group, and verify and repair its whole log from peers. Called on the engine's thread. Raises LedgerError if the group
+        """Stop the group, and verify and repair its whole log from peers. Called on the loop. Raises LedgerError if the group
         does not run: then it is being repaired already, or cannot be."""
         self._require_running().fail(Unreadable(LogDamaged(reason)))
 
@@ -195,12 +195,14 @@ class ReplicaHost:
     ) -> TurnOutput:
         """Give the group one turn. Raises an exception that ends the process."""
         self._now_ns = now_ns
-        rest = self._sort_out(packets)
-        sent = self._ranges.turn(now_ns)
+        rest, ranges = self._sort_out(packets) if packets else packets, self._ranges
+        if ranges.repair is None and ranges.step is None:
+            return self._turn(now_ns, now_ms, calls, rest, synced)
+        sent = ranges.turn(now_ns)
         output = self._turn(now_ns, now_ms, calls, rest, synced)
-        if self._ranges.wake_at_ns >= output.wake_at_ns and not sent:
-            return output
-        return replace(output, packets=[*output.packets, *sent], wake_at_ns=min(output.wake_at_ns, self._ranges.wake_at_ns))
+        output.packets += sent
+        output.wake_at_ns = min(output.wake_at_ns, ranges.wake_at_ns)
+        return output
 
     def _turn(
         self,
@@ -212,7 +214,8 @@ class ReplicaHost:
     ) -> TurnOutput:
         if self._running is None or self._leaving is not None:
             return self._turn_without(now_ns, calls, synced)
-        self._calls.update(_tokens(calls))
+        if calls:
+            self._calls.update(_tokens(calls))
         try:
             output = self._running.turn(now_ns, now_ms, calls, rest, synced)
         except (Unreadable, Damaged) as damage:
@@ -223,9 +226,11 @@ class ReplicaHost:
             reason = f"{proven}; {TAKE_AWAY}"
             self._end_running(State.REFUSED, reason, lambda: Broken(State.REFUSED, reason, None))
             return self._turn_without(now_ns, (), synced)
-        self._note_syncs(synced)
+        if synced:
+            self._note_syncs(synced)
         self._ticket = output.sync or self._ticket
-        self._calls.difference_update(done.token for done in output.done)
+        if output.done:
+            self._calls.difference_update([done.token for done in output.done])
         self._seen_view = self._seen_view or output.view is not None
         behind, entries = self._running.group.left_behind, self._running.store.log
         if behind is None or behind[1] <= entries.end_index + 1:
@@ -238,7 +243,7 @@ class ReplicaHost:
 
     def _sort_out(self, packets: Sequence[tuple[str, PeerPacket]]) -> Sequence[tuple[str, PeerPacket]]:
         """Pass shipping packets to the shipping handler and the rebuild, which each ignore those of the other; returns the rest."""
-        if not any(is_shipping(packet) for _, packet in packets):
+        if not any([is_shipping(packet) for _, packet in packets]):
             return packets
         self._ranges.offer([found for found in packets if is_shipping(found[1])])
         rest = []
@@ -255,8 +260,9 @@ class ReplicaHost:
         return rest
 
     def _note_syncs(self, synced: Sequence[tuple[SyncTicket, OSError | None]]) -> None:
-        if any(ticket is self._ticket for ticket, _ in synced):
-            self._ticket = None
+        for ticket, _ in synced:
+            if ticket is self._ticket:
+                self._ticket = None
 
     def _turn_without(self, now_ns: int, calls: Sequence[Call], synced: Sequence[tuple[SyncTicket, OSError | None]]) -> TurnOutput:
         """One turn of a group that does not run."""
@@ -410,7 +416,7 @@ class ReplicaHost:
 
 def _tokens(calls: Sequence[Call]) -> list[Token]:
     """The tokens of the calls that expect an answer."""
-    found = (getattr(call, "token", None) for call in calls)
+    found = [getattr(call, "token", None) for call in calls]
     return [token for token in found if token is not None]
 
 

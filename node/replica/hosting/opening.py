@@ -40,7 +40,7 @@ from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, explain
 from ledgermq.storage.identity import mint
 from ledgermq.storage.key_index import KeyIndex
-from ledgermq.storage.log_writer import AtOnce, LogWriter, make_writer
+from ledgermq.storage.log_writer import AtOnceIfSlow, LogWriter, make_writer
 from ledgermq.storage.phases import Phases
 from ledgermq.storage.reserve import Reserve
 from ledgermq.storage.store import GroupStore
@@ -224,7 +224,7 @@ def _writer(config: NodeConfig, group: str) -> LogWriter:
             buffers=storage.pool_buffers,
             buffer_bytes=storage.pool_buffer_bytes,
             submit=lambda work: _submitted(commits, work),
-            together=AtOnce(2, f"sync-{group}"),
+            together=AtOnceIfSlow(2, f"sync-{group}"),
         )
     except OSError as error:
         what = f"there is no memory for {storage.pool_buffers} buffers of {storage.pool_buffer_bytes} bytes ({error.strerror})"

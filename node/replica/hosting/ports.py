@@ -91,7 +91,7 @@ class ReplicaOpener(Protocol):
         ...
 
     def range_repair(self, first_index: int, last_index: int) -> RangeRepair:
-        """Prepare to restore these entries from peers. Called on the engine's thread while the group runs."""
+        """Prepare to restore these entries from peers. Called on the loop while the group runs."""
         ...
 
 

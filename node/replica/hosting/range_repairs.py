@@ -1,7 +1,7 @@
 """Restores ranges of entries that an operator names, while their group runs: one repair at a time, one step after the other.
 
 The steps run on the group's life thread, so that no step runs beside the opening, closing or repair of the same directory.
-`node/replica/shipping/range_repair.py` verifies and writes the bytes. Everything here belongs to the engine's thread; only the future that
+`node/replica/shipping/range_repair.py` verifies and writes the bytes. Everything here belongs to the loop; only the future that
 `begin` returns leaves it.
 """
 
@@ -47,43 +47,43 @@ class RangeRepairs:
         """Number of steps that wrote something."""
         self._written = 0
         """Bytes written by the current repair up to its last step."""
-        self._repair: RangeRepair | None = None
+        self.repair: RangeRepair | None = None
         self._left: RangeRepair | None = None
         """The repair that was aborted while one of its steps ran."""
         self._answer: Future[RangePut] = Future()
-        self._step: Future[RebuildOutput] | None = None
+        self.step: Future[RebuildOutput] | None = None
         self._step_at_ns = _NEVER_NS
         self._packets: list[tuple[str, PeerPacket]] = []
 
     @property
     def busy(self) -> bool:
-        return self._repair is not None or self._step is not None
+        return self.repair is not None or self.step is not None
 
     @property
     def wake_at_ns(self) -> int:
-        return self._step_at_ns if self._repair is not None and self._step is None else _NEVER_NS
+        return self._step_at_ns if self.repair is not None and self.step is None else _NEVER_NS
 
     def begin(self, repair: RangeRepair, now_ns: int) -> Future[RangePut]:
         """Begin a repair. Only allowed while none is in progress (`busy`)."""
         assert not self.busy, "a range is being put back"
-        self._repair, self._answer, self._step_at_ns = repair, Future(), now_ns
+        self.repair, self._answer, self._step_at_ns = repair, Future(), now_ns
         self._packets.clear()
         self._written = 0
         return self._answer
 
     def offer(self, packets: Sequence[tuple[str, PeerPacket]]) -> None:
         """Take received shipping packets; they are ignored while no repair is in progress."""
-        if self._repair is not None:
+        if self.repair is not None:
             self._packets += packets
             del self._packets[:-PACKETS_MAX]
 
     def turn(self, now_ns: int) -> tuple[tuple[str, PeerPacket], ...]:
         """Take the result of a step and begin the next one; returns packets to send. Raises the error of a failed write or sync (I9)."""
         packets: tuple[tuple[str, PeerPacket], ...] = ()
-        if self._step is not None and self._step.done():
-            step, self._step = self._step, None
+        if self.step is not None and self.step.done():
+            step, self.step = self.step, None
             output = step.result()
-            repair = self._repair or self._left
+            repair = self.repair or self._left
             assert repair is not None, "a step without a repair"
             self.mended += repair.written_bytes > self._written
             self._written = repair.written_bytes
@@ -92,25 +92,25 @@ class RangeRepairs:
                 self._left = None
             else:
                 packets = self._take(output)
-        if self._repair is not None and self._step is None and (self._packets or now_ns >= self._step_at_ns):
-            repair, given = self._repair, self._packets
+        if self.repair is not None and self.step is None and (self._packets or now_ns >= self._step_at_ns):
+            repair, given = self.repair, self._packets
             self._packets = []
-            self._step = self._submit(lambda: repair.turn(now_ns, given))
-            self._step.add_done_callback(lambda _: self._wake())
+            self.step = self._submit(lambda: repair.turn(now_ns, given))
+            self.step.add_done_callback(lambda _: self._wake())
         return packets
 
     def end(self, reason: str) -> None:
         """Abort the repair because the group stops. A step in progress ends before any other job of the thread; `turn` takes its result."""
-        if self._repair is None:
+        if self.repair is None:
             return
-        if self._step is None:
-            self._repair.close()
+        if self.step is None:
+            self.repair.close()
         else:
-            self._left = self._repair
+            self._left = self.repair
         self._finish(RangePut(refused=reason))
 
     def _take(self, output: RebuildOutput) -> tuple[tuple[str, PeerPacket], ...]:
-        repair = self._repair
+        repair = self.repair
         assert repair is not None, "a step without a repair"
         self._step_at_ns = output.wake_at_ns
         if output.finished or output.refused is not None:
@@ -122,7 +122,7 @@ class RangeRepairs:
         return output.packets
 
     def _finish(self, put: RangePut) -> None:
-        self._repair = None
+        self.repair = None
         # The caller may have cancelled its wait.
         if self._answer.set_running_or_notify_cancel():
             self._answer.set_result(put)

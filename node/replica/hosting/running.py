@@ -1,7 +1,8 @@
 """A broker group that is open and runs: its turns, and the files that are written beside its log.
 
-Everything here runs on the engine's thread, except the slow part of writing: one background thread per group writes and syncs snapshots and
-the two checkpoint files. A snapshot is taken of the state between two turns. Entries that are applied while it is being written lie above
+Turns and housekeeping are separate: a turn runs whenever something happened, housekeeping at most 20 times a second. Everything here runs
+on the loop, except the slow part of writing: one background thread per group writes and syncs snapshots and the two checkpoint files. A
+snapshot is taken of the state between two turns. Entries that are applied while it is being written lie above
 it, and are applied again after a crash. It is written after the log up to it is durable here: after a power failure no snapshot covers
 entries that the log beside it lacks. `opening.py` opens a group, and `hosting.py` decides when to open it again.
 """
@@ -53,6 +54,7 @@ RESERVE_FILE = "reserve"
 LEADERSHIP_FILE = "leadership"
 CLEAN_RETRY_NS = 1_000 * MS
 HEARD_EVERY_NS = 1_000 * MS
+HOUSEKEEPING_NS = 50 * MS
 
 log = get_logger()
 
@@ -77,7 +79,7 @@ class OpenReplica:
         reader = LogReader(store.disk, store.log_directory, store.identity.data_file_bytes, store.identity.index_file_bytes)
         self.reader = reader
         self.lookup = MeasuredLookup(group.group, reader, key_index)
-        """For queries on any thread except the loop's and the engine's."""
+        """For queries on any thread except the loop's."""
         self.indexer = Indexer(group.group, key_index, reader)
         self.indexer.start()
         # The snapshot's seals were restored before this, and later changes replace the mapping, so other threads may read it.
@@ -87,6 +89,12 @@ class OpenReplica:
         self._keeping: Future[None] | None = None
         self._exported: tuple[int, dict[str, Any], QueueSync | None, int] | None = None
         """A snapshot that must not be written before the log up to its index is durable."""
+        self._housekeeping_ns = now_ns
+        """When housekeeping is due."""
+        self._house_waits = True
+        """A turn since the last housekeeping may have changed something that housekeeping looks at."""
+        self._readable_index = -1
+        """The last entry that lookups may read."""
         self._next_checkpoint_ns = now_ns + CHECKPOINT_EVERY_NS
         self._next_snapshot_ns = now_ns + SNAPSHOT_EVERY_NS
         self._checkpointed = -1
@@ -104,6 +112,8 @@ class OpenReplica:
         self._damage: Unreadable | None = None
         """Failures reported by other threads. Two fields, so that neither report overwrites the other."""
         self._leaders = _read_leaders(store)
+        self._leader: tuple[int, str | None] = (-1, None)
+        """Term and leader of the last view."""
         self._leaders_noted = False
         """Whether the ring has changes that its file lacks."""
         self._heard: LastHeard | None = None
@@ -141,24 +151,48 @@ class OpenReplica:
         packets: Sequence[tuple[str, PeerPacket]],
         synced: Sequence[tuple[SyncTicket, OSError | None]],
     ) -> TurnOutput:
-        """Give the group one turn, and begin a snapshot, checkpoint or trim if one is due. Raises Fenced, Unreadable, Diverged."""
-        self._raise_fenced()
+        """Give the group one turn, and keep house if that is due. Raises Fenced, Unreadable, Diverged."""
+        if self._fenced is not None:
+            raise self._fenced
         if self._damage is not None:
             raise self._damage
         output = self.group.turn(now_ns, now_ms, calls, packets, synced)
+        if self._keeping is not None and self._keeping.done():
+            # A failed sync raises here, before anything of this turn is acknowledged (invariant I9).
+            done, self._keeping = self._keeping, None
+            done.result()
+        if self.machine.applied_index != self._readable_index or self.indexer.failure is not None:
+            # A lookup that follows an acknowledgement must find the message.
+            self._advance_indexer()
+        if (view := output.view) is not None and (view.term != self._leader[0] or view.leader != self._leader[1]):
+            # Whoever was answered by a new leader and asks why leadership moved must get this change.
+            self._leader = view.term, view.leader
+            self._note_leaders(now_ms)
+        if synced or output.done or output.packets or output.sync is not None or output.view is not None:
+            self._house_waits = True
+        if now_ns >= self._housekeeping_ns or self.trimming.steps is not None:
+            self._keep_house(now_ns, now_ms)
+        elif self._house_waits:
+            output.wake_at_ns = min(output.wake_at_ns, self._housekeeping_ns)
+        if self._heard is not None:
+            # Only housekeeping writes it: a turn before that would change nothing.
+            output.wake_at_ns = min(output.wake_at_ns, max(self._next_heard_ns, self._housekeeping_ns))
+        return output
+
+    def _keep_house(self, now_ns: int, now_ms: int) -> None:
+        """What no caller waits for: reports, files beside the log, trims. Runs at most every `HOUSEKEEPING_NS`, after a turn. If a turn
+        changed something and ended without it, the engine wakes the group when it is due. Heartbeats alone wake an idle group."""
+        self._housekeeping_ns = now_ns + HOUSEKEEPING_NS
+        self._house_waits = False
         self._note_leaders(now_ms)
         self._note_heard(now_ns, now_ms)
         self._watch_followers(now_ns)
         self._note_members()
         self._note_replay()
-        if self._keeping is not None and self._keeping.done():
-            done, self._keeping = self._keeping, None
-            done.result()
         if self._keeping is None:
             self._keep(now_ns)
         self._clean(now_ns)
         self._advance_indexer()
-        return output if self._heard is None else replace(output, wake_at_ns=min(output.wake_at_ns, self._next_heard_ns))
 
     def _note_heard(self, now_ns: int, now_ms: int) -> None:
         """An observer may be the only replica left one day, so it stores what it knows of its leader."""
@@ -204,10 +238,12 @@ class OpenReplica:
     def _advance_indexer(self) -> None:
         """Tell the indexer which entries it may read beside this thread: applied and durable here. Those do not change any more."""
         machine, entries = self.machine, self.store.log
-        if machine.applied_index <= entries.durable_index:
+        durable_index = entries.durable_index
+        self._readable_index = min(machine.applied_index, durable_index)
+        if machine.applied_index <= durable_index:
             end_index, end_pos = machine.applied_index + 1, machine.applied_end_pos
         else:
-            end_index = entries.durable_index + 1
+            end_index = durable_index + 1
             end_pos = entries.pos_of(end_index)
         self.indexer.advance(Limits(entries.begin_index, end_index, end_pos, entries.begin_pos), machine.applied_index, machine.store_ms)
 
@@ -229,9 +265,10 @@ class OpenReplica:
             log.warning("reserve released", group=self.group.group, reason="the disk is full and messages could not be dispatched")
         self._stalls = stalls
 
-    def refuse_writes(self, refused: bool) -> None:
-        """Set whether clients' messages are refused because a disk is too full."""
-        self.group.writes_refused = refused
+    def refuse_writes(self, refused: bool) -> bool:
+        """Set whether clients' messages are refused because a disk is too full. Returns whether this changed."""
+        former, self.group.writes_refused = self.group.writes_refused, refused
+        return former is not refused
 
     def write_units(self, pos: int) -> bool:
         """Write some of the consume queue units in memory that belong to messages before `pos` of the log; True if none is left. Called
@@ -265,7 +302,7 @@ class OpenReplica:
         status = self.group.status()
         memory = {"mapped-bytes": self.store.log.mapped_bytes, "locked-bytes": self.store.log.locked_bytes}
         peers = self.catch_up.annotated(status.peers, status.end_index, self.group.memberships.objections, time.monotonic_ns())
-        return replace(status, peers=peers, extra={**status.extra, **memory})
+        return replace(status, peers=peers, extra={**status.extra, **memory, **self.group.statistics()})
 
     def abandon(self) -> None:
         """Close without writing anything more, on any thread, after the last turn: the abort file stays, and the next opening recovers.
@@ -290,6 +327,7 @@ class OpenReplica:
         if self._keeping is not None:
             self._keeping.result()
         self.indexer.close()
+        self._note_leaders(time.time_ns() // MS)
         if self._leaders_noted:
             self._write_leaders(self._leaders.export(self.store.identity.log_id))
         if self._heard is not None:

@@ -24,7 +24,7 @@ log = get_logger()
 
 
 class ShippingThread:
-    """Passes requests to a shipper and its answers to `send`. `offer` and `close` belong to the engine's thread."""
+    """Passes requests to a shipper and its answers to `send`. `offer` and `close` belong to the loop."""
 
     def __init__(self, group: str, make: Callable[[], Shipper]) -> None:
         """`make` is called on the thread, and again after a failure."""

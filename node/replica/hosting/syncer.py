@@ -10,29 +10,19 @@ import errno
 import queue
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 from ledgermq.node.broker.ports import SyncTicket
 from ledgermq.node.replica.hosting.batch_gate import BatchGate
 from ledgermq.node.replica.hosting.sync_watch import SyncWatch
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """The outcome of a sync, as an input of the engine."""
-
-    group: str
-    ticket: SyncTicket
-    error: OSError | None
-
-
 class Syncer:
-    """The sync thread of one group: runs tickets one after the other and reports each outcome to the inbox."""
+    """The sync thread of one group: runs tickets one after the other and calls `report` with each outcome."""
 
-    def __init__(self, group: str, inbox: queue.SimpleQueue[Any], open_batches: int) -> None:
+    def __init__(self, group: str, report: Callable[[str, SyncTicket, OSError | None], None], open_batches: int) -> None:
         self._group = group
-        self._inbox = inbox
+        self._report = report
         self._tickets: queue.SimpleQueue[SyncTicket | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"sync-{group}", daemon=True)
         self._watch = SyncWatch(group)
@@ -60,4 +50,4 @@ class Syncer:
             except Exception as failure:  # after any failure it is unknown what is durable: the same as a failed sync (invariant I9)
                 error = OSError(errno.EIO, f"{type(failure).__name__}: {failure}")
             self._watch.ran(ticket, began, time.perf_counter())
-            self._inbox.put(Synced(self._group, ticket, error))
+            self._report(self._group, ticket, error)

@@ -1,7 +1,7 @@
 """Retention of the broker groups of one node: collects facts, lets `node/replica/retention/retention_rules.py` decide, and has the leader
 propose trim records.
 
-Every `check_ms` it collects for each group what this replica knows of its files (in small steps on the engine's thread), how full the disk
+Every `check_ms` it collects for each group what this replica knows of its files (in small steps between turns), how full the disk
 is (on a thread), and what the other replicas report (a query to each node). Only the leader proposes. A new leader continues from the last
 trim record, since nothing else is remembered. `digest_exchange.py` handles digests and `trimming.py` removes files; this module touches no
 file.
@@ -123,9 +123,10 @@ class Retainer:
         self._task = asyncio.create_task(self._work(), name="retention")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _work(self) -> None:
         while True:
@@ -138,6 +139,9 @@ class Retainer:
                     continue
                 try:
                     await self.check(group)
+                except LedgerError as error:
+                    # The group stopped running meanwhile, for a repair or to leave. The check decided nothing; the next one follows.
+                    log.info("retention check ended early", group=group, reason=str(error))
                 except Exception:  # one failed check must not end all later ones; it decided nothing
                     log.exception("retention check failed", group=group)
             await asyncio.sleep(self._config.retention.check_ms / 1000)
@@ -153,7 +157,9 @@ class Retainer:
         replies = await self._ask_all(group, survey) if survey.leads else {}
         others = [Space(node, reply.disk_total_bytes, reply.disk_free_bytes) for node, reply in replies.items()]
         full = refuses(self._marks, space, others, max(1, len(survey.voters)))
-        await self._engine.run(group, lambda hosted: hosted.refuse_writes(full))
+        if await self._engine.run(group, lambda hosted: hosted.refuse_writes(full)):
+            # Calls that are held behind a batch that no majority can store are refused in a turn.
+            self._engine.wake(group)
         if not survey.leads:
             self._publish(group, [])
             return

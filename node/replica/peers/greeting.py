@@ -5,9 +5,9 @@ Pure apart from what is remembered of peers (`peer_identities.py`). Every refusa
 over a label that differs by direction, the other side's nonce, and the greeting without its `mac`: a proof cannot be reflected, replayed or
 used for another greeting.
 
-A wrong directory, cluster or format, a removed node, and a second living process with the same name are refused completely. A directory
-that is not the one a broker group knows (replaced, or an old copy) concerns only that group: the stream is accepted, the group's packets
-from there are not, and both sides know the reason.
+A wrong directory, cluster, format or wire version, a removed node, and a second living process with the same name are refused
+completely. A directory that is not the one a broker group knows (replaced, or an old copy) concerns only that group: the stream is
+accepted, the group's packets from there are not, and both sides know the reason.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ledgermq.node.replica.consensus.replica_wire import WIRE_VERSION
 from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused
 from ledgermq.node.replica.ports import NodeRoster
 from ledgermq.proto import peer_pb2
@@ -46,11 +47,12 @@ class Greeter:
     boots: Mapping[str, Boots] = field(default_factory=dict)
     """Broker group → the starts on its directory, the present one last."""
     format_max: int = FORMAT_MAX
+    wire_version: int = WIRE_VERSION
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
         """The opening side's answer to a challenge."""
         message = peer_pb2.Hello(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, nonce=nonce, version=self.version)
-        message.format_max = self.format_max
+        message.format_max, message.wire_version = self.format_max, self.wire_version
         message.groups.extend(self._groups(None))
         message.mac = _mac(self.secret, _HELLO, challenge, message)
         return message
@@ -58,7 +60,7 @@ class Greeter:
     def reply(self, hello: peer_pb2.Hello) -> peer_pb2.HelloReply:
         """The accepting side's answer to a valid hello."""
         message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
-        message.format_max = self.format_max
+        message.format_max, message.wire_version = self.format_max, self.wire_version
         message.groups.extend(self._groups(hello.node))
         message.mac = _mac(self.secret, _REPLY, hello.nonce, message)
         return message
@@ -146,6 +148,11 @@ class Greeter:
         if not self.roll.knows(node):
             what = f"node {node!r} is not among the peers of {self.node}"
             raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")
+        wire_version = message.wire_version or 1
+        if wire_version != self.wire_version:
+            what = f"node {node} (LedgerMQ {message.version}) sends packets of version {wire_version}"
+            what += f", {self.node} (LedgerMQ {self.version}) of version {self.wire_version}"
+            raise Refused("wire", f"{what}; stop all nodes of the cluster and start them with one version of LedgerMQ")
         # The loop may add and remove groups at the same time.
         found = ((theirs, self.identities.get(theirs.group)) for theirs in message.groups)
         shared = [(theirs, ours) for theirs, ours in found if ours is not None]

@@ -1,8 +1,9 @@
 """Frames of a stream between two nodes. This layer works before the sender is authenticated: no I/O, no clock, no interpretation.
 
-A frame is eight bytes (two big-endian lengths), followed by the head (a `PeerMessage`) and the payload (the range of a replication packet,
-which stays outside of the message so that it is neither encoded nor parsed). A frame with both lengths 0 is a heartbeat. Lengths are
-checked before a byte behind them is stored, so a reader's memory is bounded by its buffer and its limit, whatever arrives.
+A frame is eight bytes (two big-endian lengths), followed by the head and the payload (docs/format.md §19). The head is a `PeerMessage`, or
+it belongs to a replication packet, whose range is the payload: a zero byte, which no `PeerMessage` begins with, the broker group's name
+after its length in one byte, and the packet's header. A frame with both lengths 0 is a heartbeat. Lengths are checked before a byte behind
+them is stored, so a reader's memory is bounded by its buffer and its limit, whatever arrives.
 
 A small frame is cut out of the one buffer that all bytes are received into. A large frame gets its own memory, and the rest of its bytes
 are received directly into it: a range is copied at most once between the socket and its user.
@@ -24,7 +25,26 @@ JOINED_BYTES = 16 << 10
 
 
 class BadFrame(Exception):
-    """The lengths of a frame exceed the limit."""
+    """The lengths of a frame exceed the limit, or its head cannot be decoded."""
+
+
+def packet_head(group: str, header: bytes) -> bytes:
+    """The head of a replication packet of a broker group, whose name has at most 255 bytes."""
+    name = group.encode()
+    return bytes((0, len(name))) + name + header
+
+
+def packet_in(head: bytes) -> tuple[str, bytes] | None:
+    """The broker group and the header of a replication packet; None if the head is a `PeerMessage`. Raises BadFrame."""
+    if head[:1] != b"\0":
+        return None
+    end = 2 + int.from_bytes(head[1:2])
+    if end > len(head):
+        raise BadFrame("a packet without the name of its broker group")
+    try:
+        return head[2:end].decode(), head[end:]
+    except UnicodeDecodeError as error:
+        raise BadFrame(f"the name of a broker group: {error}") from error
 
 
 def encode(head: bytes, payload: Buffer = b"") -> tuple[Buffer, ...]:

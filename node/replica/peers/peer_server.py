@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
 from ledgermq.node.replica.peers.greeting import NONCE_BYTES, Greeter, Refused
-from ledgermq.node.replica.peers.peer_frames import BadFrame
+from ledgermq.node.replica.peers.peer_frames import BadFrame, packet_in
 from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.replica.ports import PeerHandler
@@ -195,17 +195,17 @@ class _Session:
     def _hear(self, frames: list[Frame]) -> None:
         packets: list[tuple[str, str, PeerPacket]] = []
         for head, payload in frames:
-            message = peer_pb2.PeerMessage.FromString(head)
-            if message.HasField("replication"):
-                item = message.replication
-                packet = PeerPacket(item.header, payload)
-                counts = self._greeter.peer_identities.hears(item.group, self._peer, self._directories.get(item.group))
-                if counts or is_of_leader(packet):
-                    packets.append((item.group, self._peer, packet))
-                else:
-                    metrics.PEER_PACKETS_BARRED.labels(self._peer, item.group).inc()
+            found = packet_in(head)
+            if found is None:
+                self._take(peer_pb2.PeerMessage.FromString(head))
+                continue
+            group, header = found
+            packet = PeerPacket(header, payload)
+            counts = self._greeter.peer_identities.hears(group, self._peer, self._directories.get(group))
+            if counts or is_of_leader(packet):
+                packets.append((group, self._peer, packet))
             else:
-                self._take(message)
+                metrics.PEER_PACKETS_BARRED.labels(self._peer, group).inc()
         if packets:
             self._handler.packets(packets)
 

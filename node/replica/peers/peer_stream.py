@@ -16,7 +16,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, Buffer, FrameReader, encode
+from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, Buffer, FrameReader, encode, packet_head
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
 
@@ -35,8 +35,6 @@ DEAF_S = 10.0
 LATE_S = 1.0
 # The loop's clock has a resolution of milliseconds; a shorter wait makes no sense.
 LEAST_S = 0.01
-# Tags of length-delimited fields of proto/peer.proto: PeerMessage.replication, and the fields of Replication.
-REPLICATION_TAG, GROUP_TAG, HEADER_TAG = b"\x22", b"\x0a", b"\x12"
 
 Frame = tuple[bytes, Buffer]
 
@@ -158,7 +156,7 @@ class PeerStream(asyncio.BufferedProtocol):
 
     def open(self, peer: str, limit_bytes: int, take: Callable[[list[Frame]], None], *, dialled: bool) -> Outbox:
         """End the greeting: from now on received frames go to `take`, and messages to send go into the returned outbox. `take` may raise
-        DecodeError, which ends the stream."""
+        BadFrame or DecodeError, which ends the stream."""
         outbox = Outbox(peer, limit_bytes, self._wake)
         if not self.ended.done():
             self._reader.limit_bytes = RECEIVE_BYTES
@@ -297,22 +295,3 @@ class PeerStream(asyncio.BufferedProtocol):
             if not self._paused:
                 self.transport.write(SIGN_OF_LIFE)
             self._look_in(SILENCE_S)
-
-
-def packet_head(group: str, header: bytes) -> bytes:
-    """The `PeerMessage` of a packet, encoded as the protobuf library would, without its payload, which follows in the frame."""
-    name = group.encode()
-    body = GROUP_TAG + _varint(len(name)) + name if name else b""
-    body += HEADER_TAG + _varint(len(header)) + header if header else b""
-    return REPLICATION_TAG + _varint(len(body)) + body
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

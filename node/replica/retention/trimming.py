@@ -5,7 +5,7 @@ This module has the order of the steps and their conditions; `node/replica/backg
 A trim waits until both snapshots of this replica cover the trim record (so that no later start needs trimmed entries for derived state),
 and until no pin on this node's files lies below the new begin. It requests a snapshot ahead of time. The work is done in pieces, one per
 turn: log files one by one, then the consume queues; the key index trims itself on its thread. A stop may interrupt between pieces, and the
-next run finishes the trim. Owned by the engine's thread.
+next run finishes the trim. Owned by the loop: its steps are part of turns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Trimming:
         self._derived_pos = 0
         """Where consume queues and key index begin. Unknown at first: an earlier run may have ended before it trimmed them."""
         self._removed: list[str] = []
-        self._steps: Iterator[int] | None = None
+        self.steps: Iterator[int] | None = None
         """The trim of the consume queues in progress."""
 
     def file_removed(self, paths: list[str]) -> None:
@@ -75,24 +75,24 @@ class Trimming:
     def step(self, snapshot_index: int, now_ns: int) -> None:
         """Remove at most one log file, or a part of the consume queues that refer to removed files. Raises OSError, StorageError,
         Fenced."""
-        if self._steps is not None:
-            self._trim_queues(self._steps)
+        if self.steps is not None:
+            self._trim_queues(self.steps)
         elif self.pending:
             self._remove_one(snapshot_index, now_ns)
         elif self._derived_pos < self._machine.begin_pos:
             self._index.trim(self._machine.begin_pos)
-            self._steps = self._queues.trimming(self._machine.begin_pos, self._removed)
+            self.steps = self._queues.trimming(self._machine.begin_pos, self._removed)
             self._derived_pos = self._machine.begin_pos
 
     def _trim_queues(self, steps: Iterator[int]) -> None:
         looked = 0
-        self._steps = None
+        self.steps = None
         former, self._derived_pos = self._derived_pos, 0
         # A failed trim of the queues begins again with the first queue.
         for size in steps:
             looked += size
             if looked >= STEP_BYTES:
-                self._steps, self._derived_pos = steps, former
+                self.steps, self._derived_pos = steps, former
                 return
         self._derived_pos = former
         removed, self._removed = self._removed, []

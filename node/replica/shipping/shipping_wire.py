@@ -1,20 +1,19 @@
-"""File shipping as packets: requests and answers as values, and their form as headers of `proto/raft.proto`.
+"""File shipping as packets: requests and answers as values, and their form as headers (docs/format.md §19).
 
 It checks the shape of everything that arrives: checksum, sender, and bounds of numbers. Payloads are passed on unread, and the requester
-verifies them. Raft never sees these packets: their header has another outer field, which `is_shipping` recognises by one byte.
+verifies them. Raft never sees these packets: their header begins with another byte.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import crc32c
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket
-from ledgermq.proto import raft_pb2
-from ledgermq.proto.raft_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint, RaftPacket
+from ledgermq.node.replica.consensus.replica_wire import TERM_MAX, BadPacket, seal, unseal
+from ledgermq.proto import shipping_pb2
+from ledgermq.proto.shipping_pb2 import EntryPlace, Fetched, FetchRefused, LogPoint
 from ledgermq.storage.log_scan import Point
 from ledgermq.storage.log_source import Facts, Missing, Why
 
@@ -31,8 +30,8 @@ _REASONS = {
     Why.OTHER_LOG: FetchRefused.OTHER_LOG,
     Why.NO_SNAPSHOT: FetchRefused.NO_SNAPSHOT,
 }
-_OUTER = (b"\x15", b"\x1a")
-"""A shipping packet begins with the field `checksum`, or, if that is 0, with `shipping`; a Raft packet begins with `message`."""
+SHIPPING = b"\x07"
+"""The first byte of a header; no Raft message has this kind (`replica_wire.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +95,12 @@ class ShippingMessage:
 
 def is_shipping(packet: PeerPacket) -> bool:
     """Whether a packet of a group belongs to file shipping and not to Raft."""
-    return packet.header[:1] in _OUTER
+    return packet.header[:1] == SHIPPING
 
 
 def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Sent, payload: bytes | memoryview = b"") -> PeerPacket:
     """Encode one packet. Only `EntriesSent` and `SnapshotSent` have a `payload`."""
-    message = raft_pb2.ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
+    message = shipping_pb2.ShippingMessage(sender=sender, to=to, log_id=log_id, session=session)
     if isinstance(content, FactsWanted):
         message.fetch.facts.places.extend(EntryPlace(index=index, pos=pos) for index, pos in content.places)
         message.fetch.facts.SetInParent()
@@ -114,8 +113,7 @@ def encode(sender: str, to: str, log_id: str, session: int, content: Wanted | Se
         message.fetch.snapshot.SetInParent()
     else:
         _put_answer(message.fetched, content)
-    data = message.SerializeToString()
-    return PeerPacket(RaftPacket(shipping=data, checksum=crc32c.crc32c(data)).SerializeToString(), payload)
+    return PeerPacket(seal(SHIPPING + message.SerializeToString()), payload)
 
 
 def _put_answer(fetched: Fetched, content: Sent) -> None:
@@ -145,11 +143,10 @@ def _put_answer(fetched: Fetched, content: Sent) -> None:
 
 def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
     """Decode a packet. `sender` is the name that the transport authenticated. Raises BadPacket."""
+    data = unseal(packet.header)
+    _demand(data[:1] == SHIPPING, "not a shipping packet")
     try:
-        outer = RaftPacket.FromString(packet.header)
-        if crc32c.crc32c(outer.shipping) != outer.checksum or outer.message:
-            raise BadPacket("checksum", "the header of a shipping packet was changed on the way")
-        message = raft_pb2.ShippingMessage.FromString(outer.shipping)
+        message = shipping_pb2.ShippingMessage.FromString(data[1:])
     except DecodeError as error:
         raise BadPacket("shape", str(error)) from error
     if message.sender != sender:
@@ -166,7 +163,7 @@ def decode(packet: PeerPacket, sender: str) -> ShippingMessage:
     return ShippingMessage(sender, message.log_id, message.session, content, packet.payload)
 
 
-def _wanted(message: raft_pb2.ShippingMessage) -> Wanted | None:
+def _wanted(message: shipping_pb2.ShippingMessage) -> Wanted | None:
     fetch = message.fetch
     kind = fetch.WhichOneof("wanted")
     if kind == "facts":
@@ -186,7 +183,7 @@ def _wanted(message: raft_pb2.ShippingMessage) -> Wanted | None:
     return None
 
 
-def _sent(message: raft_pb2.ShippingMessage, size: int) -> Sent | None:
+def _sent(message: shipping_pb2.ShippingMessage, size: int) -> Sent | None:
     fetched = message.fetched
     kind = fetched.WhichOneof("content")
     if kind == "facts":

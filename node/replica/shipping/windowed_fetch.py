@@ -1,8 +1,10 @@
 """Fetches the bytes of a stream from a peer, in order, over a transport that loses and reorders packets: go-back-N with a window.
 
-A stream is one attempt with one peer. It keeps a bounded number of packets that arrived too early. Missing packets are requested again
-after a while, under a new session, from the position reached. A peer that does not answer ends the stream. The result is in order but not
-verified.
+A stream is one attempt with one peer. It keeps packets that arrived too early, up to a number of bytes. Missing packets are requested
+again after a while, under a new session, from the position reached. A peer that does not answer ends the stream. The result is in order but
+not verified.
+
+Law: a packet is never dropped in favour of one behind it. So the next packet always has room, and every answer that arrives makes progress.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Generic, TypeVar
 
 import crc32c
 
@@ -24,11 +27,15 @@ WINDOW_BYTES = 8 << 20
 """Maximum number of bytes in flight."""
 FIRST_BYTES = 64 << 10
 """The same limit at the beginning of a stream: most damage is small."""
-EARLY_MAX = 64
-"""Maximum number of packets kept until the packets before them arrive."""
+EARLY_BYTES = 2 * WINDOW_BYTES
+"""Packets kept until those before them arrive have at most this many bytes, except for a single larger one. A peer that sends no more than
+it was allowed sends less, even with an entry at the end that is larger than a packet."""
+EARLY_PACKETS = 4096
+"""The maximum number of them: empty ones need memory too."""
 RESEND_NS = 300 * MS
 TRIES = 4
 
+Packet = TypeVar("Packet")
 Number = Callable[[], int]
 """Returns a session number that was not used before."""
 
@@ -50,6 +57,37 @@ def serial(first: int) -> Number:
     return partial(next, count(first))
 
 
+class _Early(Generic[Packet]):
+    """The packets that arrived, by the place where each begins. Beyond the bounds those that are farthest ahead are dropped."""
+
+    def __init__(self) -> None:
+        self._packets: dict[int, tuple[Packet, int]] = {}
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._packets)
+
+    def put(self, at: int, packet: Packet, size: int) -> None:
+        self.pop(at)
+        self._packets[at] = packet, size
+        self._bytes += size
+        while len(self._packets) > 1 and (self._bytes > EARLY_BYTES or len(self._packets) > EARLY_PACKETS):
+            self.pop(max(self._packets))
+
+    def pop(self, at: int) -> Packet | None:
+        packet, size = self._packets.pop(at, (None, 0))
+        self._bytes -= size
+        return packet
+
+    def drop_below(self, at: int) -> None:
+        for place in [place for place in self._packets if place < at]:
+            self.pop(place)
+
+    def clear(self) -> None:
+        self._packets.clear()
+        self._bytes = 0
+
+
 class EntryStream:
     """A stream of entries from one peer. The owner calls `advance` after it verified a piece."""
 
@@ -61,7 +99,7 @@ class EntryStream:
         """The peer's refusal, once everything before it was taken."""
         self._requester = requester
         self._window = window
-        self._early: dict[int, tuple[EntriesSent, bytes | memoryview]] = {}
+        self._early: _Early[tuple[EntriesSent, bytes | memoryview]] = _Early()
         self._said: Missing | None = None
         self._tries = 0
         self._session = 0
@@ -73,8 +111,8 @@ class EntryStream:
         if message.sender != self.source or message.session != self._session:
             return
         sent = message.content
-        if isinstance(sent, EntriesSent) and sent.index >= self.point.index and len(self._early) < EARLY_MAX:
-            self._early[sent.index] = sent, message.payload
+        if isinstance(sent, EntriesSent) and sent.index >= self.point.index:
+            self._early.put(sent.index, (sent, message.payload), len(message.payload))
             self._due_ns = now_ns + RESEND_NS
         elif isinstance(sent, Missing):
             self._said = sent
@@ -83,15 +121,14 @@ class EntryStream:
 
     def next(self) -> tuple[EntriesSent, bytes | memoryview] | None:
         """The next piece, if it has arrived."""
-        return self._early.pop(self.point.index, None)
+        return self._early.pop(self.point.index)
 
     def advance(self, point: Point) -> None:
         """Note that the owner verified everything up to `point`."""
         self.point = point
         self._tries = 0
         self._window = min(WINDOW_BYTES, self._window * 2)
-        for index in [index for index in self._early if index < point.index]:
-            del self._early[index]
+        self._early.drop_below(point.index)
         self._look()
 
     def ask(self, now_ns: int) -> list[tuple[str, PeerPacket]]:
@@ -133,7 +170,7 @@ class SnapshotStream:
         self._requester = requester
         self._pieces = bytearray()
         self._checksum: int | None = None
-        self._early: dict[int, bytes] = {}
+        self._early: _Early[bytes] = _Early()
         self._session = 0
         self._allowed = 0
         self._tries = 0
@@ -161,10 +198,10 @@ class SnapshotStream:
             self._pieces.clear()
             self._early.clear()
             self._checksum, self.total_bytes = sent.checksum, sent.total_bytes
-        if sent.offset >= len(self._pieces) and len(self._early) < EARLY_MAX:
-            self._early[sent.offset] = bytes(message.payload)
+        if sent.offset >= len(self._pieces):
+            self._early.put(sent.offset, bytes(message.payload), len(message.payload))
             self._due_ns = now_ns + RESEND_NS
-        while (piece := self._early.pop(len(self._pieces), None)) is not None:
+        while (piece := self._early.pop(len(self._pieces))) is not None:
             self._pieces += piece
             self._tries = 0
         if len(self._pieces) == self.total_bytes:
