@@ -58,6 +58,11 @@ def checked(audit: Audit, replica: Replica) -> list[str]:
     return [*told, f"state: {state_text(replica) or 'not derived'}"]
 
 
+def scanned_by(audit: Audit) -> list[str]:
+    """The scans that read the log files. Processes of Spark may differ in what is installed."""
+    return sorted({report.scanned_by for group in audit.groups for one in group.replicas for report in one.reports})
+
+
 def undecidable(audit: Audit) -> list[str]:
     """The places for which no majority proves the right bytes."""
     return [finding.text for finding in audit.findings if finding.klass == UNDECIDABLE]
@@ -91,6 +96,8 @@ def as_json(audit: Audit) -> dict[str, object]:
     }
     if audit.outlined:
         told["bytes_verified"] = False
+    else:
+        told["scanned_by"] = scanned_by(audit)
     if audit.clients is not None:
         told["clients"] = audit.clients.as_json()
     return told
@@ -129,6 +136,7 @@ def as_text(audit: Audit) -> str:
             verdict = audit.replica_verdicts[one.directory, one.group, one.name]
             lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
             lines += [f"    {told}" for told in checked(audit, one)]
+    lines += [] if audit.outlined or not audit.groups else [f"log files scanned by: {', '.join(scanned_by(audit)) or 'nothing'}"]
     lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]
     lines += [f"note: {note}" for note in audit.notes]

@@ -7,8 +7,9 @@ and judged by `after_scan`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import is_directory, names_in, open_file, size_of
 from ledgermq.audit.reading.walk import LogFile
+
+if TYPE_CHECKING:
+    from ledgermq_native.audit_scan import Clean, Queue
 
 REACH_MAX = 1 << 20
 """Numbers farther apart than this are read separately: one of them is damaged, and the range between them is not read."""
@@ -75,6 +79,14 @@ class IndexCheck:
         self.flaws: list[Flaw] = []
         self._task = task
         self._shown = f"{os.path.basename(task.root)}/{task.log_folder}/index"
+
+    def agrees(self, index: int, units: bytes) -> bool:
+        """Whether these are the stored units from entry `index` on."""
+        start = index * INDEX_UNIT_BYTES
+        try:
+            return read_space(self._task.index_directory, self._task.index_file_bytes, start, start + len(units)) == units
+        except OSError:
+            return False
 
     def check(self, entries: Columns) -> None:
         rows = np.flatnonzero(entries.proven)
@@ -150,7 +162,35 @@ class QueueCheck:
         self._runs: dict[tuple[bytes, int], QueueRun] = {}
 
     def runs(self) -> list[QueueRun]:
-        return list(self._runs.values())
+        return sorted(self._runs.values(), key=lambda run: (run.topic, run.queue))
+
+    def agrees(self, queues: Sequence[Queue]) -> bool:
+        """Whether the messages of a window that was checked elsewhere continue their queues, and have the units that they must have."""
+        return all(map(self._agrees, queues))
+
+    def _agrees(self, found: Queue) -> bool:
+        run = self._runs.get((found.topic, found.queue))
+        if run is not None and run.last + 1 != found.first:
+            return False
+        task, start = self._task, found.first * QUEUE_UNIT_BYTES
+        folder = f"{task.root}/consumequeue/{found.topic.decode('utf-8', 'replace')}/{found.queue}"
+        try:
+            return read_space(folder, task.queue_file_bytes, start, start + len(found.units)) == found.units
+        except OSError:
+            return False
+
+    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+        """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
+        for found in clean.queues:
+            key = found.topic, found.queue
+            run = self._runs.get(key)
+            if run is None:
+                first = clean.index + found.first_row, ordinal + found.first_row, start + found.first_at
+                name = found.topic.decode("utf-8", "replace")
+                run = self._runs[key] = QueueRun(name, found.queue, found.first, found.first - 1, 0, *first)
+            run.last, run.count = found.last, run.count + found.count
+            run.last_index, run.last_ordinal, run.last_at = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
+            run.filed_offset, run.filed_index = run.last, run.last_index
 
     def check(self, entries: Columns) -> None:
         rows = np.flatnonzero(entries.sound)

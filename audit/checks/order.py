@@ -7,8 +7,10 @@ nodes that learn of it at different times may cause another move; only a group t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from ledgermq.audit.checks.rules import Flaw
 from ledgermq.audit.reading.columns import Columns, Parts, intern, is_system, native_ids
 from ledgermq.audit.reading.decode import HEADER_BYTES, I64, U8, tags_code
 from ledgermq.audit.reading.walk import LogFile, Piece
+
+if TYPE_CHECKING:
+    from ledgermq_native.audit_scan import Clean, GroupEvent, Producer
 
 _NUMBERS_AT = len(b"UNIQ_KEY\x014C") + 8
 _DIGITS = 24
@@ -63,6 +68,36 @@ class OrderCheck:
     def check(self, piece: Piece, columns: Columns, parts: Parts) -> None:
         self._check_producers(piece, columns, parts)
         self._check_groups(piece, columns, parts)
+
+    def continues(self, producers: Sequence[Producer]) -> bool:
+        """Whether the messages of a window that was checked elsewhere continue the sequence numbers so far."""
+        for found in producers:
+            run = self._runs.get(found.producer)
+            if run is not None and (run.last_sequence + 1 != found.first_sequence or run.last_epoch > found.first_epoch):
+                return False
+        return True
+
+    def take(self, clean: Clean, start: int, ordinal: int) -> None:
+        """Add a window that begins at byte `start` of the file, behind `ordinal` intact entries."""
+        for found in clean.producers:
+            last = clean.index + found.last_row, ordinal + found.last_row, start + found.last_at
+            run = self._runs.get(found.producer)
+            if run is None:
+                first = clean.index + found.first_row, ordinal + found.first_row, start + found.first_at
+                self._runs[found.producer] = ProducerRun(
+                    found.producer, found.first_sequence, found.first_epoch, *first, found.last_sequence, found.last_epoch, *last
+                )
+            else:
+                run.last_sequence, run.last_epoch = found.last_sequence, found.last_epoch
+                run.last_index, run.last_ordinal, run.last_at = last
+        for event in clean.groups:
+            self._take_group(event, clean.index + event.row, start + event.at)
+
+    def _take_group(self, event: GroupEvent, index: int, place: int) -> None:
+        if event.topic is None:
+            self._change(1)
+        else:
+            self._place((index, place, event.size), event.topic, event.group, event.queue)
 
     # Producers
 
@@ -133,10 +168,11 @@ class OrderCheck:
         changed |= np.diff(which[order]) != 0
         changed |= np.diff(queue[order]) != 0
         now = 0
-        for at in order[np.flatnonzero(np.append(len(order) > 0, changed))].tolist():
+        for at in np.sort(order[np.flatnonzero(np.append(len(order) > 0, changed))]).tolist():
             self._change(int(era[at]) - now)
-            now = int(era[at])
-            self._place(columns, int(rows[at]), columns.topics[int(topic[at])], names[int(which[at])], int(queue[at]))
+            now, row = int(era[at]), int(rows[at])
+            entry = int(columns.index[row]), int(columns.offset[row]), int(columns.size[row])
+            self._place(entry, columns.topics[int(topic[at])], names[int(which[at])], int(queue[at]))
         self._change(len(changes) - now)
 
     def _change(self, records: int) -> None:
@@ -144,7 +180,8 @@ class OrderCheck:
         if records:
             self._places.clear()
 
-    def _place(self, columns: Columns, row: int, topic: bytes, group: bytes, queue: int) -> None:
+    def _place(self, entry: tuple[int, int, int], topic: bytes, group: bytes, queue: int) -> None:
+        """A message of a group, in the entry with this index, offset and size, is in this queue."""
         if is_system(topic):
             return
         known = self._places.get((topic, group))
@@ -157,10 +194,10 @@ class OrderCheck:
             return
         known[:] = queue, known[1] + 1
         if known[1] == MOVES_MAX:
-            place, size = int(columns.offset[row]), int(columns.size[row])
+            index, place, size = entry
             names = group.decode("utf-8", "replace"), topic.decode("utf-8", "replace")
             proof = f"message group {names[0]} of {names[1]} changes its queue repeatedly"
-            self.flaws.append(Flaw("order.group", self._task.shown, int(columns.index[row]), place, place + size, proof))
+            self.flaws.append(Flaw("order.group", self._task.shown, index, place, place + size, proof))
 
 
 def wrong_step(producer: int, before: int, sequence: int, fallen: bool) -> str:

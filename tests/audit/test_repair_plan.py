@@ -280,8 +280,9 @@ def test_a_dry_run_says_the_same_and_changes_nothing(base: Path, capsys: pytest.
     findings(base)
     before = contents(base)
     assert repair(base, "--dry-run") == 0
-    told = capsys.readouterr().out
+    told, progress = capsys.readouterr()
     assert told.endswith("repair: would be repaired\n") and "is recreated from" in told and "proof: chain CRC" in told
+    assert progress == "", "a terminal shows both streams, and would show the plan twice"
     assert repair(base, "--dry-run", "--json") == 0
     value = json.loads(capsys.readouterr().out)
     assert list(value) == ["v", "dry_run", "outcome", "directories", "ranges", "undecided", "remaining"]

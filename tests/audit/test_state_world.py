@@ -79,12 +79,12 @@ def test_all_that_a_snapshot_can_say_was_there() -> None:
         for snapshot in lived.snapshots.values():
             timers, transactions = snapshot["timers"], snapshot["transactions"]
             met |= {"waiting" if terms == ["", 0] else f"leased {len(terms)}": 1 for rows in _rows(snapshot) for terms in rows["terms"]}
-            met |= {name: 1 for name in ("lite", "lite_floors", "offsets", "ids", "producers", "minimums") if snapshot[name]}
+            met |= {name: 1 for name in ("letters", "lite", "lite_floors", "offsets", "ids", "producers", "minimums") if snapshot[name]}
             met |= {f"timers {name}": 1 for name in ("slots", "recalled") if timers[name]}
             met |= {f"timers {name}": 1 for name, count in timers["counts"].items() if count}
             met |= {f"transactions {name}": 1 for name in ("halves", "ended") if transactions[name]}
-    wanted = {"leased 2", "leased 3", "waiting", "ids", "lite", "lite_floors", "minimums", "offsets", "producers", "timers slots"}
-    wanted |= {f"timers {name}" for name in ("stored", "fired", "rolled", "recalled", "dropped")}
+    wanted = {"leased 2", "leased 3", "waiting", "ids", "letters", "lite", "lite_floors", "minimums", "offsets", "producers"}
+    wanted |= {f"timers {name}" for name in ("slots", "stored", "fired", "rolled", "recalled", "dropped")}
     assert met.keys() == wanted | {"transactions ended", "transactions halves"}
 
 

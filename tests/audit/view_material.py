@@ -41,7 +41,7 @@ def packed(numbers: Sequence[int], kind: str) -> str:
 
 
 SNAPSHOT: dict[str, Any] = {
-    "v": 5,
+    "v": 6,
     "applied_index": 100,
     "queues": {"flights": {"0": 17, "1": 4}},
     "offsets": {},
@@ -83,7 +83,7 @@ STATE = {
     "transactions/ended/5": "rollback",
     "transactions/ended/6": "commit",
     "transactions/halves/7": {"index": 70, "store_ms": 1234, "immunity_ms": None, "checks": 2, "topic": "flights"},
-    "v": 5,
+    "v": 6,
 }
 """The expected view of that snapshot."""
 

@@ -164,16 +164,19 @@ class Cluster:
             at, _, what, name, value = heappop(self.events)
             self.now_ns = max(self.now_ns, at)
             node = self.nodes[name]
-            if not node.alive:
-                continue
-            if what == "packet":
-                self.turn(node, packets=[value])
-            elif what == "sync" and value[0] == node.boots:
-                value[1].run()
-                self.turn(node, synced=[(value[1], None)])
-            elif what == "wake" and value == node.wake_serial:
-                self.turn(node)
+            if node.alive:
+                self.happen(what, node, value)
         self.now_ns = until_ns
+
+    def happen(self, what: str, node: Node, value: Any) -> None:
+        """One event of a live node."""
+        if what == "packet":
+            self.turn(node, packets=[value])
+        elif what == "sync" and value[0] == node.boots:
+            value[1].run()
+            self.turn(node, synced=[(value[1], None)])
+        elif what == "wake" and value == node.wake_serial:
+            self.turn(node)
 
     def crash(self, name: str, *, power: bool) -> None:
         self.nodes[name].crash(self.rng, power=power)

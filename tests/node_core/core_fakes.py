@@ -106,6 +106,7 @@ class FakeReplicator:
         self.replicated: int | None = None
         """The replicated index, if it differs from the commit index."""
         self.hurried = 0
+        self.watched = False
         self.last_contact: LeaderContact | None = None
         self.handover: Handover | None = None
         self.handover_failure = ""
@@ -147,6 +148,10 @@ class FakeReplicator:
         return self.short
 
     @property
+    def standing(self) -> tuple[Role, int, str | None, Members]:
+        return self.role, self.term, self.leader, self.members
+
+    @property
     def accepting(self) -> bool:
         return self.role is Role.LEADER and (self.handover is None or not self.handover.closed)
 
@@ -169,6 +174,12 @@ class FakeReplicator:
 
     def take_changes(self) -> Sequence[LeaderChange]:
         return ()
+
+    def calm_until(self, now_ns: int) -> int | None:
+        return None
+
+    def watch(self, watched: bool) -> None:
+        self.watched = watched
 
     @property
     def end_index(self) -> int:
@@ -249,6 +260,9 @@ class MemoryQueues:
 
     def next_offset(self, topic: str, queue: int) -> int:
         return len(self.rows.get((topic, queue), ()))
+
+    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        return tuple(self.next_offset(topic, queue) for queue in range(queues))
 
     def next_offsets(self) -> dict[str, dict[int, int]]:
         out: dict[str, dict[int, int]] = {}
@@ -336,11 +350,29 @@ class Bench:
     def turn(self, *calls: Call, at_ns: int | None = None) -> TurnOutput:
         if at_ns is not None:
             self.now_ns = at_ns
-        self.output = self.group.turn(self.now_ns, self.now_ms, calls)
-        for done in self.output.done:
+        return self.took(self.group.turn(self.now_ns, self.now_ms, calls))
+
+    def took(self, output: TurnOutput) -> TurnOutput:
+        """Take note of what a turn left."""
+        self.output = output
+        for done in output.done:
             assert done.token not in self.done, f"token {done.token} was answered twice"
             self.done[done.token] = done.outcome
-        return self.output
+        self.check_known_queues()
+        return output
+
+    def check_known_queues(self) -> None:
+        """No wake-up is missed: where the leader knows the queues with visible messages, no other queue has one, and a Receive that waits
+        for one of them is examined next."""
+        leader = self.group.leader
+        polls = leader.polls
+        for pair, listed in polls._known.items():
+            others = [(*pair, queue) for queue in range(self.machine.topics[pair[1]].queues) if queue not in listed]
+            for key in others:
+                assert not leader._picker.is_new(key), f"{key} has new messages"
+                assert not list(leader.clock.ready(key)), f"{key} has messages that are visible again"
+            assert not listed or pair not in polls.waiting_for or pair in polls.woken, f"{pair} waits, and is not woken"
+        assert {pair for pairs in polls._known_of.values() for pair in pairs} == polls._known.keys()
 
     def pass_time(self, ns: int) -> TurnOutput:
         return self.turn(at_ns=self.now_ns + ns)

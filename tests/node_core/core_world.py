@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, Forward, Handle, Receive, Received, SyncLite
-from ledgermq.node.broker.calls.operator_calls import Configure, Reset, Trim
+from ledgermq.node.broker.calls.operator_calls import Configure, Reset, SettleLetters, Trim
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.node.broker.calls.read_calls import CommitOffset
 from ledgermq.node.broker.calls.send_calls import (
@@ -35,7 +35,7 @@ from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.replica.retention.retention_facts import half_pin, timer_pin
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash
-from ledgermq.proto.names import lite_stored, member_group
+from ledgermq.proto.names import base_group, lite_stored, member_group
 from ledgermq.proto.properties import Fields, encode, parse
 from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Range, TopicConfig, TopicKind
@@ -233,6 +233,18 @@ class World:
         if (held := self.handle(a)) is not None:
             self.turn(Forward(self.token, held))
 
+    def settle_letters(self, a: int, b: int) -> None:
+        """A consumer gives a message up, and dead letters of its group are settled, also such that do not exist; sometimes twice."""
+        held = self.handle(a)
+        if held is None:
+            return
+        self.turn(Forward(self.token, held))
+        topic, machine = f"%DLQ%{base_group(held.group)}", self.bench.machine
+        begin, end = machine.begin(topic, 0), machine.end(topic, 0)
+        offsets = [*range(begin, end)] if b % 2 == 0 else [end - 1 - b // 4, end]
+        for _ in range(1 + a % 2):
+            self.turn(SettleLetters(self.token, topic, offsets[:100], ("resent", "resent", "purged")[b % 3], ("", "me")[a % 2]))
+
     def sync_lite(self, a: int, b: int) -> None:
         action: Any = ("add", "add", "remove", "set")[a % 4]
         start: Any = ("last", "min", "tail")[b % 3]
@@ -404,6 +416,7 @@ STEPS = {
     "ack": 4,
     "change": 1,
     "forward": 1,
+    "settle_letters": 2,
     "sync_lite": 3,
     "commit": 1,
     "reset": 1,

@@ -181,6 +181,7 @@ def test_a_snapshot_counts_on_names_a_former_life_made() -> None:
     cluster.run(2000 * MS)
     node.save()
     story.configure()
+    node.store.queues.write_waiting()
     assert node.disk.exists("/data/g/consumequeue/rmq_sys_ledgermq_config/0")
     cluster.crash("n1", power=False)
     cluster.heal()

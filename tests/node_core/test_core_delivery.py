@@ -118,9 +118,9 @@ def test_the_cap_ends_a_renewed_lease_even_between_signs_of_life() -> None:
     clock = LeaseClock(delivery, LeaseTimes(handover_ns=0, cap_ns=100 * SECOND))
     delivery.apply_lease(7, "g", "t", "c", None, [(0, [5], [1])], [], [])
     clock.touched(0, KEY, 5)
-    assert clock.wake_at_ns() == 65 * SECOND
+    assert clock.ends[0][0] == 65 * SECOND
     clock.alive(["c"], 60 * SECOND)
-    assert clock.expire(65 * SECOND) == {} and clock.wake_at_ns() == 100 * SECOND
+    assert clock.expire(65 * SECOND) == {} and clock.ends[0][0] == 100 * SECOND
     assert clock.expire(100 * SECOND) == {("g", "t"): None}
     assert list(clock.ready(KEY)) == [5] and clock.expired(100 * SECOND, KEY, 5)
 

@@ -145,12 +145,18 @@ def test_a_waiting_receive_hurries_the_commit() -> None:
 
 
 def test_a_send_hurries_when_a_receive_waits_already() -> None:
-    """The order does not matter."""
+    """The order does not matter: here the lease is in the batch of the message, and the whole batch is urgent. Only the send is answered
+    early."""
     b = bench()
-    b.ask(b.poll())
+    poll, send = b.poll(), produce(b, ("t", -1))
+    b.ask(poll)
     assert b.replicator.hurried == 0
-    b.ask(produce(b, ("t", -1)))
-    assert b.replicator.hurried > 0
+    b.ask(send)
+    assert b.replicator.urgencies == [(True, True)] and b.replicator.proposals[-1] == 2
+    replicate(b)
+    assert send.token in b.done and poll.token not in b.done
+    commit(b)
+    assert poll.token in b.done
 
 
 def test_leases_and_acknowledgements_are_urgent() -> None:
@@ -204,6 +210,32 @@ def test_nothing_grows_with_messages_acknowledged_from_memory() -> None:
     assert not leader._early and not leader._awaited and set(leader._uncommitted_topics) == {"t", "memory"}
     commit(b)
     assert not leader._uncommitted_topics
+
+
+def test_calls_are_not_held_while_writes_are_refused() -> None:
+    """The batch of a send that no majority has room for stays open: the sends behind it are refused at once, not at their deadlines."""
+    b = Bench()
+    b.lead(1)
+    assert b.turn().hold_calls is True
+    b.group.writes_refused = True
+    assert b.turn().hold_calls is False
+    call = produce(b, ("t", 0))
+    b.ask(call)
+    assert b.done[call.token] == Refused("disk-full")
+    b.group.writes_refused = False
+    assert b.turn().hold_calls is True
+
+
+def test_only_a_leader_reports_that_writes_are_refused() -> None:
+    """A full disk of a follower refuses nobody's writes."""
+    b = Bench()
+    b.group.writes_refused = True
+    assert b.group.statistics()["writes_refused"] == 0
+    b.lead(1)
+    assert b.group.statistics()["writes_refused"] == 1
+    b.replicator.follow(2, "n2")
+    b.turn()
+    assert b.group.statistics()["writes_refused"] == 0
 
 
 @pytest.mark.parametrize(

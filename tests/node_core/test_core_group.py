@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, CancelReceive, Change, ClientsAlive, Received
+from ledgermq.node.broker.calls.member_calls import Returned
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
@@ -16,11 +17,14 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions import picker
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.types import Draft, GroupConfig, Permission, Role, TopicConfig, TopicKind
 from tests.node_core.core_fakes import EPOCH_MS, LOG_ID, MS, SECOND, Bench, MemoryLog, draft, handle
+
+PACKET = PeerPacket(b"", b"")
 
 
 def make(queues: int = 2, **settings: Any) -> Bench:
@@ -169,6 +173,24 @@ def test_a_receive_is_bounded_in_bytes() -> None:
     b = make(receive_bytes_max=2500)
     b.send(*["x" * 1000] * 5)
     assert [len(b.receive()) for _ in range(3)] == [3, 2, 0]
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_the_bound_in_bytes_counts_whole_records(spare: int) -> None:
+    """The same for messages read from the log and for messages leased in the batch that stores them, whose records do not exist yet."""
+    sizes = make()
+    sizes.send("x")
+    record = int(sizes.machine.units("t", 0, 0, 1)[1][0])
+    limit = 2 * record + spare
+    read = make(receive_bytes_max=limit)
+    read.send(*["x"] * 5)
+    direct = make(receive_bytes_max=limit)
+    waiting = direct.poll()
+    direct.turn(waiting)
+    direct.send(*["x"] * 5)
+    outcome = direct.done[waiting.token]
+    assert isinstance(outcome, Received)
+    assert len(read.receive()) == len(outcome.leases) == 2 + spare
 
 
 # Leadership
@@ -393,6 +415,37 @@ def test_consume_queues_without_room_stop_applying_and_refuse() -> None:
     assert b.group.statistics()["dispatch_stalled"] >= 2
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_consume_queues_without_room_are_tried_again_soon_whatever_event_found_that(leads: bool) -> None:
+    """A packet that only moves the commit index decides nothing, but applying what it committed may find the disk full."""
+    b = make()
+    b.replicator.commit_at_once = False
+    sent = b.produce("a")
+    b.turn(sent)
+    if not leads:
+        b.replicator.follow(2, "n2")
+        b.turn()
+    b.queues.full = True
+    b.replicator.commit_index = b.log.end_index
+    output = b.group.turn(b.now_ns, b.now_ms, (), [("n2", PeerPacket(b""))])
+    assert b.group.dispatch_stalled == 1 and output.wake_at_ns == b.now_ns + 100 * MS
+    b.queues.full = False
+    b.turn(at_ns=output.wake_at_ns)
+    assert b.machine.end("t", 0) == 1
+
+
+def test_consume_queues_without_room_make_no_turn_follow_the_other_while_a_node_returns() -> None:
+    """No change of members is tried without space; its time to try again must not wake the group before the disk is tried again."""
+    b = make()
+    b.replicator.commit_at_once = False
+    b.turn(Returned("n2", "another"))
+    b.turn(b.produce("a"))
+    b.queues.full = True
+    b.replicator.commit_index = b.log.end_index
+    for _ in range(3):
+        assert b.pass_time(SECOND).wake_at_ns == b.now_ns + 100 * MS
+
+
 # Configuration
 
 
@@ -597,7 +650,7 @@ def test_nothing_grows_with_acknowledged_messages() -> None:
         b.ack(*b.receive(n=96, invisible_ms=12 * 3600 * 1000), *b.receive(n=96, invisible_ms=None))
         b.ack(*b.receive(n=96, invisible_ms=None))
     clock = b.group.leader.clock
-    assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock._heap) <= 1100
+    assert b.machine.delivery.in_flight == 0 and not clock._rows and not clock._batches and not clock._clients and len(clock.ends) <= 1100
     assert len(b.group.leader._uncommitted) == 0 and len(b.group.leader._answered) <= 1024
 
 
@@ -635,7 +688,7 @@ def test_cancelled_polls_leave_no_deadlines_behind() -> None:
     for _ in range(2000):
         call = b.poll(wait_ns=3600 * SECOND)
         b.turn(call, CancelReceive(call.token))
-    assert len(b.group.leader.polls._deadlines) < 300
+    assert len(b.group.leader.polls.deadlines) < 300
 
 
 def test_a_new_leader_counts_term_starts_that_were_never_committed() -> None:
@@ -711,3 +764,34 @@ def test_names_of_clients_leave_no_trace_at_the_picker(monkeypatch: pytest.Monke
     for number in range(50):
         b.receive(group=f"g{number}")
     assert len(b.group.leader._picker._turns) <= 8
+
+
+def test_a_packet_that_moves_nothing_runs_no_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the wall clock nor the waiting work is looked at, and the next turn stays where it was."""
+    b = Bench()
+    b.lead()
+    b.configure()
+    b.send("m")
+    b.pass_time(MS)
+    looked: list[int] = []
+    monkeypatch.setattr(b.group.leader, "begin_turn", lambda now_ns, now_ms: looked.append(now_ns))
+    after = b.group.turn(b.now_ns + MS, b.now_ms, (), [("n2", PACKET)])
+    assert (looked, after.done, after.view, after.wake_at_ns) == ([], [], None, b.now_ns + MS + SECOND)
+    b.group.turn(b.now_ns + 2 * MS, b.now_ms)
+    assert looked == [b.now_ns + 2 * MS]
+
+
+def test_whatever_is_due_is_found_by_the_next_event_of_any_kind() -> None:
+    """A lease that has ended gives its message to a waiting Receive, also if only a packet comes."""
+    b = Bench()
+    b.lead()
+    b.configure()
+    b.send("m")
+    (lease,) = b.receive(invisible_ms=1000)
+    waiting = b.poll(wait_ns=60 * SECOND)
+    b.turn(waiting)
+    early = b.group.turn(b.now_ns + 999 * MS, b.now_ms, (), [("n2", PACKET)])
+    late = b.group.turn(b.now_ns + 1000 * MS, b.now_ms, (), [("n2", PACKET)])
+    (found,) = late.done
+    assert (early.done, found.token) == ([], waiting.token) and isinstance(found.outcome, Received)
+    assert [again.queue_offset for again in found.outcome.leases] == [lease.queue_offset]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -169,7 +170,8 @@ def test_while_too_few_are_in_sync_calls_are_refused_at_once() -> None:
     assert b.replicator.urgencies == [] and not out(b).hold_calls
     view = b.group.view()
     assert view.ha is not None and view.short == refusal.detail and view.ha.in_sync == ("n1", "n2")
-    assert (view.statistics["in_sync"], view.statistics["in_sync_short"]) == (2, 1)
+    numbers = b.group.statistics()
+    assert (numbers["in_sync"], numbers["in_sync_short"]) == (2, 1)
     b.replicator.short = 0
     b.ask(produce(b, "t"))
     assert len(b.replicator.urgencies) == 1 and b.group.view().short == ""
@@ -201,3 +203,14 @@ def test_a_send_that_waits_when_the_set_shrinks_is_answered_when_it_is_whole_aga
     b.replicator.short = 0
     commit(b)
     assert isinstance(b.done[call.token], Produced)
+
+
+def test_an_appointed_master_sends_and_syncs_its_term_start_in_the_same_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be alone: then no answer of another replica would give it the next turn before its own heartbeat is due."""
+    b = Bench(settings=LeaderSettings(times=LeaseTimes(handover_ns=0), ha=HaRules()))
+    replicator, take = b.replicator, b.replicator.take
+    replicator.members = IN_SYNC
+    monkeypatch.setattr(replicator, "appointed", lambda now_ns, appointment: replicator.lead(appointment.epoch), raising=False)
+    monkeypatch.setattr(replicator, "take", lambda now_ns: replace(take(now_ns), role_changed=b.group.leader.term != replicator.term))
+    b.turn(Appointed(Appointment(0, 1, 1, "n1", {"n1": ""})))
+    assert b.log.end_index == 0 and b.group.view().serving

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.node.broker.calls.consumer_calls import Ack, ClientGone, Forward, Lease, LiteSynced, Receive, Received, SyncLite
-from ledgermq.node.broker.calls.operator_calls import Configure, Trim
+from ledgermq.node.broker.calls.consumer_calls import Ack, ClientGone, Forward, Forwarded, Lease, LiteSynced, Receive, Received, SyncLite
+from ledgermq.node.broker.calls.operator_calls import Configure, LettersSettled, SettleLetters, Trim
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions.leader import LeaderSettings
@@ -385,3 +385,25 @@ def test_a_send_behind_a_trim_that_is_not_applied_waits() -> None:
     b.turn()
     produced = b.done[late.token]
     assert isinstance(produced, Produced) and produced.queue_offsets == (LITE_FLOOR_STEP,)
+
+
+def test_a_resent_dead_letter_comes_again_before_the_later_messages_of_its_lite_topic() -> None:
+    """Its lite topic is locked by it as by any message, and a Receive that waits is woken."""
+    b = make()
+    sync(b, "set", "a")
+    send(b, "a", "1", "2")
+    (held,) = receive(b, n=1)
+    assert b.ask(Forward(next(b.tokens), handle(held, "g", held.topic))) == Forwarded(True)
+    call = SettleLetters(next(b.tokens), "%DLQ%g", (0,), "resent")
+    assert b.ask(call) == LettersSettled(("resent",))
+    b.turn()
+    got = receive(b)
+    assert bodies(got) == [("a", "1"), ("a", "2")] and [lease.attempt for lease in got] == [1, 1]
+    assert ack(b, *got) == (True, True)
+    (held,) = send(b, "a", "3") and receive(b)
+    assert b.ask(Forward(next(b.tokens), handle(held, "g", held.topic))) == Forwarded(True)
+    waiting = Receive(next(b.tokens), "g", "L", "c", TagFilter(), 1, 1000, b.now_ns + 5 * SECOND, lite=True)
+    b.turn(waiting)
+    b.ask(SettleLetters(next(b.tokens), "%DLQ%g", (1,), "resent"))
+    b.turn()
+    assert bodies(b.done[waiting.token].leases) == [("a", "3")]  # type: ignore[union-attr]

@@ -2,7 +2,8 @@
 
 A leader decides with lost leadership, a log and consume queues that run full, trims, topics and groups that go and come. The state it ends
 with must be that of a replica that applied entry by entry, of those that applied in other cuts (with a disk that was full for a while), and
-of one that began with a snapshot. In the end everything that is there can be consumed.
+of one that began with a snapshot; it does not matter which ranges a replica handles entry by entry and which as arrays. In the end
+everything that is there can be consumed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.storage.errors import NoSpace
 from tests.node_core.core_fakes import MemoryLog, MemoryQueues
 from tests.node_core.core_world import NAMES, World, exported, merged
+from tests.proto.ways import ARRAYS, LISTS, few_entries
 
 
 def replica(log: MemoryLog, rng: Random, *, most: int, full: float = 0.0, restarts: float = 0.0) -> Machine:
@@ -75,6 +77,10 @@ def run(steps: list[tuple[str, int, int]], seed: int) -> None:
         same(wanted, exported(replica(log, Random(seed), most=1 << 20)))
         same(wanted, exported(replica(log, Random(seed), most=30, full=0.2)))
         same(wanted, exported(replica(log, Random(seed), most=8, restarts=0.15, full=0.1)))
+        with few_entries(ARRAYS):
+            same(wanted, exported(replica(log, Random(seed), most=30)))
+        with few_entries(LISTS):
+            same(wanted, exported(replica(log, Random(seed), most=1 << 20, full=0.1)))
         check_marks(log)
         world.check_frames()
         if not last:

@@ -22,6 +22,8 @@ from ledgermq.node.broker.calls.consumer_calls import (
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
 from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.calls.send_calls import Produced
+from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.ranges import cut
 from tests.node_core.core_fakes import LOG_ID, MS, SECOND, Bench
 from tests.node_core.delivery_model import Clients, LoggedState, Message
 
@@ -61,11 +63,7 @@ class World:
     def read_log(self) -> None:
         log = self.bench.log
         while self.logged.next_index <= self.bench.machine.applied_index:
-            entries = log.read(self.logged.next_index)
-            last = self.bench.machine.applied_index
-            if entries.last_index > last:
-                keep = last - entries.first_index + 1
-                entries = replace(entries, last_index=last, starts=entries.starts[:keep], sizes=entries.sizes[:keep])
+            entries = cut(log.read(self.logged.next_index), self.bench.machine.applied_index)
             known = dict(self.logged.resets)
             self.logged.read(entries)
             for queue, (index, cursor) in self.logged.resets.items():
@@ -100,7 +98,8 @@ class World:
             assert len(outcome.leases) <= call.max_messages
             for lease in outcome.leases:
                 message = (call.group, call.topic, lease.queue, lease.queue_offset)
-                tag = self.logged.bodies[message[1:]][1]
+                body, tag = self.logged.bodies[message[1:]]
+                assert decode_record(lease.record).body.decode() == body
                 assert not call.filter.tags or tag in call.filter.tags, "a message the filter does not want"
                 if self.was_reset(message, lease.lease_number):
                     continue

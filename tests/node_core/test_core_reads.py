@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Forwarded, Handle
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured
+from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.broker.calls.read_calls import Cold, Confirm, Confirmed, Peek, Peeked, Pull, Pulled
+from ledgermq.node.broker.calls.send_calls import Produce, Recall, Recalled
+from ledgermq.node.broker.calls.transaction_calls import Resolve, Resolved
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.proto.message_record import decode_record
+from ledgermq.proto.types import Draft
 from ledgermq.raft.messages import LeaderContact
 from tests.node_core.core_fakes import Bench
 
@@ -136,3 +143,35 @@ def test_a_follower_answers_a_pull_that_begins_far_behind_the_end() -> None:
         assert bench.ask(pull(bench, offset, queue=queue)) == refused
     bench.now_ns += 2_000_000_000
     assert bench.ask(pull(bench, 0)) == refused, "too old"
+
+
+STALE = Handle("g", "t", 0, 0, 7, 1)
+"""A lease that this replica does not know: its successor may have given it."""
+DERIVED: dict[str, tuple[Callable[[int], Call], Result | Refused]] = {
+    "acknowledgement": (lambda token: Ack(token, [STALE]), Acked((False,))),
+    "change": (lambda token: Change(token, STALE, 1000, "c"), Changed(None)),
+    "forward": (lambda token: Forward(token, STALE), Forwarded(True)),
+    "recall": (lambda token: Recall(token, 1, 1, 1), Recalled(False)),
+    "resolve": (lambda token: Resolve(token, 0, "t", "m", True), Resolved(False)),
+    "configuration": (lambda token: Configure(token, topics=()), Configured()),
+    "unknown topic": (
+        lambda token: Produce(token, [Draft("u", 0, b"", b"", 0)]),
+        Refused("unknown-topic", detail="queue 0 of topic u"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DERIVED)
+def test_an_answer_derived_from_the_state_is_that_of_a_leader_that_still_leads(what: str) -> None:
+    """A deposed leader that does not know it would refuse what its successor has confirmed. It is asked to confirm its leadership first."""
+    make, told = DERIVED[what]
+    bench = leading()
+    assert bench.ask(make(next(bench.tokens))) == told, "under a lease at once"
+    bench.replicator.lease = False
+    token = next(bench.tokens)
+    assert bench.ask(make(token)) is None
+    bench.replicator.reads = [(question, None) for question in bench.replicator.questions]
+    bench.replicator.follow(2, "n2")
+    bench.turn()
+    outcome = bench.done[token]
+    assert isinstance(outcome, Refused) and outcome.reason == "not-leader"

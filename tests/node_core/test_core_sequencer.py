@@ -19,7 +19,7 @@ def test_columns_give_every_message_the_next_offset_of_its_queue(rows: list[tupl
     n = len(rows)
     topic_of, queues = np.array([t for t, _ in rows], np.int32), np.array([q for _, q in rows], np.int32)
     none = np.zeros(n, np.int64)
-    batch = UnsealedBatch(bytearray(), none, queues, ("a", "b", "c")[:topics], topic_of, queues, none)
+    batch = UnsealedBatch(bytearray(), none, queues, ("a", "b", "c")[:topics], topic_of, queues)
     sequencer = Sequencer(lambda topic, queue: 100 * ord(topic) + queue)
     each, after_each = sequencer._assign_each(batch)
     columns, after_columns = sequencer._assign_columns(batch)

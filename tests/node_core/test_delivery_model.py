@@ -6,8 +6,6 @@ the log kept or lost, from a snapshot or from the first entry.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -15,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ledgermq.node.broker.calls.consumer_calls import Ack, Change, ClientGone, ClientsAlive, Forward, Handle, Received
 from ledgermq.node.broker.calls.operator_calls import Configure
 from ledgermq.node.broker.calls.send_calls import Produce
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import GroupConfig
 from tests.node_core.core_fakes import LOG_ID, SECOND, Bench, draft
 from tests.node_core.delivery_reference import Place, Reference, Rules
@@ -51,9 +50,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         machine = self.bench.machine
         while self.model.next_index <= machine.applied_index:
             entries = self.bench.log.read(self.model.next_index)
-            keep = min(entries.last_index, machine.applied_index) - entries.first_index + 1
-            last = entries.first_index + keep - 1
-            self.model.read(replace(entries, last_index=last, starts=entries.starts[:keep], sizes=entries.sizes[:keep]), self.bench.now_ns)
+            self.model.read(cut(entries, machine.applied_index), self.bench.now_ns)
 
     def turn(self, *calls: object) -> None:
         self.bench.turn(*calls)  # type: ignore[arg-type]

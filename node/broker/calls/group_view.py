@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.proto.types import GroupConfig, TopicConfig
@@ -27,7 +26,8 @@ class HaView:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """The public view of a group; rebuilt after each turn that changed it. Immutable and safe to share between threads."""
+    """The public view of a group; rebuilt after each turn that changed it. Immutable and safe to share between threads. Counters and gauges
+    are not part of it: the status of a replica has them."""
 
     leader: str | None
     term: int
@@ -37,7 +37,6 @@ class GroupView:
     groups: dict[str, GroupConfig]
     queue_ends: dict[str, tuple[int, ...]]
     """Stored topic → number of committed messages per queue, client topics only."""
-    statistics: dict[str, Any]
     members: GroupMembers | None = None
     """As of the applied index; None before the group's first record is applied."""
     incarnations: Mapping[str, str] = field(default_factory=dict)
@@ -47,6 +46,8 @@ class GroupView:
     """All nodes named by that record, voters first."""
     ha: HaView | None = None
     """Set for groups under the rule in-sync."""
+    undecided: int = 0
+    """How many transactions are not decided."""
 
     @property
     def short(self) -> str:

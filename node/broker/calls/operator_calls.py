@@ -46,6 +46,31 @@ class ResetDone:
 
 
 @dataclass(frozen=True, slots=True)
+class SettleLetters:
+    """Settle dead letters of a dead-letter topic, given by their offsets: `resent` delivers each original message to its consumer group
+    again, `purged` does not. May be repeated: a settled letter stays as it is. At most `LETTERS_MAX` offsets. Answer: `LettersSettled`;
+    refused with `too-many-letters`."""
+
+    token: Token
+    topic: str
+    offsets: Sequence[int]
+    how: str
+    user: str = ""
+
+
+LETTERS_MAX = 100
+"""The most dead letters of one call: the leader reads each of them in a turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class LettersSettled:
+    """For each offset, in order: `resent` or `purged`, by this call or an earlier one; or why the letter was not settled: `gone` (no such
+    letter) or `orphaned` (the original message, or the position of its consumer group, is gone)."""
+
+    states: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Seal:
     """Record the digest that a majority found for a log file. Answer: `Kept`."""
 

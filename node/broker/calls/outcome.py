@@ -30,7 +30,19 @@ from ledgermq.node.broker.calls.member_calls import (
     Prefer,
     Returned,
 )
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
+from ledgermq.node.broker.calls.operator_calls import (
+    Configure,
+    Configured,
+    Kept,
+    LettersSettled,
+    Mark,
+    Marked,
+    Reset,
+    ResetDone,
+    Seal,
+    SettleLetters,
+    Trim,
+)
 from ledgermq.node.broker.calls.read_calls import (
     CommitOffset,
     Confirm,
@@ -72,6 +84,7 @@ Call = (
     | ClientGone
     | Configure
     | Reset
+    | SettleLetters
     | Recall
     | Prepare
     | Resolve
@@ -105,6 +118,7 @@ Result = (
     | Forwarded
     | Configured
     | ResetDone
+    | LettersSettled
     | Recalled
     | Resolved
     | OverdueHalves
@@ -130,8 +144,8 @@ class Refused:
     `reason`: `not-leader` (nothing was appended; `leader` is the current one, if known), `disk-full` (nothing was appended),
     `unknown-outcome` (leadership was lost after the append; the entry may still commit; the node never retries), `unknown-topic` (not
     configured in this broker group's log), `too-large` (fits no log file), `illegal-offset` (outside of the queue),
-    `too-many-transactions`, `too-many-recalls`, `lite-topics` and `lite-subscriptions` (limit exceeded; nothing was appended),
-    `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `transfer-refused`
+    `too-many-transactions`, `too-many-recalls`, `too-many-letters`, `lite-topics` and `lite-subscriptions` (limit exceeded; nothing was
+    appended), `in-sync-short` (an HA group has too few members in sync; nothing was appended; `detail` says what to do), `transfer-refused`
     (leadership stays; `detail` says why), `members-refused` (nothing was appended; `detail` says why), `members-not-yet` (likewise, but a
     later attempt can succeed).
 

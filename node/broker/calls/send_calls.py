@@ -31,6 +31,8 @@ class Produced:
     fire_ms: tuple[int, ...] = ()
     """For a delayed draft, when its timer slot is due (its queue offset is then one of that slot); 0 for others. Empty if no draft is
     delayed."""
+    queues: tuple[int, ...] = ()
+    """The queues, if every draft was known by its id and nothing was appended. Empty: those that the caller chose, but for known drafts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class Recall:
     deliver_ms: int
     fire_ms: int
     offset: int
+    user: str | None = None
+    """The operator who cancels the message; None: its producer does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class Resolve:
     topic: str
     message_id: str
     commit: bool
+    user: str | None = None
+    """The operator who rolls it back; None: a producer decides."""
 
 
 @dataclass(frozen=True, slots=True)

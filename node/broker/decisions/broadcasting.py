@@ -37,29 +37,31 @@ class Members:
         self._uncommitted = uncommitted
         self._patience_ns = PATIENCE * liveness_ns
         self._every_ns = max(1, liveness_ns // LOOKS)
-        self._seen: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
         """Member → last sign of life."""
         self._of_client: dict[str, dict[str, None]] = {}
         """Client name, in the form used in members' names → its members."""
-        self._gone: dict[str, None] = {}
-        self._look_ns = 0
+        self.silent: dict[str, None] = {}
+        """Members that are to be deleted."""
+        self.look_ns = 0
+        """When `expire` has to be called next."""
 
     def lead(self, now_ns: int) -> None:
         """Start over from the applied state; every member counts as alive now."""
         self.resign()
         for group, _, _ in self._machine.delivery.queues:
             self._know(group, now_ns)
-        self._look_ns = now_ns + self._every_ns
+        self.look_ns = now_ns + self._every_ns
 
     def resign(self) -> None:
-        self._seen.clear()
+        self.seen.clear()
         self._of_client.clear()
-        self._gone.clear()
+        self.silent.clear()
 
     def _know(self, group: str, now_ns: int) -> None:
         client = parse_member(group)[1]
         if client:
-            self._seen[group] = now_ns
+            self.seen[group] = now_ns
             self._of_client.setdefault(client, {})[group] = None
 
     # Signs of life
@@ -69,23 +71,16 @@ class Members:
         if self._of_client:
             for client in clients:
                 for group in self._of_client.get(member_name(client_of(client)), ()):
-                    self._seen[group] = max(self._seen[group], at_ns)
+                    self.seen[group] = max(self.seen[group], at_ns)
 
     def gone(self, client: str) -> None:
         """The client has terminated."""
-        self._gone.update(self._of_client.get(member_name(client), {}))
+        self.silent.update(self._of_client.get(member_name(client), {}))
 
     def expire(self, now_ns: int) -> None:
-        """Find members that were silent for too long."""
-        if self._seen and now_ns >= self._look_ns:
-            self._look_ns = now_ns + self._every_ns
-            self._gone.update({group: None for group, seen_ns in self._seen.items() if seen_ns + self._patience_ns <= now_ns})
-
-    def wake_at_ns(self) -> int | None:
-        return self._look_ns if self._seen else None
-
-    def has_work(self) -> bool:
-        return bool(self._gone)
+        """Find members that were silent for too long. Called from `look_ns` on, while there are members."""
+        self.look_ns = now_ns + self._every_ns
+        self.silent.update({group: None for group, seen_ns in self.seen.items() if seen_ns + self._patience_ns <= now_ns})
 
     # Plans
 
@@ -93,7 +88,7 @@ class Members:
         """Plan records that delete the members that are gone."""
         if plan.full:
             return
-        for group in self._gone:
+        for group in self.silent:
             if self._uncommitted.configuring(group_name(group)) is None:
                 plan.members_dropped.append(group)
                 self._uncommitted.mark_name(plan.next_index, group_name(group))
@@ -103,8 +98,8 @@ class Members:
     def appended(self, plan: Plan) -> None:
         """The plan is in the log."""
         for group in plan.members_dropped:
-            self._gone.pop(group, None)
-            if self._seen.pop(group, None) is not None:
+            self.silent.pop(group, None)
+            if self.seen.pop(group, None) is not None:
                 client = parse_member(group)[1]
                 del self._of_client[client][group]
                 if not self._of_client[client]:
@@ -115,11 +110,11 @@ class Members:
         queues = self._machine.delivery.queues
         if not parse_member(group)[1]:
             return False
-        if group not in self._seen:
-            if len(self._seen) >= MEMBERS_MAX:
+        if group not in self.seen:
+            if len(self.seen) >= MEMBERS_MAX:
                 return True
             self._know(group, plan.now_ns)
-            self._look_ns = min(self._look_ns, plan.now_ns + self._every_ns)
+            self.look_ns = min(self.look_ns, plan.now_ns + self._every_ns)
         if any((group, topic, queue) in queues for queue in range(config.queues)):
             # A member reads a queue that was added to the topic later from its beginning.
             return False

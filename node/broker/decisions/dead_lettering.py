@@ -1,4 +1,5 @@
-"""Decisions about dead letters, against the state as of the log's end: which messages have used up their attempts and are given up.
+"""Decisions about dead letters, against the state as of the log's end: which messages have used up their attempts and are given up, and
+which dead letters are settled.
 
 A dead letter is appended in the batch of the turn, before the leases of the messages behind it. If the consumer group's dead-letter topic
 does not exist in the log yet, a topic record in the same batch creates it.
@@ -7,16 +8,19 @@ does not exist in the log yet, a topic record in the same batch creates it.
 from __future__ import annotations
 
 from ledgermq.node.broker.calls.consumer_calls import Forward, Forwarded
+from ledgermq.node.broker.calls.operator_calls import LETTERS_MAX, LettersSettled, SettleLetters
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.decisions.picker import Pick, Picked
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair
-from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_name, topic_name
+from ledgermq.node.broker.decisions.traffic import Leased
+from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, letters_name, reset_name, topic_name
 from ledgermq.node.broker.state import dead_letters
 from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.letters import RANGES_MAX
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto import control
-from ledgermq.proto.names import base_group
+from ledgermq.proto.names import base_group, is_dead_letter_topic
 
 
 class DeadLettering:
@@ -44,10 +48,10 @@ class DeadLettering:
             return
         lease = self._machine.delivery.lease(key, handle.queue_offset)
         if lease is None:
-            plan.done.append(Done(call.token, Forwarded(True)))
+            plan.assured.append(Done(call.token, Forwarded(True)))
         elif lease != handle.lease_number:
             plan.count("handles_refused")
-            plan.done.append(Done(call.token, Forwarded(False)))
+            plan.assured.append(Done(call.token, Forwarded(False)))
         elif plan.full:
             plan.refuse(call.token, "disk-full")
         elif self.bury(plan, key, handle.queue_offset, lease):
@@ -65,6 +69,7 @@ class DeadLettering:
             if not self.bury(plan, (*pair, queue), offset, row.lease):
                 positions, sizes, _ = self._machine.units(pair[1], queue, offset, 1)
                 kept.append(Picked(queue, offset, row.attempt + 1, self._machine.record(int(positions[0]), int(sizes[0]))))
+                pick.bytes += int(sizes[0])
         pick.messages[:0] = kept
 
     def bury(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> bool:
@@ -80,4 +85,52 @@ class DeadLettering:
         plan.drafts.append(letter)
         plan.size += len(letter.body)
         plan.count("dead_lettered")
+        plan.traffic.append(Leased(key[0], key[1], dead=1))
         return True
+
+    def settle(self, plan: Plan, call: SettleLetters) -> None:
+        """Settle dead letters by one record. What it rests on may not be pending: other settlements of the topic, and resets,
+        configurations and trims that could take the place of an original away."""
+        topic = call.topic
+        if topic not in self._machine.topics or not is_dead_letter_topic(topic):
+            plan.refuse(call.token, "unknown-topic", f"{topic} is not a dead-letter topic of this broker group")
+            return
+        if len(call.offsets) > LETTERS_MAX:
+            plan.refuse(call.token, "too-many-letters", f"{len(call.offsets)} dead letters in one call; the limit is {LETTERS_MAX}")
+            return
+        if any(self._uncommitted.configuring(name) is not None for name in (RETAINED, topic_name(topic), letters_name(topic))):
+            plan.deferred.append(call)
+            return
+        states: dict[int, str] = {}
+        chosen: dict[int, tuple[QueueKey, int] | None] = {}
+        for offset in call.offsets:
+            states[offset] = dead_letters.state_of(self._machine, topic, offset)
+            if states[offset] == dead_letters.WAITING or (states[offset] == dead_letters.ORPHANED and call.how == control.PURGED):
+                chosen[offset] = dead_letters.origin_of(self._machine, topic, offset) if call.how == control.RESENT else None
+        places = [place for place in chosen.values() if place is not None]
+        if any(self._is_pending(*place) for place in places):
+            plan.deferred.append(call)
+            return
+        if self._machine.letters.count + len(chosen) > RANGES_MAX:
+            plan.refuse(call.token, "too-many-letters", f"this broker group has {RANGES_MAX} separate ranges of settled dead letters")
+            return
+        result = LettersSettled(tuple([call.how if offset in chosen else states[offset] for offset in call.offsets]))
+        if not chosen:
+            plan.assured.append(Done(call.token, result))
+            return
+        index = plan.next_index
+        record = control.LettersRecord(topic, call.how, tuple(chosen), tuple([(*key, original) for key, original in places]), call.user)
+        plan.drafts.append(control.draft(record, plan.now_ms))
+        self._uncommitted.mark_name(index, letters_name(topic))
+        # Two letters may be of one message, which a reset group gave up twice.
+        for key, offset in dict.fromkeys(places):
+            if self._machine.delivery.is_done(key, offset):
+                self._uncommitted.mark_row(index, key, offset)
+        plan.rows += len(chosen)
+        plan.awaited.append((index, call.token, result))
+        plan.count(f"letters_{call.how}", len(chosen))
+
+    def _is_pending(self, key: QueueKey, offset: int) -> bool:
+        """Whether an entry that is not applied yet may change the row of a message, or take its place away."""
+        names = (topic_name(key[1]), group_name(base_group(key[0])), group_name(key[0]), reset_name(key))
+        return self._uncommitted.pending(key, offset) is not None or any(self._uncommitted.configuring(n) is not None for n in names)

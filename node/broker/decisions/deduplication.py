@@ -53,7 +53,8 @@ def without_duplicates(
     if not fresh:
         places = [slot for slot in slots if isinstance(slot, Place)]
         offsets, fire_ms = _columns([(place.offset, place.fire_ms) for place in places])
-        plan.done.append(Done(call.token, Produced(-1, -1, offsets, max(place.store_ms for place in places), fire_ms=fire_ms)))
+        store_ms, queues = max(place.store_ms for place in places), tuple(place.queue for place in places)
+        plan.done.append(Done(call.token, Produced(-1, -1, offsets, store_ms, fire_ms=fire_ms, queues=queues)))
         return None
     if duplicates:
         plan.known[call.token] = tuple(slots)

@@ -7,19 +7,22 @@ that wait (`delivery.py`), but only if a message behind them is taken, so that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import LOOK_AHEAD, ROWS_MAX, QueueOrder
-from ledgermq.node.broker.decisions.picker import FIRST_UNITS, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.decisions.picker import FIRST_UNITS, NOTHING_SENT, SCAN_UNITS, Job, Picker, Rules
+from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.state.delivery import QueueKey
 
 
 class FifoJob(Job):
     """One call of `Picker.pick` for a FIFO group."""
 
-    def __init__(self, picker: Picker, call: Receive, rules: Rules) -> None:
-        super().__init__(picker, call, rules)
+    def __init__(self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT) -> None:
+        super().__init__(picker, call, rules, sent)
+        # A locked message group is no message that is visible, but unlocks without a lease that ends.
+        self.pick.empty = False
         self._opened: set[tuple[int, str]] = set()
         """(queue, message group) pairs whose rows are all in this pick."""
         self._waiting: set[tuple[int, str]] = set()

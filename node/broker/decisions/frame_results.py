@@ -49,8 +49,13 @@ def _queue_ranges(queues: I32, offsets: I64) -> tuple[tuple[int, int, int], ...]
     low, high = int(queues.min()), int(queues.max())
     if low == high:
         return ((low, int(offsets[0]), len(queues)),)
-    distinct, first, counts = np.unique(queues, return_index=True, return_counts=True)
-    return tuple(zip(distinct.tolist(), offsets[first].tolist(), counts.tolist(), strict=True))
+    counts = np.bincount(queues)
+    # Of the values for one place, the last one stays.
+    last = np.empty(high + 1, np.int64)
+    last[queues] = offsets
+    distinct = np.flatnonzero(counts)
+    counts = counts[distinct]
+    return tuple(zip(distinct.tolist(), (last[distinct] - counts + 1).tolist(), counts.tolist(), strict=True))
 
 
 def certified(done: Iterable[Done], durable: Callable[[], Mapping[str, int]]) -> list[Done]:

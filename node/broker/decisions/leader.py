@@ -9,7 +9,7 @@ effect is applied (`applied`); only sends of the classes `memory` and `master` a
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
@@ -28,21 +28,25 @@ from ledgermq.node.broker.decisions.lite_serving import LiteServer
 from ledgermq.node.broker.decisions.picker import Picker
 from ledgermq.node.broker.decisions.plan import Awaited, Plan
 from ledgermq.node.broker.decisions.planner import Planner
-from ledgermq.node.broker.decisions.polls import Pair, Polls
+from ledgermq.node.broker.decisions.polls import END_GRID_NS, Pair, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import PRODUCERS_MAX, InLog, ProducerSequencing, Told
 from ledgermq.node.broker.decisions.timer_firing import TimerFiring, fire_times
+from ledgermq.node.broker.decisions.traffic import Traffic
 from ledgermq.node.broker.decisions.transaction_checks import CheckClock, TransactionRules
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.flush import Durability, FlushPolicy
 from ledgermq.node.broker.state.delivery import QueueKey, Touched
-from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.machine import Effects, Machine
+from ledgermq.proto.names import CONFIG_TOPIC, TIMER_TOPIC
 from ledgermq.proto.types import Range
 from ledgermq.raft.config import HaRules
 
 DECIDED = frozenset({Produce, ProduceFrame, Ack, Change})
 """Nearly all calls; they concern nothing but the next plan."""
+_CLASS_NAMES = {durability: durability.value for durability in Durability}
 _REMEMBERED_RECEIVES = 1024
+NEVER_NS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Leader:
         self.term: int | None = None
         """The term that this node leads; None on a follower."""
         self.serving = False
+        self._machine = machine
         self._uncommitted = UncommittedState()
         self.clock = LeaseClock(machine.delivery, settings.times)
         self.polls = Polls()
@@ -115,11 +120,13 @@ class Leader:
         """Leases of cancelled Receives, to be made visible again: (queue, offset) → lease number."""
         self._answered: OrderedDict[Token, tuple[Pair, tuple[Lease, ...]]] = OrderedDict()
         """Leases of the last Receives, without their messages, to be given back if an answer does not reach its caller."""
+        self.traffic = Traffic(machine.delivery)
         self.counters: dict[str, int] = dict.fromkeys(
             ("produced", "leased", "leased_again", "dead_lettered", "acked", "changed", "handles_refused", "passed_over"), 0
         )
         self.counters |= dict.fromkeys(("lite_sets_changed", "lite_sets_dropped", "members_dropped"), 0)
         self.counters |= dict.fromkeys(("released", "reset", "duplicates", "messages_recalled", "offsets_committed"), 0)
+        self.counters |= dict.fromkeys(("letters_resent", "letters_purged"), 0)
         self.counters |= dict.fromkeys(("half_messages", "transactions_committed", "transactions_rolled_back"), 0)
         self.counters |= dict.fromkeys(("transaction_checks", "transactions_dropped"), 0)
         self.counters |= dict.fromkeys(("producers_opened", "producers_resumed", "producers_dropped"), 0)
@@ -233,56 +240,83 @@ class Leader:
 
     def expire(self, now_ns: int) -> None:
         """End leases whose time is over, so that their messages are visible again."""
-        if self.serving:
-            for group, topic in self.clock.expire(now_ns):
+        if not self.serving:
+            return
+        clock, lite, members = self.clock, self.lite, self.members
+        if clock.ends and now_ns >= clock.ends[0][0]:
+            for group, topic in clock.expire(now_ns):
                 self.polls.wake((group, topic))
-                self.lite.unlocked(group, topic)
-            self.lite.expire(now_ns)
-            self.members.expire(now_ns)
+                lite.unlocked(group, topic)
+        if now_ns >= lite.look_ns:
+            lite.expire(now_ns)
+        if members.seen and now_ns >= members.look_ns:
+            members.expire(now_ns)
 
     def due(self, now_ns: int) -> list[Done]:
         """Answer long polls whose time is over. Each was examined at least once, however short its deadline."""
+        deadlines = self.polls.deadlines
+        if not deadlines or now_ns < deadlines[0][0]:
+            return []
         return [Done(poll.call.token, Received(())) for poll in self.polls.due(now_ns)]
 
     def has_work(self) -> bool:
         """Whether there is anything to plan."""
-        return self.serving and bool(
-            self._inbox
-            or self._releases
-            or self.polls.dirty()
-            or self.timer_firing.ready()
-            or self.lite.has_work()
-            or self.members.has_work()
-        )
+        if not self.serving:
+            return False
+        waiting = self._inbox or self._releases or self.polls.woken or self.lite.silent or self.members.silent
+        return bool(waiting) or self.timer_firing.ready()
 
-    def look(self, now_ns: int, now_ms: int) -> None:
-        """Look for due delayed messages."""
-        if self.serving:
-            self.timer_firing.look(now_ns, now_ms)
-
-    def wake_at_ns(self, now_ns: int) -> int | None:
-        """When `expire`, `due` or `look` has work next. The ends of leases count only while a Receive waits for messages."""
-        times = [self.polls.wake_at_ns()]
-        if self.serving:
-            times += [self.timer_firing.wake_at_ns(now_ns), self.lite.wake_at_ns(), self.members.wake_at_ns()]
-        if self.serving and len(self.polls):
-            times.append(self.clock.wake_at_ns())
-        return min((at for at in times if at is not None), default=None)
+    def next_times_ns(self, now_ns: int) -> tuple[int, int]:
+        """When this leader needs the next turn; and until when `expire`, `due` and `look` find nothing to do, unless a call is taken or an
+        entry is applied. Ended leases need a turn only while a Receive waits for messages."""
+        polls, lite, members = self.polls, self.lite, self.members
+        wake_ns = quiet_ns = NEVER_NS
+        if polls.deadlines:
+            wake_ns = polls.wake_at_ns()
+            quiet_ns = wake_ns - END_GRID_NS
+        if not self.serving:
+            return wake_ns, quiet_ns
+        firing_ns = self.timer_firing.wake_at_ns(now_ns)
+        if firing_ns is not None:
+            # Delayed messages wait for the wall clock, and its rate is not known.
+            wake_ns, quiet_ns = min(wake_ns, firing_ns), now_ns
+        if lite.seen:
+            wake_ns = min(wake_ns, lite.look_ns)
+        if members.seen:
+            wake_ns, quiet_ns = min(wake_ns, members.look_ns), min(quiet_ns, members.look_ns)
+        if self.clock.ends:
+            ended_ns = self.clock.ends[0][0]
+            quiet_ns = min(quiet_ns, ended_ns)
+            if len(polls):
+                wake_ns = min(wake_ns, ended_ns)
+        return wake_ns, min(quiet_ns, lite.look_ns)
 
     # Planning
 
-    def begin_turn(self) -> None:
-        """Refill the work budget of a turn."""
+    def begin_turn(self, now_ns: int, now_ms: int) -> None:
+        """Refill the work budget of a turn, and look for due delayed messages."""
         self._picker.looks.refill()
+        if self.serving:
+            self.timer_firing.look(now_ns, now_ms)
 
     def wants_turn(self) -> bool:
         """Whether this turn's budget for filters ran out before every waiting Receive was examined."""
-        return self.serving and self._picker.looks.left <= 0 and bool(self.polls.dirty())
+        return self.serving and self._picker.looks.left <= 0 and bool(self.polls.woken)
 
-    def plan(self, now_ns: int, now_ms: int, first_index: int, *, full: bool = False, alone: bool = False) -> Plan:
-        """Decide all waiting work. With `full`, client messages are refused; `alone`: see `Plan`."""
+    def plan(
+        self,
+        now_ns: int,
+        now_ms: int,
+        first_index: int,
+        next_offset: Callable[[str, int], int],
+        *,
+        full: bool = False,
+        alone: bool = False,
+    ) -> Plan:
+        """Decide all waiting work. With `full`, client messages are refused; `next_offset`, `alone`: see `Plan`."""
         assert self.serving, "a leader serves only after its term-start record is applied"
-        return self._planner.plan(Plan(first_index, now_ns, now_ms, full, alone), self._inbox, self._releases, self.polls)
+        plan = Plan(first_index, now_ns, now_ms, full, alone, next_offset)
+        return self._planner.plan(plan, self._inbox, self._releases, self.polls)
 
     def plan_trims(self, now_ns: int, now_ms: int, first_index: int) -> Plan:
         """On a full disk, decide the trims, which can free space, and refuse every other call. Receives and releases keep waiting."""
@@ -313,29 +347,33 @@ class Leader:
         self.members.appended(plan)
         for name, by in plan.counts.items():
             self.counters[name] += by
+        if plan.traffic:
+            self.traffic.leased(plan.traffic)
+        some_delayed = any([draft is not None and draft.stored_topic == TIMER_TOPIC for draft in plan.drafts])
         for call, place, durability in plan.produced:
             end = place + len(call.drafts)
-            offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end])
+            offsets, fire_ms = tuple(queue_offsets[place:end]), fire_times(plan.drafts[place:end]) if some_delayed else ()
             if call.token in plan.known:
                 offsets, fire_ms = with_known(plan.known[call.token], offsets, fire_ms)
-            produced = Produced(plan.first_index + place, self.term, offsets, store_ms, durability.value, fire_ms)
+            produced = Produced(plan.first_index + place, self.term, offsets, store_ms, _CLASS_NAMES[durability], fire_ms)
             awaited = Awaited(plan.first_index + end - 1, self.term, call.token, produced)
-            if not durability.early:
-                self._await(awaited)
+            if durability is Durability.DURABLE:
+                self._serial += 1
+                heappush(self._awaited, (awaited.index, self._serial, awaited))
                 continue
             self._early.append(awaited)
             if durability is Durability.MEMORY:
                 self._uncommitted_topics.update((draft.stored_topic, awaited.index) for draft in call.drafts)
         for index, token, result in plan.awaited:
             self._await(Awaited(index, self.term, token, result))
-        for pair in plan.settled:
-            self.polls.settled(pair)
+        for pair, empty in plan.settled:
+            self.polls.settled(pair, empty=empty)
         for poll in plan.unserved:
             self.polls.remove(poll.call.token)
             plan.refuse(poll.call.token, "unknown-topic", poll.call.topic)
         for index, poll, leases in plan.leased:
             self.polls.leasing(poll)
-            self._await(Awaited(index, self.term, poll.call.token, None, poll, leases))
+            self._await(Awaited(index, self.term, poll.call.token, None, poll, leases, poll.call.topic))
         return plan.done
 
     def put_back(self, calls: Sequence[Call]) -> None:
@@ -388,9 +426,28 @@ class Leader:
             done.append(Done(awaited.token, awaited.result))
         return done
 
+    @property
+    def answers_early(self) -> bool:
+        """Whether a send waits for its replication and not for the commit."""
+        return bool(self._early)
+
     def wants_commit(self) -> bool:
         """Whether a Receive waits for messages whose commit is not urgent for any other caller. Only committed messages are delivered."""
-        return any(self.polls.waits_for(topic) for topic in self._uncommitted_topics)
+        return bool(self._uncommitted_topics) and any([self.polls.waits_for(topic) for topic in self._uncommitted_topics])
+
+    def arrived(self, effects: Effects) -> None:
+        """These entries were applied: wake the Receives that may find messages now."""
+        columns = effects.columns
+        self.traffic.applied(effects.entries, columns, self._machine.topics)
+        if CONFIG_TOPIC in columns.topics:
+            self.polls.forget_all()
+            self.traffic.forget(self._machine.topics)
+        for topic in effects.topics:
+            if topic not in columns.topics:
+                self.polls.wake_topic(topic)
+            else:
+                queues = columns.queues[columns.topic_of == columns.topics.index(topic)]
+                self.polls.arrived(topic, dict.fromkeys(queues.tolist()), self._picker.is_new)
 
     def touched(self, now_ns: int, touched: Touched) -> None:
         """Rows that applying a range may have changed."""
@@ -401,9 +458,10 @@ class Leader:
 
     def applied(self, entries: Range) -> list[Done]:
         """The machine applied these entries: answer the calls that waited for them."""
-        self._uncommitted.applied(entries.last_index)
-        self.producer_sequencing.applied(entries.last_index)
-        self.timer_firing.applied(entries.last_index)
+        if self.term is not None:
+            self._uncommitted.applied(entries.last_index)
+            self.producer_sequencing.applied(entries.last_index)
+            self.timer_firing.applied(entries.last_index)
         for key, offset in self._touched:
             if self._groups.touched(key, offset):
                 # Messages behind this one may be unlocked now, whatever the record changed.
@@ -426,7 +484,7 @@ class Leader:
     def _hand_out(self, awaited: Awaited) -> list[Done]:
         """The lease of a Receive is committed: hand out its messages, or make them visible again if the Receive no longer waits."""
         if awaited.poll is None:
-            return [Done(awaited.token, Received(awaited.leases))]
+            return [Done(awaited.token, Received(self._with_records(awaited)))]
         pair = awaited.poll.call.group, awaited.poll.call.topic
         if self.polls.remove(awaited.token) is None:
             self._release(pair, awaited.leases)
@@ -434,7 +492,17 @@ class Leader:
         self._answered[awaited.token] = (pair, tuple([replace(lease, record=b"") for lease in awaited.leases]))
         if len(self._answered) > _REMEMBERED_RECEIVES:
             self._answered.popitem(last=False)
-        return [Done(awaited.token, Received(awaited.leases))]
+        return [Done(awaited.token, Received(self._with_records(awaited)))]
+
+    def _with_records(self, awaited: Awaited) -> tuple[Lease, ...]:
+        """The leases with their messages. Those that the lease's own batch appended could not be read before now."""
+        if all(lease.record for lease in awaited.leases):
+            return awaited.leases
+        return tuple([lease if lease.record else self._read(awaited.topic, lease) for lease in awaited.leases])
+
+    def _read(self, topic: str, lease: Lease) -> Lease:
+        positions, sizes, _ = self._machine.units(topic, lease.queue, lease.queue_offset, 1)
+        return replace(lease, record=self._machine.record(int(positions[0]), int(sizes[0])))
 
 
 def _class_of(awaited: Awaited) -> str:

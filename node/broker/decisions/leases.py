@@ -79,7 +79,7 @@ class LeaseClock:
         self._batches: dict[int, _Batch] = {}
         self._begun = 0
         self._clients: dict[str, _Client] = {}
-        self._heap: list[tuple[int, int]] = []
+        self.ends: list[tuple[int, int]] = []
         """(deadline when last computed, batch)"""
         self._ready: dict[QueueKey, dict[int, _Batch]] = {}
         self._open: dict[int | str, _Batch] = {}
@@ -111,7 +111,7 @@ class LeaseClock:
 
     def resign(self) -> None:
         """Forget everything; a follower keeps no lease clock."""
-        for part in (self._rows, self._batches, self._clients, self._heap, self._ready, self._open):
+        for part in (self._rows, self._batches, self._clients, self.ends, self._ready, self._open):
             part.clear()
         self.ready_count = 0
 
@@ -200,11 +200,11 @@ class LeaseClock:
         return min(batch.base_ns + self._times.cap_ns, max(batch.base_ns, seen) + self._times.liveness_ns)
 
     def _push(self, deadline_ns: int, number: int) -> None:
-        heappush(self._heap, (deadline_ns, number))
-        if len(self._heap) > 2 * len(self._batches) + _SLACK_OF_HEAP:
+        heappush(self.ends, (deadline_ns, number))
+        if len(self.ends) > 2 * len(self._batches) + _SLACK_OF_HEAP:
             # Most items belong to leases that ended early. The heap must not grow with the number of acknowledged messages.
-            self._heap = [(self._deadline(batch), batch.number) for batch in self._batches.values() if not batch.ready]
-            heapify(self._heap)
+            self.ends = [(self._deadline(batch), batch.number) for batch in self._batches.values() if not batch.ready]
+            heapify(self.ends)
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
         """Record signs of life of these clients."""
@@ -226,14 +226,14 @@ class LeaseClock:
     def expire(self, now_ns: int) -> dict[tuple[str, str], None]:
         """Make the messages of ended leases ready. Returns the (group, topic) pairs that have newly visible messages."""
         found: dict[tuple[str, str], None] = {}
-        while self._heap and self._heap[0][0] <= now_ns:
-            _, number = heappop(self._heap)
+        while self.ends and self.ends[0][0] <= now_ns:
+            _, number = heappop(self.ends)
             batch = self._batches.get(number)
             if batch is None or batch.ready:
                 continue
             deadline = self._deadline(batch)
             if deadline > now_ns:
-                heappush(self._heap, (deadline, number))
+                heappush(self.ends, (deadline, number))
                 continue
             batch.end_ns, batch.ready = deadline, True
             self._detach(batch)
@@ -250,11 +250,12 @@ class LeaseClock:
         found = None if table is None else table.find(offset)
         return found is None or self._deadline(self._batches[found[0][_BATCH][found[1]]]) <= now_ns
 
+    def visible(self, key: QueueKey) -> tuple[int, int | None]:
+        """How many messages of a queue are visible again, and the lowest offset of them."""
+        batches = self._ready.get(key, {}).values()
+        return sum([len(batch.rows[key]) for batch in batches]), min([batch.rows[key][0] for batch in batches], default=None)
+
     def ready(self, key: QueueKey) -> Iterator[int]:
         """Offsets that are visible again, longest ready first. Records must not be applied during the iteration."""
         for batch in self._ready.get(key, {}).values():
             yield from batch.rows[key]
-
-    def wake_at_ns(self) -> int | None:
-        """When the next lease may end."""
-        return self._heap[0][0] if self._heap else None

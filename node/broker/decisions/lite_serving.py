@@ -21,6 +21,7 @@ from ledgermq.node.broker.decisions.dead_lettering import DeadLettering
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Poll, Polls, lite_pair
+from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState, group_name, reset_pair_name, topic_name
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.lite import LiteKey
@@ -69,11 +70,12 @@ class LiteServer:
         self._topics_max = topics_max
         self._maybe: dict[LiteKey, dict[str, None]] = {}
         """Stored lite topics that may have messages for a client, longest listed first."""
-        self._seen: dict[str, int] = {}
+        self.seen: dict[str, int] = {}
         """The last sign of life of each client with a set."""
-        self._gone: dict[str, None] = {}
+        self.silent: dict[str, None] = {}
         """Clients whose sets are to be emptied."""
-        self._look_ns = 0
+        self.look_ns = 0
+        """When `expire` has to be called next."""
 
     # Leadership
 
@@ -81,14 +83,14 @@ class LiteServer:
         """Start over from the applied state; every client counts as alive now."""
         self.resign()
         for key in self._machine.lite.all():
-            self._seen[key[2]] = now_ns
+            self.seen[key[2]] = now_ns
             self._list(key, self._machine.lite.names(key))
-        self._look_ns = now_ns + self._liveness_ns // LOOKS
+        self.look_ns = now_ns + self._liveness_ns // LOOKS
 
     def resign(self) -> None:
         self._maybe.clear()
-        self._seen.clear()
-        self._gone.clear()
+        self.seen.clear()
+        self.silent.clear()
 
     def follow(self, effects: Effects, now_ns: int) -> None:
         """Entries were applied: list the lite topics that may have messages now, for the clients that read them."""
@@ -99,7 +101,7 @@ class LiteServer:
         for group, topic in dict.fromkeys((key[0], key[1]) for key, _ in effects.touched if LITE_SEPARATOR in key[1]):
             self.unlocked(group, topic)
         for key, names in effects.lite:
-            self._seen.setdefault(key[2], now_ns)
+            self.seen.setdefault(key[2], now_ns)
             if not self._machine.lite.size(key):
                 self._maybe.pop(key, None)
             else:
@@ -135,38 +137,30 @@ class LiteServer:
 
     def alive(self, clients: Iterable[str], at_ns: int) -> None:
         """Record signs of life, given by session or client id."""
-        if self._seen:
+        if self.seen:
             for client in map(client_of, clients):
-                if client in self._seen:
-                    self._seen[client] = max(self._seen[client], at_ns)
+                if client in self.seen:
+                    self.seen[client] = max(self.seen[client], at_ns)
 
     def gone(self, client: str) -> None:
         """The client has terminated."""
-        if client in self._seen:
-            self._gone[client] = None
+        if client in self.seen:
+            self.silent[client] = None
 
     def expire(self, now_ns: int) -> None:
-        """Find clients that have shown no sign of life for too long."""
-        if now_ns < self._look_ns:
-            return
-        self._look_ns = now_ns + self._liveness_ns // LOOKS
-        for client, seen_ns in list(self._seen.items()):
+        """Find clients that have shown no sign of life for too long. Called from `look_ns` on."""
+        self.look_ns = now_ns + self._liveness_ns // LOOKS
+        for client, seen_ns in list(self.seen.items()):
             if not any(self._machine.lite.of_client(client)):
-                del self._seen[client]
+                del self.seen[client]
             elif seen_ns + self._liveness_ns <= now_ns:
-                self._gone[client] = None
-
-    def wake_at_ns(self) -> int | None:
-        return self._look_ns if self._seen else None
-
-    def has_work(self) -> bool:
-        return bool(self._gone)
+                self.silent[client] = None
 
     def drop_gone(self, plan: Plan) -> None:
         """Plan records that empty the sets of clients that are gone. A client that comes back starts with a new set."""
         if plan.full:
             return
-        for client in self._gone:
+        for client in self.silent:
             keys = list(self._machine.lite.of_client(client))
             if any(self._uncommitted.configuring(_set_name(key)) is not None for key in keys):
                 continue
@@ -179,8 +173,8 @@ class LiteServer:
     def appended(self, plan: Plan) -> None:
         """The plan is in the log."""
         for client in plan.lite_dropped:
-            self._gone.pop(client, None)
-            self._seen.pop(client, None)
+            self.silent.pop(client, None)
+            self.seen.pop(client, None)
 
     # Sets
 
@@ -195,11 +189,11 @@ class LiteServer:
         if any(self._uncommitted.configuring(n) is not None for n in (topic_name(call.topic), group_name(call.group), _set_name(key))):
             plan.deferred.append(call)
             return
-        if call.client_id in self._seen:
-            self._seen[call.client_id] = max(self._seen[call.client_id], plan.now_ns)
-        self._gone.pop(call.client_id, None)
+        if call.client_id in self.seen:
+            self.seen[call.client_id] = max(self.seen[call.client_id], plan.now_ns)
+        self.silent.pop(call.client_id, None)
         if call.version and call.version < lite.version(key):
-            plan.done.append(Done(call.token, LiteSynced(lite.size(key))))
+            plan.assured.append(Done(call.token, LiteSynced(lite.size(key))))
             return
         wanted = dict.fromkeys(call.names)
         new = [] if call.action == "remove" else [name for name in wanted if not lite.has(key, name)]
@@ -213,7 +207,7 @@ class LiteServer:
             plan.refuse(call.token, "lite-subscriptions", f"{size} lite topics in the set of one client; the limit is {call.limit}")
             return
         if not new and not lost:
-            plan.done.append(Done(call.token, LiteSynced(size)))
+            plan.assured.append(Done(call.token, LiteSynced(size)))
             return
         positions = tuple([(name, at) for name in new if (at := self._start(call, name)) is not None])
         record = control.LiteRecord(*key, call.version, False, tuple(new), tuple(lost), positions)
@@ -267,7 +261,7 @@ class LiteServer:
                 return
             found = self._pick(call)
             if not found:
-                plan.settled.append(pair)
+                plan.settled.append((pair, False))
                 return
             self._lease(plan, poll, found)
 
@@ -338,6 +332,8 @@ class LiteServer:
                     self._uncommitted.mark_row(index, (call.group, one.topic, 0), offset)
                     plan.count("leased_again")
             plan.count("leased", len(one.records))
+            repeated = sum([attempt > 1 for attempt in one.attempts])
+            plan.traffic.append(Leased(call.group, one.topic, len(one.records), sum(map(len, one.records)), repeated))
         if leases:
             plan.leased.append((index, poll, tuple(leases)))
 

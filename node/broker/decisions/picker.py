@@ -5,12 +5,15 @@ that neither a poison message nor a flood of new ones starves the other. A filte
 queue, and then on the properties in the record; messages that do not match are passed over and thereby consumed for the group. A message
 that has used up its group's attempts is picked for the dead-letter topic instead.
 
+Messages that the same plan appends are picked like those in the consume queue, if no other message is between the cursor and them: then the
+lease is in the same batch as its message, behind it. The record of such a message is read when the batch is applied.
+
 The number of records read for filters is bounded (`filters.py`). FIFO groups have steps of their own (`fifo_picker.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,10 +21,14 @@ import numpy as np
 from ledgermq.node.broker.calls.consumer_calls import Receive
 from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.leases import LeaseClock
+from ledgermq.node.broker.decisions.plan import Sent
 from ledgermq.node.broker.decisions.uncommitted import UncommittedState
 from ledgermq.node.broker.filters.filters import Looks
 from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.proto.entry_encoding import entry_bytes
+from ledgermq.proto.layout import HEADER_BYTES
+from ledgermq.proto.types import Draft
 
 SCAN_UNITS = 4096
 """How many units one Receive examines per queue and turn; it continues in the next turn."""
@@ -33,6 +40,7 @@ TURNS_MAX = 16_384
 """For how many (consumer group, topic) pairs the rotation is remembered; beyond that all of them start over."""
 DEAD_LETTERS_A_PICK = 64
 """At most this many messages go to the dead-letter topic for one Receive; the others follow in the next turn."""
+NOTHING_SENT: Mapping[int, Sent] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Picked:
     offset: int
     attempt: int
     record: bytes
+    """Empty if the message is appended by the same plan."""
     fresh: bool = False
     """The message has no row yet."""
 
@@ -64,7 +73,8 @@ class Pick:
     visible again that do not match. `dead` are (queue, offset) of messages that used up their attempts, `waiting` of new messages that a
     FIFO group skips.
 
-    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of the stored messages.
+    `cursors` are the new cursors of the queues touched. `more`: the scan stopped before the end of the stored messages. `empty`: as of the
+    log's end no queue that was examined has a visible message.
     """
 
     messages: list[Picked] = field(default_factory=list)
@@ -74,6 +84,9 @@ class Pick:
     waiting: list[tuple[int, int]] = field(default_factory=list)
     cursors: dict[int, int] = field(default_factory=dict)
     more: bool = False
+    empty: bool = True
+    bytes: int = 0
+    """Of the records of `messages`."""
 
     def __bool__(self) -> bool:
         return bool(self.messages or self.passed or self.passed_again or self.dead)
@@ -104,35 +117,65 @@ class Picker:
         """Leadership is lost: forget the rotation."""
         self._turns.clear()
 
-    def pick(self, call: Receive, queues: int, rules: Rules, kind: type[Job] | None = None) -> Pick:
+    def pick(
+        self,
+        call: Receive,
+        queues: int,
+        rules: Rules,
+        kind: type[Job] | None = None,
+        known: Iterable[int] | None = None,
+        sent: Mapping[int, Sent] = NOTHING_SENT,
+    ) -> Pick:
         """Candidates for one Receive from queues 0 … `queues` − 1. `kind`: the steps for its kind of group; None: those of an ordinary
-        one."""
+        one. `known`: the only queues that may have a visible message; None: all. `sent`: the messages of the topic that the plan appends,
+        by queue."""
         turn = self._turns.get((call.group, call.topic), 0)
-        if not turn and len(self._turns) >= TURNS_MAX:
-            # Members of broadcasting groups come and go under client-chosen names, so this table needs a bound.
-            self._turns.clear()
-        self._turns[call.group, call.topic] = turn + 1
-        job = (kind or Job)(self, call, rules)
+        job = (kind or Job)(self, call, rules, sent)
         if job.repeats(range(queues)):
+            job.pick.bytes += job.bytes
             return job.pick
         steps = job.steps(turn % 2 == 0)
+        order = range(queues - 1, -1, -1) if rules.highest_first else [(turn // 2 + i) % queues for i in range(queues)]
+        if known is not None:
+            wanted = {*known, *sent}
+            order = [queue for queue in order if queue in wanted]
         if rules.highest_first:
-            looks = [(step, queue) for queue in reversed(range(queues)) for step in steps]
+            looks = [(step, queue) for queue in order for step in steps]
         else:
-            looks = [(step, (turn // 2 + i) % queues) for step in steps for i in range(queues)]
+            looks = [(step, queue) for step in steps for queue in order]
         for step, queue in looks:
             if job.full():
+                job.pick.empty = False
                 break
             step(queue)
         job.pick.more |= job.looks.used_up
+        job.pick.bytes += job.bytes
+        if job.pick:
+            # A Receive that finds nothing does not count: how often queues are examined in vain must not decide who is next.
+            if not turn and len(self._turns) >= TURNS_MAX:
+                # Members of broadcasting groups come and go under client-chosen names, so this table needs a bound.
+                self._turns.clear()
+            self._turns[call.group, call.topic] = turn + 1
         return job.pick
+
+    def is_new(self, key: QueueKey) -> bool:
+        """Whether the queue has applied messages that its consumer group has not leased yet, as of the log's end."""
+        return self.start(key) < self._messages.end(key[1], key[2])
+
+    def start(self, key: QueueKey) -> int:
+        """The cursor as of the log's end."""
+        pending = self._uncommitted.cursor(key)
+        # The pending cursor may have been planned before a trim was applied.
+        return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
 
 
 class Job:
     """One call of `Picker.pick`."""
 
-    def __init__(self, picker: Picker, call: Receive, rules: Rules) -> None:
+    def __init__(self, picker: Picker, call: Receive, rules: Rules, sent: Mapping[int, Sent] = NOTHING_SENT) -> None:
+        self._start = picker.start
         self._rules = rules
+        self._sent = sent
         self._groups = picker._groups
         self._messages = picker._messages
         self._delivery = picker._delivery
@@ -141,7 +184,8 @@ class Job:
         self._max_bytes = picker._max_bytes
         self._call = call
         self._codes = [self._messages.tags_code(tag) for tag in sorted(call.filter.tags)]
-        self._bytes = 0
+        self.bytes = 0
+        """Of the records of all messages picked, dead ones included."""
         self.looks = picker.looks.of_call(call.filter)
         self.pick = Pick()
 
@@ -157,7 +201,7 @@ class Job:
         return self._served() or self.looks.used_up
 
     def _served(self) -> bool:
-        return len(self.pick.messages) >= self._call.max_messages or self._bytes >= self._max_bytes
+        return len(self.pick.messages) >= self._call.max_messages or self.bytes >= self._max_bytes
 
     def _key(self, queue: int) -> QueueKey:
         return (self._call.group, self._call.topic, queue)
@@ -166,9 +210,10 @@ class Job:
         """Pick this message if it matches the filter. Returns whether it does."""
         if not self.looks.matches(self._messages, position, size):
             return False
-        self._bytes += size
+        self.bytes += size
         if attempt > self._rules.max_attempts:
             self.pick.dead.append((queue, offset))
+            self.pick.bytes -= size
         else:
             self.pick.messages.append(Picked(queue, offset, attempt, self._messages.record(position, size), fresh))
         return True
@@ -191,6 +236,8 @@ class Job:
         """Pick redeliveries from one queue."""
         key = self._key(queue)
         for offset in self._clock.ready(key):
+            # Also if it is taken: until that is applied, nothing tells apart what else is visible again.
+            self.pick.empty = False
             if self.full():
                 return
             if self._enough():
@@ -202,20 +249,18 @@ class Job:
         """Whether the pick already has as many skipped and dead messages as one record should contain."""
         return len(self.pick.passed_again) >= SCAN_UNITS or len(self.pick.dead) >= DEAD_LETTERS_A_PICK
 
-    def _start(self, key: QueueKey) -> int:
-        """The cursor as of the log's end."""
-        pending = self._uncommitted.cursor(key)
-        # The pending cursor may have been planned before a trim was applied.
-        return self._delivery.cursor(key) if pending is None else max(pending, self._messages.begin(key[1], key[2]))
-
     def never_leased(self, queue: int) -> None:
         """Pick new messages from one queue, from its cursor as of the log's end."""
         key = self._key(queue)
         cursor = start = self._start(key)
         end = self._messages.end(key[1], queue)
-        if start < end and self._in_flight(key, start) >= IN_FLIGHT_MAX:
+        sent = self._sent.get(queue)
+        if start >= end and sent is None:
+            return
+        if self._in_flight(key, start) >= IN_FLIGHT_MAX:
             # Examined again in the next turn, because an acknowledgement may have freed a place.
-            self.pick.more = True
+            self.pick.more |= start < end
+            self.pick.empty &= start >= end
             return
         stop = min(end, start + SCAN_UNITS)
         chunk = FIRST_UNITS
@@ -223,9 +268,32 @@ class Job:
             count = min(chunk, stop - cursor)
             cursor = self._scan(queue, cursor, count)
             chunk = SCAN_UNITS
+        if sent is not None and max(end, sent.first) <= cursor:
+            cursor = self._take_sent(queue, cursor, sent)
         if cursor > start:
             self.pick.cursors[queue] = cursor
             self.pick.more |= cursor < end and not self.full()
+        self.pick.empty &= cursor >= end
+
+    def _take_sent(self, queue: int, first: int, sent: Sent) -> int:
+        """Pick from the messages that the plan appends to this queue, from offset `first` on. Returns the offset of the first one not
+        examined."""
+        fixed = entry_bytes(self._call.topic, 0, 0) - HEADER_BYTES
+        for offset in range(first, sent.end):
+            if self.full():
+                return offset
+            draft = sent.drafts[offset - sent.first]
+            if self._wants(draft):
+                self.bytes += fixed + len(draft.body) + len(draft.properties)
+                self.pick.messages.append(Picked(queue, offset, 1, b"", fresh=True))
+            else:
+                self._pass(queue, offset, offset + 1)
+        return max(first, sent.end)
+
+    def _wants(self, draft: Draft) -> bool:
+        if self._codes and draft.tags_code not in self._codes:
+            return False
+        return self.looks.matches_properties(draft.properties, len(draft.body))
 
     def _in_flight(self, key: QueueKey, cursor: int) -> int:
         """An upper bound of a queue's rows once all entries in the log are applied."""

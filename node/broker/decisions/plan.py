@@ -6,6 +6,7 @@ kind reserves the record's place in the batch, so every lease number (the index 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from ledgermq.node.broker.calls import Token
@@ -14,15 +15,18 @@ from ledgermq.node.broker.calls.outcome import Call, Done, Refused, Result
 from ledgermq.node.broker.calls.send_calls import Produce, ProduceFrame
 from ledgermq.node.broker.calls.transaction_calls import Prepare
 from ledgermq.node.broker.decisions.polls import Pair, Poll
+from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.message_ids import Place as Known
 from ledgermq.proto.types import Draft
 
 AckEntry = tuple[list[int], list[int]]
+OWN_REASONS = frozenset(("disk-full", "too-large"))
+"""Reasons of a refusal that depend on this replica or on the call alone, and not on the state."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Awaited:
     """An answer that waits until the entry at `index` of this `term` is applied here or, for an early durability class, replicated."""
 
@@ -34,6 +38,25 @@ class Awaited:
     poll: Poll | None = None
     """The Receive, while this node leads; it may be cancelled meanwhile."""
     leases: tuple[Lease, ...] = ()
+    topic: str = ""
+    """The topic of the leases. Those without a record are of messages in the same batch, whose records are read when it is applied."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """The messages of one queue among the drafts of a plan: their first queue offset, and the messages in order."""
+
+    first: int
+    drafts: list[Draft] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The queue offset behind the last one."""
+        return self.first + len(self.drafts)
+
+
+def _unknown_offset(topic: str, queue: int) -> int:
+    raise AssertionError(f"this plan has no messages, but one for queue {queue} of topic {topic}")
 
 
 @dataclass(slots=True)
@@ -47,11 +70,15 @@ class Plan:
     """Client messages are not accepted."""
     alone: bool = False
     """The master of an HA group acknowledges alone (`flush.py`)."""
+    next_offset: Callable[[str, int], int] = _unknown_offset
+    """The queue offset of the first draft for a queue."""
     drafts: list[Draft | None] = field(default_factory=list)
     done: list[Done] = field(default_factory=list)
-    """Answers that need no entry."""
+    """Answers that need no entry, and that no state of a later leader could contradict."""
     assured: list[Done] = field(default_factory=list)
-    """Answers that are valid only if this replica still leads."""
+    """Answers that need no entry, but were derived from the applied state: valid only if this replica still leads. A deposed leader that
+    does not know it yet would otherwise refuse an acknowledgement that its successor has confirmed, or call a configuration unchanged that
+    its successor has replaced."""
     frames: list[ProduceFrame] = field(default_factory=list)
     """Frames, to be judged and appended one by one after the drafts."""
     held: set[int] = field(default_factory=set)
@@ -60,12 +87,17 @@ class Plan:
     """Produce and Prepare calls with the place of their first draft and the durability class of their acknowledgement."""
     known: dict[Token, tuple[int | Known, ...]] = field(default_factory=dict)
     """For calls of `produced` with duplicates, per message: its place among the new ones, or where it is already stored."""
+    classes: dict[tuple[str, int], Durability] = field(default_factory=dict)
+    """Stored topic and priority → the durability class of such a message."""
     memory_drafts: int = 0
     """The number of drafts of calls of the class `memory`."""
     awaited: list[tuple[int, Token, Result | Refused]] = field(default_factory=list)
     leased: list[tuple[int, Poll, tuple[Lease, ...]]] = field(default_factory=list)
-    settled: list[Pair] = field(default_factory=list)
-    """Pairs without remaining work."""
+    settled: list[tuple[Pair, bool]] = field(default_factory=list)
+    """Pairs without remaining work, and whether none of their queues has a visible message."""
+    _sent: dict[str, dict[int, Sent]] = field(default_factory=dict)
+    _sent_drafts: int = 0
+    """How many drafts are sorted into `_sent`."""
     unserved: list[Poll] = field(default_factory=list)
     """Receives for a topic that is not in force."""
     acks: dict[tuple[str, str, int], AckEntry] = field(default_factory=dict)
@@ -87,6 +119,8 @@ class Plan:
     rows: int = 0
     """The approximate number of rows in the shared records."""
     counts: dict[str, int] = field(default_factory=dict)
+    traffic: list[Leased] = field(default_factory=list)
+    """What it hands out, for metrics."""
     size: int = 0
     """The approximate number of bytes that the planned calls add to the log."""
     lite_new: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -113,8 +147,21 @@ class Plan:
         acknowledgements."""
         return len(self.drafts) > self.memory_drafts
 
+    def sent(self) -> Mapping[str, Mapping[int, Sent]]:
+        """The messages among the drafts so far, by stored topic and queue. Messages that follow other entries of the plan are included."""
+        for draft in self.drafts[self._sent_drafts :]:
+            if draft is not None:
+                queues = self._sent.setdefault(draft.stored_topic, {})
+                found = queues.get(draft.queue)
+                if found is None:
+                    found = queues[draft.queue] = Sent(self.next_offset(draft.stored_topic, draft.queue))
+                found.drafts.append(draft)
+        self._sent_drafts = len(self.drafts)
+        return self._sent
+
     def refuse(self, token: Token, reason: str, detail: str = "") -> None:
-        self.done.append(Done(token, Refused(reason, detail=detail)))
+        told = self.done if reason in OWN_REASONS else self.assured
+        told.append(Done(token, Refused(reason, detail=detail)))
 
     def count(self, name: str, by: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + by

@@ -6,10 +6,10 @@ state for later decisions. Nothing here may assume that the log will accept the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ledgermq.node.broker.calls.consumer_calls import Ack, Acked, Change, Changed, Forward, Handle, Lease, SyncLite
-from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, Trim
+from ledgermq.node.broker.calls.operator_calls import Configure, Configured, Kept, Mark, Marked, Reset, ResetDone, Seal, SettleLetters, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done
 from ledgermq.node.broker.calls.read_calls import CommitOffset, OffsetCommitted
 from ledgermq.node.broker.calls.send_calls import OpenProducer, Produce, ProduceFrame, Recall, Recalled, ResumeProducer
@@ -21,11 +21,12 @@ from ledgermq.node.broker.decisions.fifo import MessageGroups
 from ledgermq.node.broker.decisions.fifo_picker import FifoJob
 from ledgermq.node.broker.decisions.leases import LeaseClock
 from ledgermq.node.broker.decisions.lite_serving import LiteServer
-from ledgermq.node.broker.decisions.picker import Pick, Picker, Rules
+from ledgermq.node.broker.decisions.picker import NOTHING_SENT, Pick, Picker, Rules
 from ledgermq.node.broker.decisions.plan import Plan
 from ledgermq.node.broker.decisions.polls import Pair, Poll, Polls
 from ledgermq.node.broker.decisions.producer_sequencing import ProducerSequencing
 from ledgermq.node.broker.decisions.timer_firing import STORED_BYTES, TimerFiring, recall_name
+from ledgermq.node.broker.decisions.traffic import Leased
 from ledgermq.node.broker.decisions.transaction_resolution import TransactionResolver
 from ledgermq.node.broker.decisions.uncommitted import RETAINED, UncommittedState, group_name, reset_name, reset_pair_name, topic_name
 from ledgermq.node.broker.flush import Durability, FlushPolicy, durability_of, strongest
@@ -41,6 +42,8 @@ from ledgermq.proto.types import Draft, TopicConfig, TopicKind
 _PLAN_BYTES = 8 << 20
 """Calls beyond this many bytes go into the next batch of the same turn."""
 _HANDLE_BYTES = 256
+_BARE_ENTRY_BYTES = entry_bytes("", 0, 0) + 1
+"""The length of an entry without topic, body and properties; a long topic takes one byte more."""
 _ROW_BYTES_MAX = 1024
 """The most bytes of a shared record that one handle takes: names and a client id at their longest."""
 
@@ -87,7 +90,8 @@ class Planner:
             if plan.size >= _PLAN_BYTES or plan.rows > self._rows_max:
                 plan.deferred.append(call)
             elif isinstance(call, Produce):
-                self._produce(plan, call)
+                if not self._produce_plain(plan, call):
+                    self._produce(plan, call)
             elif isinstance(call, ProduceFrame):
                 self._frame(plan, call)
             elif isinstance(call, Ack):
@@ -100,10 +104,12 @@ class Planner:
                 self._recall(plan, call)
             elif isinstance(call, Forward):
                 self._dead_lettering.forward(plan, call)
+            elif isinstance(call, SettleLetters):
+                self._dead_lettering.settle(plan, call)
             elif isinstance(call, Configure):
-                self._configure(plan, call)
+                self._configure(plan, call, polls)
             elif isinstance(call, Reset):
-                self._reset(plan, call)
+                self._reset(plan, call, polls)
             elif isinstance(call, CommitOffset):
                 self._commit_offset(plan, call)
             elif isinstance(call, OpenProducer):
@@ -124,7 +130,7 @@ class Planner:
                 self._give_back(plan, key, offset, lease)
         self._lite.drop_gone(plan)
         self._members.drop_gone(plan)
-        for pair in polls.dirty():
+        for pair in self._to_serve(plan, polls):
             self._serve(plan, pair, polls)
         if plan.ack_place >= 0:
             acks = tuple([(*key, tuple(offsets), tuple(leases)) for key, (offsets, leases) in plan.acks.items()])
@@ -142,26 +148,29 @@ class Planner:
     def _produce_plain(self, plan: Plan, call: Produce) -> bool:
         """The fast path for nearly every send: one message without special requirements, while no configuration is pending. Returns False
         if the call needs the full path. The full path would accept the same calls, with the same effect."""
-        if len(call.drafts) != 1 or plan.full or self._uncommitted.names_pending:
+        if len(call.drafts) != 1 or plan.full or self._uncommitted.names:
             return False
         draft = call.drafts[0]
-        topic = self._machine.topics.get(draft.stored_topic)
+        name = draft.stored_topic
+        topic = self._machine.topics.get(name)
         if topic is None or topic.dedup_ms or draft.deliver_ms or not 0 <= draft.queue < topic.queues:
             return False
         body, properties = len(draft.body), len(draft.properties)
-        if entry_bytes(draft.stored_topic, body, properties) > self._entry_bytes_max or properties > PROPERTIES_MAX:
+        # A character has at most four bytes, so this is at least the size of the entry.
+        large = _BARE_ENTRY_BYTES + 4 * len(name) + body + properties > self._entry_bytes_max
+        if (large and entry_bytes(name, body, properties) > self._entry_bytes_max) or properties > PROPERTIES_MAX:
             return False
-        durability = durability_of(self._policy, topic.durability, draft.priority, alone=plan.alone)
+        durability = plan.classes.get((name, draft.priority))
+        if durability is None:
+            durability = plan.classes[name, draft.priority] = self._durability_of(topic, draft, plan)
         plan.memory_drafts += durability is Durability.MEMORY
         plan.produced.append((call, len(plan.drafts), durability))
         plan.drafts.append(draft)
         plan.size += body
-        plan.count("produced")
+        plan.counts["produced"] = plan.counts.get("produced", 0) + 1
         return True
 
     def _produce(self, plan: Plan, call: Produce) -> None:
-        if self._produce_plain(plan, call):
-            return
         if plan.full:
             plan.refuse(call.token, "disk-full")
             return
@@ -236,15 +245,16 @@ class Planner:
         """Whether the handle is valid, and if an unapplied entry is the reason why it is not, the index of that entry."""
         key = (handle.group, handle.topic, handle.queue)
         pending = self._uncommitted.pending(key, handle.queue_offset)
-        if pending is None:
-            pending = self._uncommitted.configuring(reset_name(key))
         good = (
             pending is None
             and self._machine.delivery.lease(key, handle.queue_offset) == handle.lease_number
             and not self._clock.expired(plan.now_ns, key, handle.queue_offset)
-            and self._uncommitted.configuring(topic_name(handle.topic)) is None
-            and self._uncommitted.configuring(group_name(handle.group)) is None
         )
+        if self._uncommitted.names:
+            if pending is None:
+                pending = self._uncommitted.configuring(reset_name(key))
+            names = (reset_name(key), topic_name(handle.topic), group_name(handle.group))
+            good = good and all(self._uncommitted.configuring(name) is None for name in names)
         return good, pending
 
     def _acknowledged(self, key: QueueKey, offset: int, lease: int) -> tuple[bool, int | None]:
@@ -277,7 +287,7 @@ class Planner:
                 index = index if pending is None else max(index, pending)
             flags.append(good)
         if index < 0:
-            plan.done.append(Done(call.token, Acked(tuple(flags))))
+            plan.assured.append(Done(call.token, Acked(tuple(flags))))
         else:
             plan.awaited.append((index, call.token, Acked(tuple(flags))))
 
@@ -297,7 +307,7 @@ class Planner:
         if pending is not None:
             plan.awaited.append((pending, call.token, Changed(None)))
         else:
-            plan.done.append(Done(call.token, Changed(None)))
+            plan.assured.append(Done(call.token, Changed(None)))
 
     def _give_back(self, plan: Plan, key: QueueKey, offset: int, lease: int) -> None:
         row = self._machine.delivery.row(key, offset)
@@ -319,18 +329,18 @@ class Planner:
             plan.awaited.append((pending, call.token, Recalled(False)))
         elif not self._timer_firing.recallable(plan, place, call.deliver_ms):
             # The message is due, even if the entry that fired it is never committed.
-            plan.done.append(Done(call.token, Recalled(False)))
+            plan.assured.append(Done(call.token, Recalled(False)))
         elif self._machine.timers.recalled_count + plan.recalls >= RECALLED_MAX:
             plan.refuse(call.token, "too-many-recalls", f"{RECALLED_MAX} recalled messages of this broker group are not due yet")
         else:
             index = plan.next_index
-            plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset), plan.now_ms))
+            plan.drafts.append(control.draft(control.RecallRecord(call.deliver_ms, call.fire_ms, call.offset, call.user), plan.now_ms))
             self._uncommitted.mark_name(index, recall_name(place))
             plan.recalls += 1
             plan.awaited.append((index, call.token, Recalled(True)))
             plan.count("messages_recalled")
 
-    def _configure(self, plan: Plan, call: Configure) -> None:
+    def _configure(self, plan: Plan, call: Configure, polls: Polls) -> None:
         names = [topic_name(stored_name(t.namespace, t.name)) for t in call.topics]
         names += [group_name(stored_name(g.namespace, g.name)) for g in call.groups]
         names += [topic_name(stored) for stored in call.deleted_topics] + [group_name(stored) for stored in call.deleted_groups]
@@ -345,12 +355,15 @@ class Planner:
             plan.drafts.append(control.draft(record, plan.now_ms))
             name = topic_name if isinstance(record, control.TopicRecord) else group_name
             self._uncommitted.mark_name(index, name(record.stored))
+            if isinstance(record, control.GroupRecord):
+                # Deleted, it has every message before it again; with another configuration it may have others. Served once it is applied.
+                polls.wake_group(record.stored)
         if index < 0:
-            plan.done.append(Done(call.token, Configured()))
+            plan.assured.append(Done(call.token, Configured()))
         else:
             plan.awaited.append((index, call.token, Configured()))
 
-    def _reset(self, plan: Plan, call: Reset) -> None:
+    def _reset(self, plan: Plan, call: Reset, polls: Polls) -> None:
         """Until the reset is applied, nothing of the pair is leased and no handle of its queues is valid: earlier leases vanish, and later
         ones begin at the new cursor."""
         count = self._machine.queues_of(call.topic)
@@ -361,6 +374,7 @@ class Planner:
         if any(self._uncommitted.configuring(name) is not None for name in names):
             plan.deferred.append(call)
             return
+        polls.forget((call.group, call.topic))
         index = plan.next_index
         queues = tuple([(queue, self._clamped(call.topic, queue, offset)) for queue, offset in call.queues])
         plan.drafts.append(control.draft(control.ResetRecord(call.group, call.topic, queues), plan.now_ms))
@@ -404,6 +418,14 @@ class Planner:
     def _clamped(self, topic: str, queue: int, offset: int) -> int:
         return min(max(offset, self._machine.begin(topic, queue)), self._machine.end(topic, queue))
 
+    def _to_serve(self, plan: Plan, polls: Polls) -> Iterable[Pair]:
+        """The pairs with Receives that this plan may serve: those that were woken, and those that wait for messages which it appends."""
+        pairs = dict.fromkeys(polls.dirty())
+        if polls.waiting_for:
+            for topic in plan.sent():
+                pairs.update(dict.fromkeys(polls.pairs_of(topic)))
+        return pairs
+
     def _serve(self, plan: Plan, pair: Pair, polls: Polls) -> None:
         """Serve the Receives of one (consumer group, topic), longest waiting first, until no messages are left for them."""
         group, topic = pair
@@ -421,16 +443,20 @@ class Planner:
         known = self._machine.groups.get(base_group(group))
         fifo = known is not None and known.fifo
         rules = Rules(self._dead_lettering.max_attempts(group), not plan.full, config.kind is TopicKind.PRIORITY)
+        # In a FIFO group the message group decides, which is known of applied messages only.
+        kind = FifoJob if fifo else None
+        only = None if fifo else polls.known(pair)
+        sent = NOTHING_SENT if fifo else plan.sent().get(topic, NOTHING_SENT)
         for poll in polls.waiting(pair):
             if plan.size >= _PLAN_BYTES:
                 return
-            pick = self._picker.pick(poll.call, config.queues, rules, FifoJob if fifo else None)
+            pick = self._picker.pick(poll.call, config.queues, rules, kind, only, sent)
             if pick:
                 self._dead_lettering.give_up(plan, pair, pick)
                 self._lease(plan, poll, pick, fifo=fifo)
             if not pick.messages:
                 if not pick.more:
-                    plan.settled.append(pair)
+                    plan.settled.append((pair, pick.empty))
                 elif pick:
                     polls.later(pair)
                 return
@@ -441,6 +467,7 @@ class Planner:
             return
         index = plan.next_index
         columns: dict[int, tuple[list[int], list[int]]] = {}
+        repeated = 0
         for message in pick.messages:
             offsets, attempts = columns.setdefault(message.queue, ([], []))
             offsets.append(message.offset)
@@ -450,7 +477,7 @@ class Planner:
                 self._uncommitted.mark_row(index, key, message.offset)
             if fifo and message.fresh:
                 self._groups.planned(key, message.offset)
-            plan.count("leased_again", int(message.attempt > 1))
+            repeated += message.attempt > 1
         waiting: dict[int, list[int]] = {}
         for queue, offset in pick.waiting:
             waiting.setdefault(queue, []).append(offset)
@@ -463,6 +490,8 @@ class Planner:
         for queue, cursor in pick.cursors.items():
             self._uncommitted.mark_cursor(index, (call.group, call.topic, queue), cursor)
         plan.count("leased", len(pick.messages))
+        plan.count("leased_again", repeated)
+        plan.traffic.append(Leased(call.group, call.topic, len(pick.messages), pick.bytes, repeated))
         plan.count("passed_over", len(pick.passed_again) + sum(to - begin for _, begin, to in pick.passed))
         record = control.LeaseRecord(
             group=call.group,

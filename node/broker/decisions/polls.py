@@ -1,22 +1,32 @@
 """Waiting Receives: the long polls of this leader by (consumer group, topic), each until it gets messages or its deadline passes.
 
-This module only keeps which Receives wait and which must be examined again; `planner.py` decides what they get. Every iteration is in order
-of arrival (plain dicts, never sets), so that the same inputs give the same turn.
+This module only keeps which Receives wait, which must be examined again, and in which queues; `planner.py` decides what they get. Every
+iteration is in order of arrival (plain dicts, never sets), so that the same inputs give the same turn.
+
+For a pair of an ordinary consumer group that was examined to the end of its queues, the queues that may have a visible message are *known*:
+too many may be listed, but never too few. So a Receive that finds nothing, and one that comes again after such an end, examines no queue.
+Whatever makes messages visible lists their queue (`arrived`) or ends the knowledge (`wake`, `forget`, `forget_all`, `wake_topic`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.consumer_calls import Receive, client_of
+from ledgermq.node.broker.state.delivery import QueueKey
 
+NEVER_NS = 1 << 62
 END_GRID_NS = 20_000_000
 """A fifth of the time by which a long poll ends before its caller's deadline (`node/frontend/rocketmq/service_config.py`)."""
 
 Pair = tuple[str, str]
 """(consumer group, stored topic), or the result of `lite_pair`"""
+KNOWN_MAX = 16_384
+"""For how many pairs the queues with visible messages are known; beyond that all of them are examined again. Members of broadcasting groups
+come under names that clients choose, so this table needs a bound."""
 
 
 def lite_pair(group: str, topic: str, client: str) -> Pair:
@@ -29,12 +39,12 @@ class Poll:
     """One Receive. `leasing`: a lease for it is in the log but not applied yet."""
 
     call: Receive
+    pair: Pair
     leasing: bool = False
 
-    @property
-    def pair(self) -> Pair:
-        call = self.call
-        return lite_pair(call.group, call.topic, client_of(call.client_id)) if call.lite else (call.group, call.topic)
+
+def _pair_of(call: Receive) -> Pair:
+    return lite_pair(call.group, call.topic, client_of(call.client_id)) if call.lite else (call.group, call.topic)
 
 
 class Polls:
@@ -42,32 +52,46 @@ class Polls:
 
     def __init__(self) -> None:
         self._polls: dict[Token, Poll] = {}
-        self._waiting: dict[Pair, dict[Token, Poll]] = {}
+        self.waiting_for: dict[Pair, dict[Token, Poll]] = {}
         self._pairs_of: dict[str, dict[Pair, None]] = {}
-        self._dirty: dict[Pair, None] = {}
-        self._deadlines: list[tuple[int, Token]] = []
+        self.woken: dict[Pair, None] = {}
+        self._known: dict[Pair, dict[int, None]] = {}
+        """Pair → the queues that may have a visible message. Pairs that are not here may have one in any queue."""
+        self._known_of: dict[str, dict[Pair, None]] = {}
+        """Stored topic → its pairs in `_known`."""
+        self.deadlines: list[tuple[int, Token]] = []
 
     def __len__(self) -> int:
         return len(self._polls)
 
     def add(self, call: Receive) -> None:
-        """Accept a Receive; this turn examines it."""
-        poll = self._polls[call.token] = Poll(call)
-        self._waiting.setdefault(poll.pair, {})[call.token] = poll
-        self._pairs_of.setdefault(call.topic, {})[poll.pair] = None
-        self._dirty[poll.pair] = None
+        """Accept a Receive. This turn examines it, unless it is known that there is nothing for it."""
+        pair = _pair_of(call)
+        poll = self._polls[call.token] = Poll(call, pair)
+        self.waiting_for.setdefault(pair, {})[call.token] = poll
+        self._pairs_of.setdefault(call.topic, {})[pair] = None
+        if self._known.get(pair) != {}:
+            self.woken[pair] = None
         self._deadline(call.deadline_ns, call.token)
 
     def get(self, token: Token) -> Poll | None:
         return self._polls.get(token)
 
-    def waiting(self, pair: Pair) -> list[Poll]:
-        """The Receives that wait for messages of this pair, longest waiting first."""
-        return list(self._waiting.get(pair, {}).values())
+    def waiting(self, pair: Pair) -> Collection[Poll]:
+        """The Receives that wait for messages of this pair, longest waiting first. Valid until one is added or removed."""
+        return self.waiting_for.get(pair, {}).values()
 
     def is_lite(self, pair: Pair) -> bool:
-        """Whether the Receives of this pair ask for messages of lite topics."""
-        return any(poll.call.lite for poll in self._waiting.get(pair, {}).values())
+        """Whether the Receives of this pair ask for messages of lite topics. All of a pair do, or none."""
+        return any(poll.call.lite for poll in self.waiting(pair))
+
+    def pairs_of(self, topic: str) -> Collection[Pair]:
+        """The pairs with Receives that wait for messages of this topic, in the order in which the first Receive came."""
+        return self._pairs_of.get(topic, {}).keys()
+
+    def known(self, pair: Pair) -> Mapping[int, None] | None:
+        """The queues that may have a visible message for this pair; None if that is not known."""
+        return self._known.get(pair)
 
     def leasing(self, poll: Poll) -> None:
         """A lease for this Receive was appended. It stops waiting, and is answered when the lease is applied."""
@@ -84,11 +108,11 @@ class Polls:
         return poll
 
     def _unwait(self, poll: Poll) -> None:
-        waiting = self._waiting.get(poll.pair)
+        waiting = self.waiting_for.get(poll.pair)
         if waiting is None or waiting.pop(poll.call.token, None) is None or waiting:
             return
-        del self._waiting[poll.pair]
-        self._dirty.pop(poll.pair, None)
+        del self.waiting_for[poll.pair]
+        self.woken.pop(poll.pair, None)
         pairs = self._pairs_of[poll.call.topic]
         del pairs[poll.pair]
         if not pairs:
@@ -99,31 +123,73 @@ class Polls:
         return topic in self._pairs_of
 
     def wake_topic(self, topic: str) -> None:
-        """Messages of this topic were applied."""
-        self._dirty.update(self._pairs_of.get(topic, {}))
+        """Messages of this topic may be visible in any of its queues."""
+        for pair in [*self._known_of.get(topic, ())]:
+            self.forget(pair)
+        self.woken.update(self._pairs_of.get(topic, {}))
+
+    def arrived(self, topic: str, queues: Iterable[int], is_new: Callable[[QueueKey], bool]) -> None:
+        """Messages of this topic were applied in these queues. `is_new`: whether a queue has messages that its consumer group has not
+        leased yet, as of the log's end. In other queues nothing became visible."""
+        for pair in [*self._known_of.get(topic, ())]:
+            if pair not in self.waiting_for:
+                # Nothing is to be decided for it now, and it must not cost anything with every message.
+                self.forget(pair)
+                continue
+            found = [queue for queue in queues if is_new((*pair, queue))]
+            if found:
+                self._known[pair].update(dict.fromkeys(found))
+                self.woken[pair] = None
+        for pair in self._pairs_of.get(topic, ()):
+            if pair not in self._known:
+                self.woken[pair] = None
 
     def wake(self, pair: Pair) -> None:
         """Messages became visible again for this pair."""
-        if pair in self._waiting:
-            self._dirty[pair] = None
+        self.forget(pair)
+        if pair in self.waiting_for:
+            self.woken[pair] = None
+
+    def wake_group(self, group: str) -> None:
+        """The consumer group gets another configuration, or is deleted."""
+        self.woken.update({pair: None for pair in self.waiting_for if pair[0] == group})
 
     def wake_all(self) -> None:
         """This node starts to serve."""
-        self._dirty.update(dict.fromkeys(self._waiting))
+        self.forget_all()
+        self.woken.update(dict.fromkeys(self.waiting_for))
+
+    def forget(self, pair: Pair) -> None:
+        """Any queue may have visible messages for this pair from now on."""
+        if self._known.pop(pair, None) is not None:
+            pairs = self._known_of[pair[1]]
+            del pairs[pair]
+            if not pairs:
+                del self._known_of[pair[1]]
+
+    def forget_all(self) -> None:
+        """Any queue may have visible messages for any pair from now on."""
+        self._known.clear()
+        self._known_of.clear()
 
     def dirty(self) -> list[Pair]:
         """The pairs to examine, in the order in which they were woken."""
-        return list(self._dirty)
+        return list(self.woken)
 
     def later(self, pair: Pair) -> None:
         """Move this pair behind the others that are to be examined."""
-        if pair in self._dirty:
-            del self._dirty[pair]
-            self._dirty[pair] = None
+        if pair in self.woken:
+            del self.woken[pair]
+            self.woken[pair] = None
 
-    def settled(self, pair: Pair) -> None:
-        """This pair has no work left until it is woken again."""
-        self._dirty.pop(pair, None)
+    def settled(self, pair: Pair, *, empty: bool) -> None:
+        """This pair has no work left until it is woken again. `empty`: none of its queues has a visible message, as of the log's end."""
+        self.woken.pop(pair, None)
+        if empty:
+            if len(self._known) >= KNOWN_MAX:
+                self.forget_all()
+            self._known[pair] = {}
+            self._known_of.setdefault(pair[1], {})[pair] = None
 
     def all(self) -> list[Poll]:
         """Every Receive, oldest first."""
@@ -137,29 +203,30 @@ class Polls:
         polls = list(self._polls.values())
         for poll in polls:
             self.remove(poll.call.token)
-        self._deadlines.clear()
+        self.deadlines.clear()
+        self.forget_all()
         return polls
 
     def _deadline(self, at_ns: int, token: Token) -> None:
-        heappush(self._deadlines, (at_ns, token))
-        if len(self._deadlines) > 4 * len(self._polls) + 256:
-            self._deadlines = [item for item in self._deadlines if item[1] in self._polls]
-            heapify(self._deadlines)
+        heappush(self.deadlines, (at_ns, token))
+        if len(self.deadlines) > 4 * len(self._polls) + 256:
+            self.deadlines = [item for item in self.deadlines if item[1] in self._polls]
+            heapify(self.deadlines)
 
     def due(self, now_ns: int) -> list[Poll]:
         """Remove and return the Receives whose time is over."""
         due = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, token = heappop(self._deadlines)
+        while self.deadlines and self.deadlines[0][0] <= now_ns:
+            _, token = heappop(self.deadlines)
             poll = self._polls.get(token)
             if poll is not None and _end_ns(poll) <= now_ns:
                 self.remove(token)
                 due.append(poll)
         return due
 
-    def wake_at_ns(self) -> int | None:
+    def wake_at_ns(self) -> int:
         """The next deadline, rounded up to a grid so that many polls end in one turn. The delay is less than their callers allow."""
-        return -(-self._deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self._deadlines else None
+        return -(-self.deadlines[0][0] // END_GRID_NS) * END_GRID_NS if self.deadlines else NEVER_NS
 
 
 def _end_ns(poll: Poll) -> int:

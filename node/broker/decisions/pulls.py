@@ -23,6 +23,7 @@ from ledgermq.node.broker.state.machine import Machine
 SCAN_UNITS = 4096
 """How many units one pull examines per turn; it continues in the next turn."""
 _FIRST_UNITS = 64
+NEVER_NS = 1 << 62
 
 
 @dataclass(slots=True)
@@ -36,41 +37,41 @@ class Pulls:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._waiting: dict[Token, _Waiting] = {}
+        self.waiting: dict[Token, _Waiting] = {}
         self._of_topic: dict[str, dict[Token, None]] = {}
-        self._dirty: dict[Token, None] = {}
+        self.woken: dict[Token, None] = {}
         self._deadlines: list[tuple[int, Token]] = []
         self.looks = Looks()
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def take(self, call: Pull) -> None:
         """Accept a pull whose read index is applied; the next `serve` examines it."""
-        self._waiting[call.token] = _Waiting(call, call.offset)
+        self.waiting[call.token] = _Waiting(call, call.offset)
         self._of_topic.setdefault(call.topic, {})[call.token] = None
-        self._dirty[call.token] = None
+        self.woken[call.token] = None
         heappush(self._deadlines, (call.deadline_ns, call.token))
-        if len(self._deadlines) > 4 * len(self._waiting) + 256:
-            self._deadlines = [item for item in self._deadlines if item[1] in self._waiting]
+        if len(self._deadlines) > 4 * len(self.waiting) + 256:
+            self._deadlines = [item for item in self._deadlines if item[1] in self.waiting]
             heapify(self._deadlines)
 
     def wake(self, topics: Iterable[str]) -> None:
         """These topics have new messages, or their configuration changed."""
         if self._of_topic:
             for topic in topics:
-                self._dirty.update(self._of_topic.get(topic, {}))
+                self.woken.update(self._of_topic.get(topic, {}))
 
     def serve(self) -> list[Done]:
         """Answer the pulls that have messages."""
         done: list[Done] = []
-        dirty, self._dirty = self._dirty, {}
+        dirty, self.woken = self.woken, {}
         for place, token in enumerate(dirty):
             if self.looks.left <= 0:
                 # The remaining pulls come next, in the next turn.
-                self._dirty = dict.fromkeys(list(dirty)[place:]) | self._dirty
+                self.woken = dict.fromkeys(list(dirty)[place:]) | self.woken
                 break
-            waiting = self._waiting[token]
+            waiting = self.waiting[token]
             outcome = self._look(waiting)
             if isinstance(outcome, Refused) or outcome.records:
                 self._remove(token)
@@ -78,7 +79,7 @@ class Pulls:
             else:
                 waiting.offset = outcome.next_offset
                 if outcome.next_offset < outcome.end_offset:
-                    self._dirty[token] = None
+                    self.woken[token] = None
         return done
 
     def due(self, now_ns: int) -> list[Done]:
@@ -86,7 +87,7 @@ class Pulls:
         done: list[Done] = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, token = heappop(self._deadlines)
-            waiting = self._waiting.get(token)
+            waiting = self.waiting.get(token)
             if waiting is not None:
                 self._remove(token)
                 done.append(Done(token, Pulled((), (), waiting.offset)))
@@ -94,7 +95,7 @@ class Pulls:
 
     def cancel(self, token: Token) -> list[Done]:
         """The caller is gone: the pull ends with an empty result."""
-        waiting = self._waiting.get(token)
+        waiting = self.waiting.get(token)
         if waiting is None:
             return []
         self._remove(token)
@@ -102,21 +103,21 @@ class Pulls:
 
     def resign(self, refused: Refused) -> list[Done]:
         """Leadership is lost. Every caller may ask the next leader."""
-        tokens = list(self._waiting)
+        tokens = list(self.waiting)
         for token in tokens:
             self._remove(token)
         self._deadlines.clear()
         return [Done(token, refused) for token in tokens]
 
-    def wake_at_ns(self, now_ns: int) -> int | None:
-        """When `serve` or `due` has work next; None if no pull waits."""
-        if self._dirty:
+    def wake_at_ns(self, now_ns: int) -> int:
+        """When `serve` or `due` has work next."""
+        if self.woken:
             return now_ns
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines[0][0] if self._deadlines else NEVER_NS
 
     def _remove(self, token: Token) -> None:
-        topic = self._waiting.pop(token).call.topic
-        self._dirty.pop(token, None)
+        topic = self.waiting.pop(token).call.topic
+        self.woken.pop(token, None)
         others = self._of_topic[topic]
         del others[token]
         if not others:

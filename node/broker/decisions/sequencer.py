@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ledgermq.proto.layout import FEW_ENTRIES
 from ledgermq.proto.types import I64, UnsealedBatch
 
-_SMALL = 64
 _SHORT = 1 << 15
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assignment:
     """Queue offsets (int64, n) of one batch, and the next offsets once it is in the log."""
 
@@ -58,7 +58,7 @@ class Sequencer:
     def assign(self, batch: UnsealedBatch, now_ms: int) -> Assignment:
         """Plan the queue offsets and the store time of a batch. Store times never decrease along the log."""
         store_ms = max(now_ms, self._store_ms)
-        if len(batch) <= _SMALL:
+        if len(batch) <= FEW_ENTRIES:
             offsets, after = self._assign_each(batch)
         else:
             offsets, after = self._assign_columns(batch)
@@ -66,15 +66,14 @@ class Sequencer:
 
     def _assign_each(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
         after: dict[tuple[str, int], int] = {}
-        offsets = np.empty(len(batch), np.int64)
-        for i, (topic_of, queue) in enumerate(zip(batch.topic_of.tolist(), batch.queues.tolist(), strict=True)):
-            key = (batch.topics[topic_of], queue)
+        offsets: list[int] = []
+        for key in batch.keys:
             offset = after.get(key)
             if offset is None:
                 offset = self.next_offset(*key)
-            offsets[i] = offset
+            offsets.append(offset)
             after[key] = offset + 1
-        return offsets, after
+        return np.array(offsets, np.int64), after
 
     def _assign_columns(self, batch: UnsealedBatch) -> tuple[I64, dict[tuple[str, int], int]]:
         n, queues = len(batch), batch.queues

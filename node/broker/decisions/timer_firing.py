@@ -162,7 +162,7 @@ class TimerFiring:
 
     def ready(self) -> bool:
         """Whether there is something to fire now."""
-        return not self._fired and self._may_fire()
+        return self._window is not None and not self._fired and self._may_fire()
 
     def _may_fire(self) -> bool:
         window = self._window
@@ -180,7 +180,7 @@ class TimerFiring:
         window, arrived = self._window, self._timers.lowest_arrival
         if now_ns < self._held_until_ns:
             return self._held_until_ns
-        if arrived <= epoch_of(self._now_ms):
+        if arrived <= self._now_ms // SLOT_MS:
             return now_ns
         if self._sleep_until_ms:
             at_ms = min(self._sleep_until_ms, arrived * SLOT_MS)
@@ -239,7 +239,7 @@ class TimerFiring:
     def fire(self, plan: Plan) -> None:
         """Append copies of due messages, in firing order."""
         window = self._window
-        if window is None or not self.ready():
+        if window is None or self._fired or not self._may_fire():
             return
         self._fired = True
         if plan.full:

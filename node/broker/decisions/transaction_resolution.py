@@ -25,6 +25,7 @@ from ledgermq.node.broker.decisions.uncommitted import UncommittedState, topic_n
 from ledgermq.node.broker.flush import Durability
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.transactions import AGE, CHECKS, COMMIT, ROLLBACK, Half, committed, half_draft
+from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import HALF_TOPIC
@@ -125,15 +126,15 @@ class TransactionResolver:
         half = self._machine.transactions.halves.get(call.offset)
         if half is None:
             ended = self._machine.transactions.ended.get(call.offset)
-            plan.done.append(Done(call.token, Resolved(ended is not None and _agrees(ended, outcome))))
+            plan.assured.append(Done(call.token, Resolved(ended is not None and _agrees(ended, outcome))))
             return
         record, properties = self._read(call.offset)
         if properties.get(MESSAGE_ID, "") != call.message_id or half.topic != call.topic:
-            plan.done.append(Done(call.token, Resolved(False)))
+            plan.assured.append(Done(call.token, Resolved(False)))
         elif self._uncommitted.configuring(topic_name(half.topic)) is not None:
             plan.deferred.append(call)
         elif not call.commit:
-            index = self._end(plan, call.offset, ROLLBACK)
+            index = self._end(plan, call.offset, ROLLBACK) if call.user is None else self._cancel(plan, call.offset, call.user)
             plan.awaited.append((index, call.token, Resolved(True)))
             plan.count("transactions_rolled_back")
         elif plan.full:
@@ -156,6 +157,13 @@ class TransactionResolver:
         plan.ended.append((offset, how))
         plan.rows += 1
         self._uncommitted.mark_name(index, half_name(offset, how))
+        return index
+
+    def _cancel(self, plan: Plan, offset: int, user: str) -> int:
+        """An operator rolls a half back, by a record of its own that says who. Returns its index."""
+        index = plan.next_index
+        plan.drafts.append(control.draft(control.TransactionRecord(((offset, ROLLBACK),), user=user), plan.now_ms))
+        self._uncommitted.mark_name(index, half_name(offset, ROLLBACK))
         return index
 
     def _pending(self, offset: int) -> tuple[int, str] | None:

@@ -37,7 +37,8 @@ class UncommittedState:
         self._acked: set[RowKey] = set()
         """Those of the rows whose entry acknowledges the current lease."""
         self._cursors: dict[QueueKey, tuple[int, int]] = {}
-        self._names: dict[str, int] = {}
+        self.names: dict[str, int] = {}
+        """What configuration entries that are not applied yet are about; see `topic_name`, `group_name`."""
         self._by_index: deque[tuple[int, _Marks]] = deque()
         self._open: dict[int, _Marks] = {}
         self._undo: list[Callable[[], None]] = []
@@ -47,13 +48,13 @@ class UncommittedState:
         self._rows.clear()
         self._acked.clear()
         self._cursors.clear()
-        self._names.clear()
+        self.names.clear()
         self._by_index.clear()
         self._open.clear()
         self._undo.clear()
 
     def __len__(self) -> int:
-        return len(self._rows) + len(self._cursors) + len(self._names)
+        return len(self._rows) + len(self._cursors) + len(self.names)
 
     def pending(self, key: QueueKey, offset: int) -> int | None:
         """Index of the unapplied entry about this row; None if there is none."""
@@ -68,17 +69,15 @@ class UncommittedState:
         found = self._cursors.get(key)
         return None if found is None else found[0]
 
-    @property
-    def names_pending(self) -> bool:
-        """Whether any configuration entry is not applied yet."""
-        return bool(self._names)
-
     def configuring(self, name: str) -> int | None:
         """Index of the unapplied configuration entry about this name (see `topic_name`, `group_name`); None if there is none."""
-        return self._names.get(name)
+        return self.names.get(name)
 
     def _mark(self, index: int) -> _Marks:
-        return self._open.setdefault(index, _Marks())
+        marks = self._open.get(index)
+        if marks is None:
+            marks = self._open[index] = _Marks()
+        return marks
 
     def mark_row(self, index: int, key: QueueKey, offset: int) -> None:
         row = (key, offset)
@@ -100,10 +99,10 @@ class UncommittedState:
         self._undo.append(lambda: put_back(self._cursors, key, before))
 
     def mark_name(self, index: int, name: str) -> None:
-        before = self._names.get(name)
-        self._names[name] = index
+        before = self.names.get(name)
+        self.names[name] = index
         self._mark(index).names.append(name)
-        self._undo.append(lambda: put_back(self._names, name, before))
+        self._undo.append(lambda: put_back(self.names, name, before))
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
         """Register an undo step of other state that follows the plan."""
@@ -132,8 +131,8 @@ class UncommittedState:
                 if self._cursors.get(key, (0, -1))[1] == at:
                     del self._cursors[key]
             for name in marks.names:
-                if self._names.get(name) == at:
-                    del self._names[name]
+                if self.names.get(name) == at:
+                    del self.names[name]
 
 
 RETAINED = "retained"
@@ -158,6 +157,11 @@ def reset_name(key: QueueKey) -> str:
 def reset_pair_name(group: str, topic: str) -> str:
     """The name that marks a pending reset of any queue of a topic."""
     return f"reset:{group}:{topic}"
+
+
+def letters_name(topic: str) -> str:
+    """The name that marks a pending settlement of dead letters of a dead-letter topic."""
+    return "letters:" + topic
 
 
 def put_back(into: dict[K, V], key: K, before: V | None) -> None:

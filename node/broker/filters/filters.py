@@ -93,12 +93,17 @@ class CallLooks:
 
     def matches(self, source: Messages, position: int, size: int) -> bool:
         """Whether the filter matches the message whose record is at this place; reading it uses up the budget."""
-        if not self._cost:
-            return True
+        return not self._cost or self._matches(source.properties(position, size), size)
+
+    def matches_properties(self, properties: bytes, size: int) -> bool:
+        """The same for a message whose properties are in memory; `size`: the length of its record."""
+        return not self._cost or self._matches(properties, size)
+
+    def _matches(self, properties: bytes, size: int) -> bool:
         looks = self._cost + size // LOOK_BYTES
         self._left -= looks
         self._all.left -= looks
-        return self._filter.matches(source.properties(position, size))
+        return self._filter.matches(properties)
 
 
 @lru_cache(maxsize=512)

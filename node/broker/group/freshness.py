@@ -26,9 +26,14 @@ class Freshness:
         self._known_ns: int | None = None
 
     def note(self, heard: LeaderContact | None, applied_index: int, applied_term: int) -> None:
-        """Called after each turn. `heard`: the last contact of the leader; None on a leader, and while the replica follows none."""
+        """Called after each turn that heard from the leader or applied entries. `heard`: the last contact of the leader; None on a leader,
+        and while the replica follows none. Invariant: a second call with the same arguments changes nothing."""
+        self._take_applied(applied_index, applied_term)
         if heard is not None and self._is_newer(heard):
             self._waiting.append((heard.at_ns, heard.commit_index, heard.term))
+            self._take_applied(applied_index, applied_term)
+
+    def _take_applied(self, applied_index: int, applied_term: int) -> None:
         while self._waiting and self._waiting[0][1] <= applied_index and self._waiting[0][2] <= applied_term:
             self._known_ns = self._waiting.popleft()[0]
 

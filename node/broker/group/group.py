@@ -3,6 +3,19 @@
 Plain synchronous code: everything in a turn is a function of its arguments and of what the ports return. The order of a turn: inputs of the
 replicator; its role; calls decided against the log's end; one batch proposed; `Replicator.take`; committed entries applied; answers. The
 turn repeats this until nothing changes, so that a message committed in this turn reaches a waiting Receive in the same turn.
+
+A turn runs only the stages that its events can have changed. Every event goes to the replicator, and `take` carries out what that decided.
+The decisions (leases, calls, plans, timers, reads) run only
+
+    with calls             they are what is to be decided
+    without any input      the turn is for the time, which may end leases, polls and handovers
+    after an apply         applied entries answer calls, wake Receives and unlock messages; one that finds no space refuses reads
+    after a change of role or of the number of replicas that are missing in sync, or an answer to a question of `Reads`
+    from `_due_ns` on      something was due, or was left over from the turn before
+
+So a packet or a sync that moves neither commit nor role costs no decision. Invariant: before `_due_ns`, running the decisions without one
+of these events would change nothing. Each turn that runs them computes `_due_ns` and `_wake_ns` anew. If the replicator has nothing to give
+out either, the turn ends behind its inputs (`_calm_until`).
 """
 
 from __future__ import annotations
@@ -36,14 +49,15 @@ from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries, entry_bytes
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Draft, Range, ReplicaStatus, Role, UnsealedBatch
-from ledgermq.raft.config import Rule
+from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import HaRequest
 from ledgermq.raft.membership import MemberChange, NotYet
 from ledgermq.storage.errors import NoSpace
 
 _PASSES_PER_TURN = 16
 _READ_BYTES = 1 << 20
-_APPLY_BYTES_PER_TURN = 16 << 20
+# A turn runs on the event loop: heartbeats, peers and clients wait while it applies. 1 MiB of small messages takes some 15 ms.
+_APPLY_BYTES_PER_TURN = 1 << 20
 _RETRY_NS = 100_000_000
 _NEVER_NS = 1 << 62
 _SETTLING_NS = 1_000_000_000
@@ -53,9 +67,10 @@ _RESERVE_FOR_DELIVERY = 256 << 10
 """How many bytes of a full disk's reserve leases and acknowledgements may use. Elections and trims need the rest."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnOutput:
-    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and run the next turn by `wake_at_ns`.
+    """The work that a turn leaves for its caller: start `sync`, send `packets`, hand out `done`, and run the next turn by `wake_at_ns`. The
+    hosts of the group may add packets and bring the next turn forward.
 
     `view` is None if nothing visible from outside has changed. `hold_calls`: calls that arrive during a sync can wait for its end, because
     none of them could be answered before the next sync. `open_batches`: how many batches that this replica appended as leader are not
@@ -91,12 +106,15 @@ class _Turn:
     ha_requests: list[HaRequest] = field(default_factory=list)
     full: bool = False
     """Not even control records fit: this turn appends nothing more."""
+    decides: bool = False
+    """Something moved that the stages of the decisions depend on; see `Group.turn`."""
+    appended: bool = False
+    """Something was appended since the replicator was last asked for its output."""
     stalled: bool = False
     """The consume queues are out of space: this turn applies and accepts nothing more."""
 
-    def wake(self, at_ns: int | None) -> None:
-        if at_ns is not None:
-            self.wake_at_ns = min(self.wake_at_ns, at_ns)
+    def wake(self, at_ns: int) -> None:
+        self.wake_at_ns = min(self.wake_at_ns, at_ns)
 
 
 class Group:
@@ -116,7 +134,12 @@ class Group:
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._ha = settings.ha
+        self._acks_async = settings.ha.ack_async
         self._led_since_ns = 0
+        self._due_ns = 0
+        """Before this time the decisions have nothing to do, unless a call is taken, an entry applied, or the role changes."""
+        self._wake_ns = _NEVER_NS
+        """When the decisions need the next turn."""
         self._missing_isr = 0
         """How many more replicas must be in sync before the master can commit anything, as of this turn."""
         self._hold_calls: tuple[object, bool, bool] = (None, False, True)
@@ -125,6 +148,8 @@ class Group:
         """The last entry of each batch that this leader appended, until its sends are answered."""
         self._term_start: int | None = None
         """Index of this term's term-start record once it is in the log."""
+        self._standing: tuple[Role, int, str | None, Members] | None = None
+        """Role, term, leader and members at the end of the last turn."""
         self._seen: tuple[object, ...] = ()
         """The view last published to outsiders, except what applied entries change."""
         self.freshness = Freshness()
@@ -139,7 +164,8 @@ class Group:
         """The entries applied last, kept while a reader follows the end of the log."""
         self._followers = 0
         self.writes_refused = False
-        """Set by retention when a disk is too full for clients' messages. Everything else continues."""
+        """Set by retention when this disk, or those of a majority, are too full for clients' messages. A leader then refuses those, and
+        continues with everything else."""
 
     def turn(
         self,
@@ -151,48 +177,93 @@ class Group:
     ) -> TurnOutput:
         """Run one turn: take in the inputs, decide, replicate, apply. Raises Fenced, storage errors and UnknownControlRecord, on which the
         node must stop."""
-        turn = _Turn(now_ns, now_ms)
+        replicator, leader = self.replicator, self.leader
         self.left_behind = None
         for ticket, error in synced:
-            self.replicator.synced(now_ns, ticket, error)
+            replicator.synced(now_ns, ticket, error)
         for sender, packet in packets:
-            self.replicator.step(now_ns, sender, packet)
-        self.replicator.tick(now_ns)
+            replicator.step(now_ns, sender, packet)
+        replicator.tick(now_ns)
+        # Without any input, the turn is for the time alone.
+        decides = bool(calls) or not (packets or synced) or now_ns >= self._due_ns
+        if not decides and (wake_ns := self._calm_until(now_ns)) is not None:
+            return TurnOutput([], [], None, wake_ns, None, self._may_hold_calls(), len(self._batches))
+        turn = _Turn(now_ns, now_ms, decides=decides)
         self._follow_role(turn)
-        self._look_at_shortness(now_ns)
-        if self.leader.term is not None:
+        if self._missing_isr or (self._standing is not None and self._standing[3].rule is Rule.IN_SYNC):
+            self._look_at_shortness(turn)
+        if leader.term is not None and replicator.commit_index != self.machine.applied_index:
             # A leader already has every committed entry in its log: apply first, and decide against the newest state.
             self._apply(turn)
-        # Leases that have ended stay ended, even if signs of life arrive with this turn.
-        self.leader.expire(now_ns)
-        self._take_calls(turn, calls)
-        self.leader.begin_turn()
-        self._reads.pulls.looks.refill()
-        self.leader.look(now_ns, now_ms)
-        for _ in range(_PASSES_PER_TURN):
-            self.leader.expire(now_ns)
-            self._refuse_when_short(turn)
-            proposed = self._propose(turn) | self._change_members(turn)
-            if self.leader.wants_commit():
-                self.replicator.request_flush()
-            self._reads.ask(now_ns)
-            self._take_output(turn)
-            self._follow_role(turn)
-            if self.leader.term is not None:
-                turn.done += self._certified(self.leader.replicated(self.replicator.replicated_index, alone=self._acks_alone))
-            moved = self._apply(turn)
-            turn.done += self._reads.answer()
-            if not moved and not proposed:
+        if turn.decides:
+            # Leases that have ended stay ended, even if signs of life arrive with this turn.
+            leader.expire(now_ns)
+            if calls and self._take_calls(turn, calls):
+                leader.expire(now_ns)
+            leader.begin_turn(now_ns, now_ms)
+            self._reads.pulls.looks.refill()
+        if not self._pass(turn, first=True) or (leader.term is None and not self._reads.pulls.waiting):
+            return self._finish(turn, heard=bool(packets))
+        for _ in range(1, _PASSES_PER_TURN):
+            leader.expire(now_ns)
+            if not self._pass(turn, first=False):
                 break
         else:
             turn.wake(now_ns)
-        return self._finish(turn)
+        return self._finish(turn, heard=bool(packets))
 
-    def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> None:
+    def _calm_until(self, now_ns: int) -> int | None:
+        """When the next turn is needed, if the inputs changed nothing that a further stage of this turn depends on; otherwise None.
+
+        Invariant: if this returns a time, the other stages would send, start, answer and publish nothing, and ask for this time. The
+        replicator says that itself, its role and members are those of the last turn, everything committed is applied, and the decisions
+        are not due. In an HA group time alone can change how many replicas are missing, so its turns are never cut short.
+        """
+        replicator, leader = self.replicator, self.leader
+        if leader.term is not None and self._term_start is None:
+            return None
+        wake_ns = replicator.calm_until(now_ns)
+        if wake_ns is None or replicator.commit_index != self.machine.applied_index:
+            return None
+        standing = replicator.standing
+        if standing != self._standing or standing[3].rule is Rule.IN_SYNC or self._missing_isr:
+            return None
+        return min(wake_ns, self._wake_ns)
+
+    def _pass(self, turn: _Turn, *, first: bool) -> bool:
+        """Decide, replicate and apply once. Returns whether another pass may find work: something was applied, was appended but not given
+        to the replicator yet, or could not be decided together with what was appended. A replica that became leader in this pass appended
+        its term start.
+
+        Between two passes nothing but an append, a request or a handover gives the replicator something to do, so only then it is asked
+        again for its output.
+        """
+        replicator, leader, now_ns, appended, asked = self.replicator, self.leader, turn.now_ns, False, first
+        if turn.decides:
+            if self._missing_isr:
+                self._refuse_when_short(turn)
+            appended = self._propose(turn) | self._change_members(turn)
+            if leader.wants_commit():
+                replicator.request_flush()
+                asked = True
+            asked = self._reads.ask(now_ns) or asked
+        if asked or turn.appended or replicator.handover is not None:
+            self._take_output(turn)
+        if leader.term is not None and leader.answers_early:
+            turn.done += self._certified(leader.replicated(replicator.replicated_index, alone=self._acks_alone))
+        applied = self._apply(turn)
+        if turn.decides:
+            turn.done += self._reads.answer()
+        return applied or turn.appended or (appended and (leader.has_work() or replicator.handover is not None))
+
+    def _take_calls(self, turn: _Turn, calls: Sequence[Call]) -> bool:
+        """Returns whether there were others than `DECIDED`, which change no time at which something ends."""
         others: list[Call] = []
+        decided = 0
         for call in calls:
             if type(call) in DECIDED:
                 others.append(call)
+                decided += 1
             elif isinstance(call, Pull) and not self.leader.serving and self._is_cold(call, turn.now_ns):
                 self._reads.pulls.take(call)
             elif isinstance(call, Read):
@@ -212,6 +283,7 @@ class Group:
                     turn.done += self._reads.pulls.cancel(call.receive)
                 others.append(call)
         turn.done += self.leader.take(others, self.replicator.leader, turn.now_ns)
+        return decided < len(calls)
 
     def _is_cold(self, call: Pull, now_ns: int) -> bool:
         """Whether this follower can answer a pull as the leader would: its state is fresh enough and the offset is far from the log's
@@ -228,19 +300,26 @@ class Group:
 
     def _take_output(self, turn: _Turn) -> None:
         output = self.replicator.take(turn.now_ns)
-        turn.packets.extend(output.packets)
+        turn.appended = False
+        turn.packets += output.packets
         if output.sync is not None:
             assert turn.sync is None, "at most one sync of a group is under way"
             turn.sync = output.sync
-        turn.done += self._reads.confirmed(output.reads)
+        if output.reads:
+            turn.done += self._reads.confirmed(output.reads)
+            turn.decides = True
         turn.replica_wake_at_ns = output.wake_at_ns
-        turn.ha_requests += output.ha_requests
+        if output.ha_requests:
+            turn.ha_requests += output.ha_requests
         self.left_behind = output.left_behind or self.left_behind
+        if output.role_changed or (self.leader.term is not None and self._term_start is None):
+            self._follow_role(turn)
 
     def keep_recent(self) -> Recent:
         """From now on, keep applied entries in memory for one more reader outside the turns, until that reader releases them."""
         if self.recent is None:
             self.recent = Recent(self.machine.applied_index + 1)
+            self.replicator.watch(True)
         self._followers += 1
         return self.recent
 
@@ -250,12 +329,18 @@ class Group:
             self._followers -= 1
             if not self._followers:
                 self.recent = None
+                self.replicator.watch(False)
 
     # Leadership
 
     def _follow_role(self, turn: _Turn) -> None:
         """Notice won and lost leadership. A new leader opens its term with a term-start record, and records if its election was forced."""
-        leads = self.replicator.term if self.replicator.role is Role.LEADER else None
+        self._standing = standing = self.replicator.standing
+        role, term, _, _ = standing
+        leads = term if role is Role.LEADER else None
+        if leads == self.leader.term and (leads is None or self._term_start is not None):
+            return
+        turn.decides = True
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
             turn.done += self._reads.resign() + self.memberships.resign()
@@ -290,7 +375,7 @@ class Group:
     @property
     def _acks_alone(self) -> bool:
         """Whether sends wait for the master's own disk and no other."""
-        return self._ha.ack_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
+        return self._acks_async and self.replicator.members.rule is Rule.IN_SYNC and not self._is_far_ahead
 
     @property
     def _is_far_ahead(self) -> bool:
@@ -298,10 +383,12 @@ class Group:
         commit."""
         return self.replicator.end_index - self.replicator.commit_index >= UNCONFIRMED_MAX
 
-    def _look_at_shortness(self, now_ns: int) -> None:
+    def _look_at_shortness(self, turn: _Turn) -> None:
         """Slaves need a moment to report to a new master; until then no call is refused because of them."""
-        settled = self.leader.term is not None and now_ns - self._led_since_ns >= _SETTLING_NS
-        self._missing_isr = self.replicator.missing_isr(now_ns) if settled else 0
+        settled = self.leader.term is not None and turn.now_ns - self._led_since_ns >= _SETTLING_NS
+        missing = self.replicator.missing_isr(turn.now_ns) if settled else 0
+        if missing != self._missing_isr:
+            self._missing_isr, turn.decides = missing, True
 
     def _why_short(self) -> str:
         """Why nothing can be committed with the current in-sync set, and what to do; empty if commits are possible."""
@@ -358,25 +445,27 @@ class Group:
             return None
         if not control_only:
             self._reserve_left = _RESERVE_FOR_DELIVERY
+        turn.appended = True
         self._sequencer.appended(place)
-        self._batches.append(self.replicator.end_index)
+        self._batches.append(ranges[-1].last_index)
         return place, ranges
 
     def _propose(self, turn: _Turn) -> bool:
         """Plan all waiting work and append it; True if something was appended."""
         if not self.leader.has_work():
             return False
-        if turn.full or turn.stalled or not self.replicator.accepting:
+        accepting = self.replicator.accepting
+        if turn.full or turn.stalled or not accepting:
             # Due timers must not trigger one turn after another while nothing can be appended.
             self.leader.timer_firing.hold(turn.now_ns)
-        if turn.full or not self.replicator.accepting:
+        if turn.full or not accepting:
             # In the last moments of a handover calls wait: for the next leader, or for this one if it keeps leadership.
             return False
         if turn.stalled:
             # Entries appended now could not be applied, so their callers would wait in vain.
             turn.done += self.leader.refuse_all("disk-full")
             return False
-        at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1), self._acks_alone
+        at, alone = (turn.now_ns, turn.now_ms, self.replicator.end_index + 1, self._sequencer.next_offset), self._acks_alone
         plan = self.leader.plan(*at, full=self.writes_refused, alone=alone)
         columns = self._append_plan(turn, plan, control_only=False)
         if columns is None and self.replicator.role is Role.LEADER:
@@ -391,7 +480,7 @@ class Group:
         turn.done += self.leader.appended(plan, *columns)
         for told in plan.assured:
             turn.done += self._reads.take(Assured(told.token, told.outcome), serving=self.leader.serving)
-        return self._append_frames(turn, plan.frames) or bool(plan.drafts)
+        return (bool(plan.frames) and self._append_frames(turn, plan.frames)) or bool(plan.drafts)
 
     def _append_frames(self, turn: _Turn, calls: Sequence[ProduceFrame]) -> bool:
         """Judge frames in order, and append those that come next in their producer's sequence; True if one was appended."""
@@ -489,6 +578,7 @@ class Group:
             return NotYet("leadership is being handed over; ask again")
         if isinstance(outcome, str):
             return outcome
+        turn.appended = True
         self._sequencer.appended(place)
         return None
 
@@ -497,74 +587,107 @@ class Group:
     def _apply(self, turn: _Turn) -> bool:
         """Apply committed entries; True if there were any."""
         applied = False
-        while self.machine.applied_index < self.replicator.commit_index and not turn.stalled:
+        machine, commit_index = self.machine, self.replicator.commit_index
+        while machine.applied_index < commit_index and not turn.stalled:
             if turn.applied_bytes >= _APPLY_BYTES_PER_TURN:
                 turn.wake(turn.now_ns)
                 break
-            entries = cut(self.replicator.read(self.machine.applied_index + 1, _READ_BYTES), self.replicator.commit_index)
+            entries = self.replicator.read(machine.applied_index + 1, _READ_BYTES)
+            if entries.last_index > commit_index:
+                entries = cut(entries, commit_index)
             try:
-                effects = self.machine.apply(entries)
+                effects = machine.apply(entries)
             except NoSpace:
                 self.dispatch_stalled += 1
-                turn.stalled = True
+                turn.stalled = turn.decides = True
                 break
-            applied = turn.changed = True
+            applied = turn.changed = turn.decides = True
             turn.applied_bytes += len(effects.entries.data)
             if self.recent is not None:
                 self.recent.add(effects.entries, effects.columns)
             self._reads.pulls.wake(effects.topics)
-            self._sequencer.forget(effects.vanished)
+            if effects.vanished:
+                self._sequencer.forget(effects.vanished)
             if self.leader.serving:
-                self.leader.touched(turn.now_ns, effects.touched)
+                if effects.touched:
+                    self.leader.touched(turn.now_ns, effects.touched)
                 for offset in effects.halves:
                     self.leader.checks.touched(turn.now_ns, offset)
-                for topic in effects.topics:
-                    self.leader.polls.wake_topic(topic)
+                self.leader.arrived(effects)
                 self.leader.lite.follow(effects, turn.now_ns)
-            turn.done += self._certified(self.leader.applied(effects.entries))
-            if self._term_start is not None and not self.leader.serving and self.machine.applied_index >= self._term_start:
+            if done := self.leader.applied(effects.entries):
+                turn.done += self._certified(done)
+            if self._term_start is not None and not self.leader.serving and machine.applied_index >= self._term_start:
                 self.leader.serve(turn.now_ns)
         return applied
 
     # What outsiders see
 
-    def _finish(self, turn: _Turn) -> TurnOutput:
-        turn.done += self.leader.due(turn.now_ns) + self._reads.pulls.due(turn.now_ns)
-        turn.wake(self._reads.pulls.wake_at_ns(turn.now_ns))
-        if self.leader.serving:
-            self._handovers.prefer(turn.now_ns)
-        turn.done += self._handovers.look(turn.now_ns)
-        turn.wake(self._handovers.wake_at_ns())
-        turn.wake(turn.replica_wake_at_ns)
-        turn.wake(self.leader.wake_at_ns(turn.now_ns))
-        if self.leader.serving:
-            turn.wake(self.memberships.wake_at_ns())
-        if turn.stalled:
-            turn.done += self._reads.stalled()
-        if turn.full or turn.stalled:
-            turn.wake(turn.now_ns + _RETRY_NS)
-        elif self.leader.wants_turn():
-            turn.wake(turn.now_ns)
-        self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
-        acknowledged = self.replicator.replicated_index if self._acks_alone else self.replicator.commit_index
-        standing = self.replicator.leader, self.replicator.term, self.leader.serving, self.replicator.members_index
-        agreed = self.replicator.appointment
-        seen = (*standing, None if agreed is None else agreed.order, self._missing_isr)
-        view = self.view() if turn.changed or seen != self._seen else None
+    def _finish(self, turn: _Turn, *, heard: bool) -> TurnOutput:
+        if turn.decides:
+            self._end_decisions(turn)
+        if self.leader.term is None and (heard or turn.decides):
+            self.freshness.note(self.replicator.last_contact, self.machine.applied_index, self.machine.applied_term)
+        if self._batches:
+            self._forget_batches()
+        standing = self.replicator.standing
+        agreed = self.replicator.appointment if standing[3].rule is Rule.IN_SYNC else None
+        self._standing = standing
+        seen = (*standing[1:], self.leader.serving, None if agreed is None else agreed.order, self._missing_isr)
+        view = self._view(standing) if turn.changed or seen != self._seen else None
         self._seen = seen
-        while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
-            self._batches.popleft()
-        own = turn.done, turn.packets, turn.sync, turn.wake_at_ns, view
+        own = turn.done, turn.packets, turn.sync, min(turn.wake_at_ns, self._wake_ns, turn.replica_wake_at_ns), view
         return TurnOutput(*own, self._may_hold_calls(), len(self._batches), tuple(turn.ha_requests))
 
+    def _forget_batches(self) -> None:
+        """Drop the batches whose sends are answered."""
+        alone = self._acks_async and self._acks_alone
+        acknowledged = self.replicator.replicated_index if alone else self.replicator.commit_index
+        while self._batches and (self._batches[0] <= acknowledged or self.leader.term is None):
+            self._batches.popleft()
+
+    def _end_decisions(self, turn: _Turn) -> None:
+        """End what is due, and find out until when time alone gives the decisions no work."""
+        now_ns, leader, pulls, handovers = turn.now_ns, self.leader, self._reads.pulls, self._handovers
+        if leader.term is None and not (turn.stalled or handovers.waiting or pulls.waiting):
+            # A follower decides nothing, and no call waits here.
+            self._wake_ns = self._due_ns = _NEVER_NS
+            return
+        turn.done += leader.due(now_ns) + pulls.due(now_ns)
+        if leader.serving and handovers.preference is not None:
+            handovers.prefer(now_ns, handovers.preference)
+        if handovers.waiting:
+            turn.done += handovers.look(now_ns)
+        if turn.stalled:
+            turn.done += self._reads.stalled()
+        busy = turn.full or turn.stalled or bool(handovers.waiting) or leader.has_work()
+        if turn.full or turn.stalled:
+            turn.wake(now_ns + _RETRY_NS)
+        elif leader.wants_turn():
+            turn.wake(now_ns)
+        (wake_ns, quiet_ns), pulled_ns = leader.next_times_ns(now_ns), pulls.wake_at_ns(now_ns)
+        wake_ns = min(wake_ns, pulled_ns)
+        if handovers.waiting:
+            wake_ns = min(wake_ns, handovers.wake_at_ns())
+        if leader.serving:
+            retry_ns, due_ns = self.memberships.next_times_ns()
+            if not (turn.full or turn.stalled):
+                # Without space no change of members is tried, so its time would stay in the past.
+                wake_ns = min(wake_ns, retry_ns)
+            quiet_ns = min(quiet_ns, due_ns)
+            if handovers.preference is not None:
+                quiet_ns = min(quiet_ns, handovers.again_ns)
+        self._wake_ns = wake_ns
+        self._due_ns = 0 if busy or pulled_ns == now_ns else min(quiet_ns, pulled_ns)
+
     def _may_hold_calls(self) -> bool:
-        """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, calls must reach
-        the group to be refused."""
-        if self._missing_isr:
+        """Holding calls back costs nothing only if every send waits for a sync anyway. While too few replicas are in sync, or a
+        majority's disks are full, calls must reach the group to be refused: the open batch may stay open."""
+        if self._missing_isr or self.writes_refused:
             return False
-        if self._ha.ack_async and self._is_far_ahead:
+        if self._acks_async and self._is_far_ahead:
             return True
-        topics, alone = self.machine.topics, self._acks_alone
+        topics, alone = self.machine.topics, self._acks_async and self._acks_alone
         if self._hold_calls[0] is not topics or self._hold_calls[1] is not alone:
             policies = {policy_of(self._policy, topic.durability) for topic in topics.values()}
             self._hold_calls = (topics, alone, alone or policies <= {FlushPolicy.DURABLE})
@@ -572,22 +695,26 @@ class Group:
 
     def view(self) -> GroupView:
         """What outsiders may know of this group now."""
+        return self._view(self.replicator.standing)
+
+    def _view(self, standing: tuple[Role, int, str | None, Members]) -> GroupView:
+        _, term, leader, members = standing
         return GroupView(
-            leader=self.replicator.leader,
-            term=self.replicator.term,
+            leader=leader,
+            term=term,
             serving=self.leader.serving,
             topics=self.machine.topics,
             groups=self.machine.groups,
             queue_ends=self.machine.queue_ends(),
-            statistics=self.statistics(),
             members=self.machine.members,
-            incarnations=self.replicator.members.incarnations,
-            in_effect=self.replicator.members.nodes,
-            ha=self._ha_view(),
+            incarnations=members.incarnations,
+            in_effect=members.nodes,
+            ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
+            undecided=len(self.machine.transactions.halves),
         )
 
     def statistics(self) -> dict[str, Any]:
-        """Counters and gauges of this replica, for metrics and status pages."""
+        """Counters and gauges of this replica, collected when they are asked for."""
         return {
             **self.leader.counters,
             "producers": len(self.machine.producers),
@@ -603,7 +730,7 @@ class Group:
             **{f"timers_{name}": count for name, count in self.machine.timers.counts.items()},
             "log_full": self._log_full,
             "dispatch_stalled": self.dispatch_stalled,
-            "writes_refused": int(self.writes_refused),
+            "writes_refused": int(self.writes_refused and self.leader.term is not None),
             **self._ha_statistics(),
         }
 

@@ -19,10 +19,12 @@ SETTLED_MAX_NS = 600 * SECOND
 CALM_NS = 600 * SECOND
 """A later loss of leadership is not attributed to the handover."""
 PATIENCE_NS = 2 * SECOND
+LOOK_NS = SECOND // 20
+"""How often a leader looks whether the preferred leader keeps up, apart from turns in which it decides something anyway."""
 
 
 class Preference:
-    """When the preferred leader should lead. Asked on every turn of a serving leader; time is monotonic."""
+    """When the preferred leader should lead. Asked at least every `LOOK_NS` on a serving leader that has turns; time is monotonic."""
 
     def __init__(self, preferred: str) -> None:
         self.preferred = preferred
@@ -58,15 +60,18 @@ class Handovers:
     def __init__(self, node: str, replicator: Replicator, preferred: str | None) -> None:
         self._node = node
         self._replicator = replicator
-        self._preference = None if preferred is None or preferred == node else Preference(preferred)
+        self.preference = None if preferred is None or preferred == node else Preference(preferred)
         self._led_term = -1
-        self._waiting: list[HandOver] = []
+        self.again_ns = 0
+        """When a serving leader has to look at its preference again."""
+        self.waiting: list[HandOver] = []
+        """Calls that wait for the end of a handover."""
 
     def preferred(self, node: str | None) -> None:
         """Set the preferred leader from now on; None: no preference."""
         wanted = None if node == self._node else node
-        if wanted != (None if self._preference is None else self._preference.preferred):
-            self._preference = None if wanted is None else Preference(wanted)
+        if wanted != (None if self.preference is None else self.preference.preferred):
+            self.preference = None if wanted is None else Preference(wanted)
 
     def take(self, call: HandOver, now_ns: int, *, serving: bool) -> list[Done]:
         """Start a handover, or join the one under way. Returns the answers that need no waiting."""
@@ -80,19 +85,19 @@ class Handovers:
         refusal = replicator.transfer(now_ns, call.to, call.cause, call.patience_ns)
         if refusal is not None:
             return [Done(call.token, Refused("transfer-refused", self._node, refusal))]
-        self._waiting.append(call)
+        self.waiting.append(call)
         return []
 
     def look(self, now_ns: int) -> list[Done]:
         """Answer the callers whose handover has ended, or whose time is up."""
         done, waiting = [], []
-        for call in self._waiting:
+        for call in self.waiting:
             outcome = self._outcome(call, now_ns)
             if outcome is None:
                 waiting.append(call)
             else:
                 done.append(Done(call.token, outcome))
-        self._waiting = waiting
+        self.waiting = waiting
         return done
 
     def _outcome(self, call: HandOver, now_ns: int) -> HandedOver | HandingOver | Refused | None:
@@ -109,14 +114,14 @@ class Handovers:
             return Refused("not-leader", leader)
         return HandingOver(handover.to, replicator.lag_of(handover.to))
 
-    def wake_at_ns(self) -> int | None:
-        return min((call.until_ns for call in self._waiting), default=None)
+    def wake_at_ns(self) -> int:
+        """When the next caller has waited for long enough; only while a call waits."""
+        return min([call.until_ns for call in self.waiting])
 
-    def prefer(self, now_ns: int) -> None:
+    def prefer(self, now_ns: int, preference: Preference) -> None:
         """On a serving leader: hand over to the preferred leader when that is due."""
-        replicator, preference = self._replicator, self._preference
-        if preference is None:
-            return
+        replicator = self._replicator
+        self.again_ns = now_ns + LOOK_NS
         if replicator.handover is not None or replicator.term != self._led_term or preference.preferred not in replicator.members.voters:
             self._led_term = replicator.term
             preference.interrupted()

@@ -18,6 +18,7 @@ from ledgermq.node.broker.state.member_forms import from_raft
 from ledgermq.raft.config import Rule
 from ledgermq.raft.membership import Change, MemberChange, NotYet
 
+NEVER_NS = 1 << 62
 AGAIN_NS = 100_000_000
 """Interval between attempts of a change that the leader has to make by itself."""
 _LOST = "came back with another, empty directory"
@@ -121,7 +122,8 @@ class Memberships:
         self.objections = {}
         return [Done(request.token, Refused("not-leader", self._replicator.leader)) for request in asked if request.token is not None]
 
-    def wake_at_ns(self) -> int | None:
-        """When `due` has a change to retry."""
+    def next_times_ns(self) -> tuple[int, int]:
+        """When a serving leader needs a turn to retry a change; and the time from which `due` has something to do."""
         members = self._replicator.members
-        return self._again_ns if self._returned or members.returning or members.towards is not None else None
+        retries = self._returned or members.returning or members.towards is not None
+        return self._again_ns if retries else NEVER_NS, 0 if self._asked or self._owed else self._again_ns

@@ -59,18 +59,19 @@ class Reads:
         self._fresh.append(call)
         return []
 
-    def ask(self, now_ns: int) -> None:
-        """Assign a read index to the new calls: the lease's, or one that a majority confirms."""
+    def ask(self, now_ns: int) -> bool:
+        """Assign a read index to the new calls: the lease's, or one that a majority confirms. Returns whether the replicator was asked."""
         if not self._fresh:
-            return
+            return False
         calls, self._fresh = self._fresh, []
         index = self._replicator.lease_index(now_ns)
         if index is not None:
             self._indexed += [(index, call) for call in calls]
-            return
+            return False
         self._questions += 1
         self._asked[self._questions] = calls
         self._replicator.read_index(self._questions, now_ns)
+        return True
 
     def confirmed(self, answers: Sequence[tuple[int, int | None]]) -> list[Done]:
         """Take in a majority's answers: question → read index, or None if leadership was lost."""
@@ -85,6 +86,8 @@ class Reads:
 
     def answer(self) -> list[Done]:
         """Carry out the reads whose index is applied."""
+        if not self._indexed:
+            return self.pulls.serve() if self.pulls.woken else []
         applied_index = self._machine.applied_index
         ready = [call for index, call in self._indexed if index <= applied_index]
         if ready:

@@ -22,6 +22,8 @@ from ledgermq.proto.properties import MESSAGE_ID, ORIGIN, parse
 from ledgermq.proto.types import Range
 
 _HEADER = 48
+NAMELESS = "(calls are not signed)"
+"""The operator's name if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def _of_record(index: int, record: Record, subject: Subject) -> Iterator[Event]:
     if not subject.places:
         return
     kind = parse(record.properties).get("TAGS", "")
-    if kind in ("lease", "ack", "change", "reset") and subject.topic.encode() not in record.body:
+    if kind in ("lease", "ack", "change", "reset", "letters") and subject.topic.encode() not in record.body:
         return
     found = control.decode(kind, record.body)
     yield from _said(index, record.store_ms, found, subject)
@@ -125,16 +127,21 @@ def _said(index: int, ms: int, found: control.ControlRecord, subject: Subject) -
             for offset in subject.offsets(subject.topic, queue) if found.topic == subject.topic else ():
                 detail = f"the group continues at offset {cursor}: {'skipped' if offset < cursor else 'to be delivered again'}"
                 yield Event(index, ms, "reset", detail, found.group)
+    elif isinstance(found, control.LettersRecord):
+        for group, topic, queue, offset in found.places:
+            if topic == subject.topic and offset in subject.offsets(topic, queue):
+                yield Event(index, ms, "resent", f"from {found.topic} by {found.user or NAMELESS}", group)
     elif isinstance(found, control.TransactionRecord):
         halves = subject.offsets(HALF_TOPIC, HALF_QUEUE)
         for offset, how in found.ended:
             if offset in halves:
-                yield Event(index, ms, "rolled-back" if how == "rollback" else "dropped", _ENDS.get(how, how))
+                detail = _ENDS.get(how, how) if found.user is None else f"by the operator {found.user or NAMELESS}"
+                yield Event(index, ms, "rolled-back" if how == "rollback" else "dropped", detail)
         for offset, number in found.checked:
             if offset in halves:
                 yield Event(index, ms, "checked", f"check number {number} with a producer")
     elif isinstance(found, control.RecallRecord) and (TIMER_TOPIC, slot_of(found.fire_ms), found.offset) in subject.places:
-        yield Event(index, ms, "recalled", "by its producer")
+        yield Event(index, ms, "recalled", "by its producer" if found.user is None else f"by the operator {found.user or NAMELESS}")
 
 
 _ENDS: Mapping[str, str] = {

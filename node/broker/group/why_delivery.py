@@ -36,7 +36,10 @@ class Facts:
     cursor: int | None = None
     """The next offset never leased; None: the group never read this queue."""
     row: tuple[int, str, int | None] | None = None
-    """Attempt, client and duration of the lease; None: not in flight. Attempt 0: it waits for an earlier message of its message group."""
+    """Attempt, client and duration of the lease; None: not in flight. Attempt 0: it waits for an earlier message of its message group, or
+    its dead letter was resent."""
+    resent: bool = False
+    """Whether its dead letter was resent, and it was not delivered since."""
     expired: bool = False
     """Whether the lease has ended."""
     lease_ms: int | None = None
@@ -91,7 +94,8 @@ def _invisible(facts: Facts) -> tuple[str, str]:
         at = "its time" if facts.deliver_ms is None else _time(facts.deliver_ms)
         return f"{name} is delayed until {at}.", "delayed"
     if facts.waiting == "recalled" or (last is not None and last.kind == "recalled"):
-        return f"{name} was recalled by its producer before its delivery time and is not delivered.", "recalled"
+        by = last.detail if last is not None and last.kind == "recalled" else "by its producer"
+        return f"{name} was recalled {by} before its delivery time and is not delivered.", "recalled"
     if facts.waiting == "half":
         return f"{name} is a half message: its producer has not decided its transaction.", "half"
     if last is not None and last.kind in ("rolled-back", "dropped"):
@@ -101,6 +105,9 @@ def _invisible(facts: Facts) -> tuple[str, str]:
 
 def _in_flight(facts: Facts, attempt: int, client: str, duration_ms: int | None) -> tuple[str, str]:
     name, group = facts.message_id, facts.group
+    if facts.resent:
+        next_one = "a next receive will get it" if facts.polls else f"no consumer of {group} asks for messages now"
+        return f"The dead letter of {name} was resent to {group}, and {next_one}.", "visible-again" if facts.polls else "no-consumer"
     if attempt == 0:
         return f"{name} waits: an earlier message of its message group is not acknowledged by {group}.", "ordered"
     if facts.too_large and (facts.expired or attempt > 1):

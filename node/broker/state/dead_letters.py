@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ledgermq.node.broker.ports import Messages
 from ledgermq.node.broker.state.delivery import QueueKey
+from ledgermq.node.broker.state.group_state import State
 from ledgermq.node.broker.state.origins import origin_text
 from ledgermq.proto.entry_encoding import entry_bytes
 from ledgermq.proto.message_record import decode_record
@@ -23,11 +24,15 @@ from ledgermq.proto.properties import (
     TRACE_CONTEXT,
     edited,
     parse,
+    value_of,
 )
 from ledgermq.proto.status import LedgerError
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
 
 KIND = "dlq"
+WAITING, ORPHANED, GONE = "waiting", "orphaned", "gone"
+"""States of a dead letter that is not settled: it can be resent; it cannot, because the original message or the position of its consumer
+group is gone; there is no such letter."""
 
 
 def dead_letter_topic(group: str) -> str:
@@ -56,6 +61,32 @@ def copy(messages: Messages, key: QueueKey, offset: int, lease: int, entry_bytes
         return None
     body, origin = bytes(record.body), messages.index_at(int(positions[0]))
     return Draft(stored, 0, body, properties, record.born_ms, int(codes[0]), origin=origin, sysflag=record.sysflag)
+
+
+def state_of(machine: State, topic: str, offset: int) -> str:
+    """The state of a dead letter: how it was settled, or one of the states above."""
+    if not machine.begin(topic, 0) <= offset < machine.end(topic, 0):
+        return GONE
+    settled = machine.letters.settlement(topic, offset)
+    if settled:
+        return settled
+    origin = origin_of(machine, topic, offset)
+    return ORPHANED if origin is None or not machine.delivery.holds(*origin) else WAITING
+
+
+def origin_of(messages: Messages, topic: str, offset: int) -> tuple[QueueKey, int] | None:
+    """The queue and offset of the message of which this is the dead letter; None for a message that a client sent to the topic."""
+    positions, sizes, _ = messages.units(topic, 0, offset, 1)
+    return place_of(value_of(messages.properties(int(positions[0]), int(sizes[0])), ORIGIN) or "")
+
+
+def place_of(origin: str) -> tuple[QueueKey, int] | None:
+    """The place that the mark of a dead letter names; None for another text."""
+    kind, *fields = origin.split(":")
+    if kind != KIND:
+        return None
+    group, topic, queue, offset, _ = fields
+    return (group, topic, int(queue)), int(offset)
 
 
 def _fitting(properties: bytes, put: dict[str, str]) -> bytes | None:

@@ -1,8 +1,8 @@
 """Delivery (POP) as a state machine fed by the log: what every replica of a broker group knows about leases.
 
-This is the replicated half: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset` and `raise_cursors` are pure functions of (state,
-record, index), with the same result on leader and followers and after a restart (invariant I8). The leader alone has clocks and waiting
-clients, and decides what is expired, who is next, and what is still uncommitted (`leases.py`, `plan.py`).
+This is the replicated half: `apply_lease`, `apply_ack`, `apply_change`, `apply_reset`, `apply_resent` and `raise_cursors` are pure
+functions of (state, record, index), with the same result on leader and followers and after a restart (invariant I8). The leader alone has
+clocks and waiting clients, and decides what is expired, who is next, and what is still uncommitted (`leases.py`, `plan.py`).
 
 State per (consumer group, stored topic, queue): a cursor, which is the next queue offset never examined, and one row for every offset below
 it that is not done. Memory is bounded by the messages in flight (I11): a message that is done, or beyond the cursor, has no row. A row is a
@@ -20,6 +20,7 @@ Transition table of one (group, topic, queue, offset). `n` is a lease number, `a
     ack of lease m              -                 -                 done if m = n, else -     -
     change of lease m           -                 -                 leased (i, a) if m = n    -
     dead letter of lease m      -                 -                 done if m = n, else -     -
+    letters, resent             -                 -                 -                         leased (i, 0), ended
     reset to it or below        new               new               new                       new
     reset to above it           done              done              done                      done
     trim to above it            done              done              done                      done
@@ -66,6 +67,8 @@ class Terms(NamedTuple):
 
 
 WAITING = Terms("", 0)
+RESENT = Terms("", 0)
+"""Of a message whose dead letter was resent: a lease that no client holds and that has ended."""
 
 
 class Row(NamedTuple):
@@ -297,6 +300,20 @@ class Delivery:
             if row is not None and row.lease == lease:
                 self._put(key, self.queues[key], offset, index, row.attempt, Terms(client, duration_ms))
         return touched
+
+    def holds(self, key: QueueKey, offset: int) -> bool:
+        """Whether the group has a position in the queue, and the message was not trimmed."""
+        return key in self.queues and offset >= self._begin(key[1], key[2])
+
+    def is_done(self, key: QueueKey, offset: int) -> bool:
+        """Whether the message is done for the group, and not trimmed."""
+        return self.holds(key, offset) and offset < self.queues[key].cursor and offset not in self.queues[key].rows
+
+    def apply_resent(self, index: int, key: QueueKey, offset: int) -> Touched:
+        """The dead letter of this message was resent: if the message is done, the group gets it again, with all its attempts."""
+        if self.is_done(key, offset):
+            self._put(key, self.queues[key], offset, index, 0, RESENT)
+        return [(key, offset)]
 
     def apply_reset(self, group: str, topic: str, queues: Iterable[tuple[int, int]]) -> Touched:
         """Apply a `reset` record: (queue, new cursor) each. All rows of these queues are removed, below the cursor and above."""

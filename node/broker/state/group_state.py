@@ -19,6 +19,7 @@ from ledgermq.node.broker.ports import Queues
 from ledgermq.node.broker.state import timers
 from ledgermq.node.broker.state.committed_offsets import Offsets
 from ledgermq.node.broker.state.delivery import Delivery, QueueKey
+from ledgermq.node.broker.state.letters import Letters
 from ledgermq.node.broker.state.lite import LiteSets
 from ledgermq.node.broker.state.message_ids import Ids
 from ledgermq.node.broker.state.producers import Producers
@@ -61,6 +62,8 @@ class State:
         self.groups: dict[str, GroupConfig] = {}
         """Consumer groups with a record. Replaced, never mutated."""
         self.delivery = Delivery(self.begin)
+        self.letters = Letters()
+        """The dead letters that are settled."""
         self.transactions = Transactions()
         self.timers = timers.Timers()
         self.ids = Ids()
@@ -253,7 +256,7 @@ class State:
         """Stored topic → next offset per queue, for the topics in force."""
         for topic, config in self.topics.items():
             if topic not in self._ends:
-                self._ends[topic] = tuple([self.end(topic, queue) for queue in range(config.queues)])
+                self._ends[topic] = self._queues.ends(topic, config.queues)
         return {topic: self._ends[topic] for topic in self.topics}
 
     def fill_status(self, status: ReplicaStatus) -> ReplicaStatus:

@@ -24,6 +24,9 @@ class _Begins:
     def next_offset(self, topic: str, queue: int) -> int:
         return self.min_offset(topic, queue)
 
+    def ends(self, topic: str, queues: int) -> tuple[int, ...]:
+        return tuple([self.min_offset(topic, queue) for queue in range(queues)])
+
     def next_offsets(self) -> dict[str, dict[int, int]]:
         return {topic: {queue: low for queue, (low, _) in queues.items()} for topic, queues in self._minimums.items()}
 

@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,33 +26,35 @@ from ledgermq.node.broker.state.origins import Mark, marks
 from ledgermq.node.broker.state.transactions import HALF_QUEUE, ORIGIN_KIND, NewHalf, half_of
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
-from ledgermq.proto.layout import Columns, record_columns
+from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES, Columns, record_columns
 from ledgermq.proto.message_record import Record, decode_record
-from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, lite_stored, parent_of, stored_name
+from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIMER_TOPIC, lite_stored, parent_of, stored_name
 from ledgermq.proto.native_ids import Run, native_runs
 from ledgermq.proto.properties import parse
-from ledgermq.proto.ranges import cut
-from ledgermq.proto.types import Permission, Range, TopicConfig, TopicDurability, TopicKind
+from ledgermq.proto.ranges import cut, record_of
+from ledgermq.proto.types import I32, Permission, Range, TopicConfig, TopicDurability, TopicKind
 from ledgermq.storage.snapshot import export_minimums
 
 LITE_FLOOR_STEP = 300_000
 """Lite topics begin at multiples of this, which is where a consume-queue file begins if files have their default length."""
-SNAPSHOT_VERSION = 5
-SNAPSHOTS_READ = frozenset({2, 3, 4, SNAPSHOT_VERSION})
+SNAPSHOT_VERSION = 6
+SNAPSHOTS_READ = frozenset({2, 3, 4, 5, SNAPSHOT_VERSION})
 """The versions that `restore` can read."""
-_HEADER = 48
-_STORE_MS = slice(104, 112)
+_STORE_MS = slice(56, 64)
+"""In a message record."""
 
 
 _Special = control.ControlRecord | Mark | NewHalf | Run
 """The meaning of an entry, or of several, beyond being messages."""
 
 
+_SPECIAL_TOPICS = CONTROL_TOPICS | {HALF_TOPIC}
+
 _BETWEEN = control.TopicRecord | control.TrimRecord | control.LiteRecord
 """Records whose effect depends on which messages precede them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Effects:
     """What applying a range changed, for modules that keep something beside the derived state."""
 
@@ -85,6 +87,8 @@ class Machine(State):
             timers.KIND: self._apply_timer,
         }
         """By kind of mark, the effect of a message made from another one, beyond being stored."""
+        self._windows: set[str] = set()
+        """Topics with a deduplication window."""
         self._touched: Touched = []
         """Rows touched so far by the current range: applying it may take several attempts, and removed rows are found only once."""
         self._halves: list[int] = []
@@ -101,19 +105,16 @@ class Machine(State):
         """
         assert entries.first_index == self.applied_index + 1, f"entry {entries.first_index} does not follow {self.applied_index}"
         columns = record_columns(entries)
-        records: list[tuple[int, _Special]] = [*_control_records(entries, columns)]
-        marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
-        marked += [(run.at, run) for run in native_runs(entries, columns.flags)]
-        if marked:
-            records = sorted([*records, *marked], key=lambda item: item[0])
-        later = [at for at, record in records if isinstance(record, _BETWEEN) and at > 0]
+        plain = columns.rows is not None and not any([row[0] in _SPECIAL_TOPICS or row[6] or row[7] for row in columns.rows])
+        records = [] if plain else self._records(entries, columns)
+        later = [at for at, record in records if isinstance(record, _BETWEEN) and at > 0] if records else ()
         if later:
             entries = cut(entries, entries.first_index + later[0] - 1)
             columns = record_columns(entries)
             # No run is cut in two: the record stands between runs.
             records = [(at, record) for at, record in records if at < later[0]]
         self.settled = False
-        topics = dict.fromkeys(topic for topic in columns.topics if topic not in CONTROL_TOPICS)
+        topics = dict.fromkeys([topic for topic in columns.topics if topic not in CONTROL_TOPICS])
         effects = Effects(entries, columns, topics, self._touched, self._halves, self._lite_changed, self._vanished)
         if records and records[0][0] == 0:
             first = records[0][1]
@@ -126,10 +127,12 @@ class Machine(State):
             elif isinstance(first, control.LiteRecord):
                 self._apply_lite(first, effects)
                 del records[0]
-        self._begin_lite_topics(columns.topics)
+        if self._lite_floors:
+            self._begin_lite_topics(columns.topics)
         self._queues.append(columns)
-        self.timers.apply_stored(columns)
-        for found in new_ids(entries, columns, self.topics):
+        if TIMER_TOPIC in columns.topics:
+            self.timers.apply_stored(columns)
+        for found in new_ids(entries, columns, self._windows) if self._windows else ():
             self.ids.apply(found.topic, found.message_id, found.place, self.topics[found.topic].dedup_ms)
         for topic in effects.topics:
             self._ends.pop(topic, None)
@@ -151,6 +154,14 @@ class Machine(State):
                 self._apply_control(entries.first_index + at, record, effects)
         self._advance(entries)
         return effects
+
+    def _records(self, entries: Range, columns: Columns) -> list[tuple[int, _Special]]:
+        """(place in the range, record) of every entry, or run of entries, that is more than a message, in order. Raises
+        UnknownControlRecord."""
+        records: list[tuple[int, _Special]] = [*_control_records(entries, columns)]
+        marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
+        marked += [(run.at, run) for run in native_runs(entries, _flags(columns))]
+        return sorted([*records, *marked], key=lambda item: item[0]) if marked else records
 
     def _advance(self, entries: Range) -> None:
         self.applied_index = entries.last_index
@@ -193,6 +204,8 @@ class Machine(State):
             return
         elif isinstance(record, control.GroupRecord):
             touched = self._apply_group(record)
+        elif isinstance(record, control.LettersRecord):
+            touched = self._apply_letters(index, record)
         elif isinstance(record, control.TransactionRecord):
             effects.halves.extend(self.transactions.apply_record(record))
             return
@@ -219,6 +232,16 @@ class Machine(State):
         group, topic, queue, offset, lease = mark.fields
         effects.touched.extend(self.delivery.apply_dead_letter((group, topic, int(queue)), int(offset), int(lease)))
 
+    def _apply_letters(self, index: int, record: control.LettersRecord) -> Touched:
+        """Settle dead letters. The original of a resent one is visible again for its group. A settled one changes nothing."""
+        touched: Touched = []
+        begin = self.begin(record.topic, 0)
+        for at, offset in enumerate(record.offsets):
+            if offset >= begin and self.letters.settle(record.topic, offset, record.how) and record.places:
+                group, topic, queue, original = record.places[at]
+                touched += self.delivery.apply_resent(index, (group, topic, queue), original)
+        return touched
+
     def _apply_timer(self, index: int, mark: Mark, effects: Effects) -> None:
         """A copy was stored in its topic, or on the timer topic again: the delayed message from which it was made is done."""
         fire_ms, _, offset, *again = mark.fields
@@ -236,11 +259,13 @@ class Machine(State):
         self.retained.apply_trim(index, store_ms, record)
         self._forget_lite_topics(effects)
         effects.touched.extend(self.delivery.raise_cursors())
+        for topic in self.letters.topics():
+            self.letters.trim(topic, self.begin(topic, 0))
         effects.halves.extend(self.transactions.raise_minimum(self._queues.min_offset(HALF_TOPIC, HALF_QUEUE)))
 
     def _begin_lite_topics(self, topics: Iterable[str]) -> None:
         """New lite topics begin above all offsets of vanished ones, so that no queue offset is ever used twice."""
-        for topic in topics if self._lite_floors else ():
+        for topic in topics:
             floor = self._lite_floors.get(parent_of(topic), 0) if LITE_SEPARATOR in topic else 0
             if floor and not self._queues.next_offset(topic, 0):
                 self._queues.begin_at(topic, 0, floor)
@@ -313,10 +338,15 @@ class Machine(State):
                 self.ids.forget_topic(stored)
             # Queue offsets never restart; in this incarnation a queue begins where it ends now.
             known.begins.extend(self.end(stored, queue) for queue in range(len(known.begins), config.queues))
+        self._set_topics()
+
+    def _set_topics(self) -> None:
         self.topics = {stored: topic.config for stored, topic in self._topics.items()}
+        self._windows = {stored for stored, config in self.topics.items() if config.dedup_ms}
 
     def _forget_topic(self, stored: str, effects: Effects) -> None:
         effects.touched.extend(self.delivery.forget_topic(stored))
+        self.letters.forget_topic(stored)
         effects.halves.extend(self.transactions.forget_topic(stored))
         self.offsets.forget_topic(stored)
         self.lite.forget_topic(stored)
@@ -326,6 +356,9 @@ class Machine(State):
     def last_of_queues(self, entries: Range) -> list[tuple[str, int, int]]:
         """(topic, queue, last queue offset) of every queue in a range that is not applied yet."""
         columns = record_columns(entries)
+        if columns.rows is not None:
+            few = {(topic, queue): offset for topic, queue, offset, *_ in columns.rows}
+            return [(topic, queue, offset) for (topic, queue), offset in few.items()]
         rows = zip(columns.topic_of.tolist(), columns.queues.tolist(), columns.queue_offsets.tolist(), strict=True)
         last = {(columns.topics[topic], queue): offset for topic, queue, offset in rows}
         return [(topic, queue, offset) for (topic, queue), offset in last.items()]
@@ -349,6 +382,7 @@ class Machine(State):
             "groups": {stored: group_fields(group) for stored, group in sorted(self.groups.items())},
             "delivery": self.delivery.export(),
             "lapsed": self.delivery.lapsed.export(),
+            "letters": self.letters.export(),
             "transactions": self.transactions.export(),
             "timers": self.timers.export(),
             "ids": self.ids.export(),
@@ -363,12 +397,13 @@ class Machine(State):
         """Replace the state by what `export` returned. The caller brings the consume queues to its `queues` and `minimums`."""
         self.members = restore_members(exported.get("members"))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
-        self.topics = {stored: topic.config for stored, topic in self._topics.items()}
+        self._set_topics()
         self.groups = {stored: read_group(fields) for stored, fields in exported["groups"].items()}
         self._ends = {}
         lapsed = exported.get("lapsed")
         # Before version 5, lapsed leases were not stored: no lease from before is known to be acknowledged.
         self.delivery.restore(exported["delivery"], Lapsed(exported["applied_index"]) if lapsed is None else Lapsed.restored(lapsed))
+        self.letters.restore(exported.get("letters", {}))
         self.ids.restore(exported.get("ids", {}))
         self.transactions.restore(exported.get("transactions", {}))
         self.timers.restore(exported.get("timers"))
@@ -391,35 +426,45 @@ class Machine(State):
 
 def last_store_ms(entries: Range) -> int:
     """Store time of the last entry of a range."""
-    return _store_ms(entries, -1)
+    if entries.last_index - entries.first_index < FEW_ENTRIES:
+        at = entries.edges[-2] + HEADER_BYTES + _STORE_MS.start
+        return int.from_bytes(entries.data[at : at + 8], "big", signed=True)
+    return _store_ms(entries, len(entries) - 1)
 
 
 def _store_ms(entries: Range, at: int) -> int:
-    return int.from_bytes(entries.data[int(entries.starts[at]) :][_STORE_MS], "big", signed=True)
+    return int.from_bytes(record_of(entries, at)[_STORE_MS], "big", signed=True)
 
 
 def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, control.ControlRecord]]:
     """(place in the range, record) of every control record, in order. Raises UnknownControlRecord."""
-    numbers = [number for number, topic in enumerate(columns.topics) if topic in CONTROL_TOPICS]
-    if not numbers:
-        return
-    for at in np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist():
+    for at in _places_of(columns, CONTROL_TOPICS):
         record = _record_at(entries, at)
         yield at, control.decode(parse(record.properties).get("TAGS", ""), record.body)
 
 
 def _half_messages(entries: Range, columns: Columns) -> Iterator[tuple[int, NewHalf]]:
     """(place in the range, half message) of every half message, in order."""
-    if HALF_TOPIC not in columns.topics:
-        return
-    for at in np.flatnonzero(columns.topic_of == columns.topics.index(HALF_TOPIC)).tolist():
+    for at in _places_of(columns, (HALF_TOPIC,)):
         record = _record_at(entries, at)
         yield at, NewHalf(record.queue_offset, half_of(entries.first_index + at, record.store_ms, parse(record.properties)))
 
 
+def _places_of(columns: Columns, topics: Collection[str]) -> list[int]:
+    """The places of the messages on these topics, ascending."""
+    if columns.rows is not None:
+        return [at for at, row in enumerate(columns.rows) if row[0] in topics]
+    numbers = [number for number, topic in enumerate(columns.topics) if topic in topics]
+    places: list[int] = np.flatnonzero(np.isin(columns.topic_of, numbers)).tolist() if numbers else []
+    return places
+
+
+def _flags(columns: Columns) -> list[int] | I32:
+    return columns.flags if columns.rows is None else [row[7] for row in columns.rows]
+
+
 def _record_at(entries: Range, at: int) -> Record:
-    begin = int(entries.starts[at])
-    return decode_record(entries.data[begin + _HEADER : begin + int(entries.sizes[at])])
+    return decode_record(record_of(entries, at))
 
 
 def _export_topic(topic: Topic) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -24,12 +24,12 @@ import numpy as np
 from ledgermq.proto.layout import Columns, split_record
 from ledgermq.proto.names import TIMER_TOPIC, WAITING_TOPICS, parent_of
 from ledgermq.proto.properties import FIRE_MS, REAL_TOPIC, message_id_of, parse
-from ledgermq.proto.types import Range, TopicConfig
+from ledgermq.proto.ranges import record_of
+from ledgermq.proto.types import Range
 
 TOPIC_MAX = 131_072
 ALL_MAX = 262_144
 DIGEST_BYTES = 16
-_HEADER = 48
 _STORE_MS = slice(56, 64)
 _QUEUE_BITS = 16
 _MS_BITS = 48
@@ -144,17 +144,13 @@ class NewId:
     place: Place
 
 
-def new_ids(entries: Range, columns: Columns, topics: Mapping[str, TopicConfig]) -> Iterator[NewId]:
-    """The ids to remember from a range, in order. Messages made from other entries are skipped: their id was remembered with the
-    original."""
-    windows = {topic for topic, config in topics.items() if config.dedup_ms}
-    if not windows:
-        return
+def new_ids(entries: Range, columns: Columns, windows: Collection[str]) -> Iterator[NewId]:
+    """The ids to remember from a range, in order; `windows` are the topics that have one. Messages made from other entries are skipped:
+    their id was remembered with the original."""
     numbers = [number for number, topic in enumerate(columns.topics) if parent_of(topic) in windows or topic in WAITING_TOPICS]
     wanted = np.flatnonzero(np.isin(columns.topic_of, numbers) & (columns.origins == 0) & (columns.flags == 0))
     for at in wanted.tolist():
-        begin, topic = int(entries.starts[at]), columns.topics[int(columns.topic_of[at])]
-        record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]
+        topic, record = columns.topics[int(columns.topic_of[at])], record_of(entries, at)
         properties = bytes(record[split_record(record)[3] :])
         fire_ms = 0
         if topic in WAITING_TOPICS:

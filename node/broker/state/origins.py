@@ -13,9 +13,8 @@ import numpy as np
 from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.layout import Columns, split_record
 from ledgermq.proto.properties import ORIGIN, value_of
+from ledgermq.proto.ranges import record_of
 from ledgermq.proto.types import Range
-
-_HEADER = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ def origin_text(kind: str, *fields: str | int) -> str:
 
 def marks(entries: Range, columns: Columns, kinds: Collection[str]) -> Iterator[tuple[int, Mark]]:
     """(place in the range, mark) of every message that has one, in order. Raises UnknownControlRecord for a kind not in `kinds`."""
-    for at in np.flatnonzero(columns.origins).tolist():
-        begin = int(entries.starts[at])
-        record = entries.data[begin + _HEADER : begin + int(entries.sizes[at])]
+    rows = columns.rows
+    for at in np.flatnonzero(columns.origins).tolist() if rows is None else [at for at, row in enumerate(rows) if row[6]]:
+        record = record_of(entries, at)
         kind, *fields = (value_of(bytes(record[split_record(record)[3] :]), ORIGIN) or "").split(":")
         if kind not in kinds:
             raise UnknownControlRecord(f"a message marks another one as {kind!r}; this log was written by a newer version, start that one")

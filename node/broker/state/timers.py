@@ -153,10 +153,8 @@ class Timers:
     # Applying
 
     def apply_stored(self, columns: Columns) -> None:
-        """Apply the timer-topic messages of a range, after their units are in the consume queues. Call it once per range: a repetition
-        would change the counts, but nothing else."""
-        if TIMER_TOPIC not in columns.topics:
-            return
+        """Apply the timer-topic messages of a range that has some, after their units are in the consume queues. Call it once per range: a
+        repetition would change the counts, but nothing else."""
         rows = np.flatnonzero(columns.topic_of == columns.topics.index(TIMER_TOPIC))
         slots, epochs = columns.queues[rows], columns.tags_codes[rows] // SLOT_MS
         self.counts["stored"] += len(rows)

@@ -240,12 +240,7 @@ def unsealed(entry: bytes) -> UnsealedBatch:
         data[start:stop] = bytes(stop - start)
     topic_at = 136 + int.from_bytes(data[132:136], "big")
     topic = bytes(data[topic_at + 1 : topic_at + 1 + data[topic_at]]).decode()
-    text = bytes(data[topic_at + 1 + len(topic) + 2 :]).decode()
-    fields = dict(pair.split("\x01") for pair in text.split("\x02") if pair)
-    code = int(fields["TIMER_OUT_MS"]) if topic == TIMER_TOPIC else java_hash(fields["TAGS"]) if "TAGS" in fields else 0
-    zero, queue = np.zeros(1, np.int64), int.from_bytes(data[60:64], "big")
-    sizes, queues, codes = np.array([len(data)], np.int32), np.array([queue], np.int32), np.array([code], np.int64)
-    return UnsealedBatch(data, zero, sizes, (topic,), np.zeros(1, np.int32), queues, codes)
+    return UnsealedBatch.of_few(data, [0, len(data)], [(topic, int.from_bytes(data[60:64], "big"))])
 
 
 Step = Callable[[Small], None]

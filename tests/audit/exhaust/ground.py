@@ -161,7 +161,7 @@ class Ground(Place):
                             array.flags.writeable = False
                 return pieces, pickle.dumps(scan.report)
 
-            pieces, report = self.memory.recall((Scan, scan.task, window), find)
+            pieces, report = self.memory.recall((Scan, scan.task, scan.report.scanned_by, window), find)
             scan.report = pickle.loads(report)  # noqa: S301 (written above)
             yield from pieces
 

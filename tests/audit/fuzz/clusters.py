@@ -142,7 +142,7 @@ def stopped(world: World) -> Image:
         if station.life is not None:
             # A process that is asked to stop writes everything, including the data of a running sync.
             log = station.life.log
-            if (job := log._durability.job) is not None:
+            if (job := log.durability.job) is not None:
                 job.run()
                 log.finish_sync(job, None)
             log.flush_mark()

@@ -25,8 +25,9 @@ from ledgermq.proto import control, entry_sealing, layout
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.types import HardState, SyncedMark, UnsealedBatch
 from ledgermq.sim.disk import ForgetfulDisk
-from ledgermq.storage import begin, consume_queue, entry_log, hard_state, placing, queue_buffer, synced_mark
+from ledgermq.storage import begin, consume_queue, entry_log, hard_state, index_files, placing, queue_buffer, synced_mark
 from ledgermq.storage.file_digest import file_digest
+from tests.proto.ways import ARRAYS, few_entries
 
 FILE_BYTES, INDEX_BYTES, QUEUE_BYTES = 8192, 32 * 64, 20 * 30
 BATCHES = 24
@@ -50,7 +51,8 @@ class Broken:
 def write(base: Path, names: Sequence[str] = NODES, *, derives: bool = True) -> list[str]:
     """Write the same history on these replicas with the (patched) writer of the product. Returns the node directories."""
     disk = ForgetfulDisk()
-    with pytest.MonkeyPatch.context() as patch:
+    # The patches replace steps of the array way; the way of few entries is held equal to it by tests/proto/test_proto_ways.py.
+    with pytest.MonkeyPatch.context() as patch, few_entries(ARRAYS):
         patch.setattr(audit_scan, "RealDisk", lambda: disk)
         _write(base, names, derives)
     for path in disk.files():
@@ -188,14 +190,14 @@ def _unit(name: str, change: Callable[[Any], Any]) -> Patch:
     """Patch the index units."""
 
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
-        original = entry_log.make_units
+        original = index_files.make_units
 
         def make_units(*given: Any) -> Any:
             units = original(*given)
             units[name] = change(units[name])
             return units
 
-        monkeypatch.setattr(entry_log, "make_units", make_units)
+        monkeypatch.setattr(index_files, "make_units", make_units)
 
     return patch
 
