@@ -1,19 +1,28 @@
-"""What the frontend's services need of the other rooms, and of each other across packages. Protocols only.
+"""What the frontend's services need of the other rooms, of the gRPC server, and of each other across packages.
 
 The engine (`node/replica/hosting/engine.py`), the controller (`node/controller/controller.py`), the streams of both client services and the
 spans of `node/process/tracing.py` implement these protocols structurally. Tests use small fakes.
+
+`ServerCall` is a call as the services see it. Only a `CallServer` knows which gRPC library is behind it, and a service imports none. There
+are two servers: `node/process/grpc_server.py` on grpc.aio, and one on the optional package ledgermq-native. Beside the protocols, this
+module has the values that services and servers exchange: the kinds of methods, the status codes, where to listen, and the two exceptions
+with which a call ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Protocol, TypeVar
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.controller.state import Outcome, State
+from ledgermq.node.runtime.certificates import CertificateFiles
+from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto.types import ReplicaStatus
 
 T = TypeVar("T")
@@ -31,6 +40,10 @@ class Engine(Protocol):
     def notify(self, group: str, call: Call) -> None: ...
     def run(self, group: str, work: Callable[[Any], T]) -> Awaitable[T]:
         """Pass the open group (`node/replica/hosting/running.py:OpenReplica`) to `work` between two turns."""
+        ...
+
+    def wake(self, group: str) -> None:
+        """Give the group a turn soon."""
         ...
 
     def status(self, group: str) -> asyncio.Future[ReplicaStatus]: ...
@@ -83,4 +96,148 @@ Trace = Callable[[str, int, int], FrameSpan]
 class Spans(Protocol):
     """Creates the spans of the frames of one stream."""
 
-    def frames_of(self, context: Any) -> Trace: ...
+    def frames_of(self, context: ServerCall) -> Trace: ...
+
+
+# -- calls
+
+CallMetadata = Sequence[tuple[str, Any]]
+"""Names in lower case with their values in order: str, or bytes for names that end in "-bin"."""
+
+
+class StatusCode(IntEnum):
+    """The status codes of gRPC."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class CallAborted(Exception):
+    """Raised by a handler: the call ends with this gRPC status. Without `trailing_metadata`, that of the call stays."""
+
+    def __init__(self, code: StatusCode, details: str, trailing_metadata: CallMetadata = ()) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+        self.details = details
+        self.trailing_metadata = trailing_metadata
+
+
+class CallGone(Exception):
+    """Raised by `ServerCall.read` and `ServerCall.write`: the call has ended, usually because its client has gone. No error of the node."""
+
+
+class ServerCall(Protocol):
+    """One call at the server. Its handler is cancelled when the client cancels it, its deadline passes or its connection ends."""
+
+    def invocation_metadata(self) -> CallMetadata: ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the deadline; None without one."""
+        ...
+
+    def peer(self) -> str:
+        """The client as gRPC names it: `ipv4:192.0.2.1:50000`, or `unix:` for a Unix socket without a name."""
+        ...
+
+    def auth_context(self) -> Mapping[str, Sequence[bytes]]:
+        """What TLS has verified of the client, by gRPC's names, as `x509_common_name`; empty over plaintext."""
+        ...
+
+    def set_trailing_metadata(self, metadata: CallMetadata) -> None: ...
+    async def send_initial_metadata(self, metadata: CallMetadata) -> None:
+        """Send it at once; otherwise it goes with the first answer. At most once."""
+        ...
+
+    async def read(self) -> bytes | None:
+        """The next request of a stream; None once the client has closed its side. One caller at a time. Raises CallGone."""
+        ...
+
+    async def write(self, message: bytes) -> None:
+        """Send one answer of a stream; waits while the client does not read. One caller at a time. Raises CallGone."""
+        ...
+
+    async def finish(self) -> None:
+        """End a stream of answers with OK: the last thing that its handler does with the call. Returns once the socket has taken all
+        answers. If the client leaves before, this raises CallGone, or the handler is cancelled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryMethod:
+    """One request, one answer."""
+
+    serve: Callable[[bytes, ServerCall], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStreamMethod:
+    """One request; the handler writes the answers."""
+
+    serve: Callable[[bytes, ServerCall], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMethod:
+    """Streams in both directions; the handler reads and writes."""
+
+    serve: Callable[[ServerCall], Awaitable[None]]
+
+
+Method = UnaryMethod | ServerStreamMethod | StreamMethod
+"""One method of a service. What a handler returns early ends the call with OK; an exception other than CallAborted with UNKNOWN."""
+Diversion = Callable[[str, CallMetadata], StreamMethod | None]
+"""Decides by path and metadata whether something else than the registered method serves a call, as bytes in both directions."""
+
+
+# -- servers
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where and how a server listens."""
+
+    host: str
+    port: int
+    """0: any free port."""
+    plain: bool = True
+    """Plaintext is accepted; beside TLS on the same port if `tls` is set too."""
+    tls: CertificateFiles | None = None
+    limits: Quotas = field(default_factory=Quotas)
+    """The limits of connections apply; the others concern calls."""
+    shared: bool = False
+    """Other processes listen on the same port."""
+    unix: str | None = None
+    """The path of a Unix socket on which it listens too, in plaintext and without limits: for the other workers of this node."""
+
+
+class CallServer(Protocol):
+    """A gRPC server. Order of calls: `add_service` for each service, `listen`, `stop`. Belongs to the loop's thread."""
+
+    def add_service(self, name: str, methods: Mapping[str, Method]) -> None: ...
+
+    async def listen(self, where: Listening) -> int:
+        """Open the port, and return it. Raises RuntimeError or OSError if it is taken."""
+        ...
+
+    def address_of(self, peer: str) -> str:
+        """The client's address, from `ServerCall.peer`."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
+        ...

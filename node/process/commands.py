@@ -19,7 +19,7 @@ import yaml
 
 from ledgermq.node.frontend.routing.worker_registry import worker_registry_of
 from ledgermq.node.frontend.security import minting
-from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster, make_secret
 from ledgermq.node.replica.peers import peer_wire
 from ledgermq.node.runtime import certificates
 from ledgermq.node.runtime.config_example import EXAMPLE
@@ -28,8 +28,16 @@ from ledgermq.node.runtime.config_types import NAME, parse_size_bytes
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 
-_CONFIG_OPTION = click.option("--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", help="YAML file.")
+_CONFIG_OPTION = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), envvar="LEDGERMQ_CONFIG", show_envvar=True, help="YAML file."
+)
 _SET_OPTION = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override one key; repeatable.")
+
+NEXT = """in another terminal:
+  export LEDGERMQ_ENDPOINTS='{endpoints}'
+  ledgermq topic create orders
+  ledgermq send --topic orders --body hello"""
+"""What `up` prints when the cluster is ready."""
 
 
 class Size(click.ParamType[int]):
@@ -74,6 +82,7 @@ def config() -> None:
     \b
     Examples:
       ledgermq config example > node.yaml
+      ledgermq config secret ledgermq-data/secret
       ledgermq config check node.yaml
       ledgermq config show node.yaml --set log_level=debug
     """
@@ -122,6 +131,27 @@ def example() -> None:
       ledgermq config example > node.yaml
     """
     click.echo(EXAMPLE, nl=False)
+
+
+@config.command("secret")
+@click.argument("file", type=click.Path(path_type=Path))
+def secret_file(file: Path) -> None:
+    """Create FILE with a new cluster secret, which only its owner can read. Give every node of the cluster a copy.
+
+    \b
+    Example:
+      ledgermq config secret ledgermq-data/secret
+
+    Exit status: 0 created; 4 FILE exists, and is not changed.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        make_secret(file)
+    except FileExistsError:
+        raise FatalError(ExitCode.REFUSED, f"{file} exists", "use it, or give another file") from None
+    except OSError as error:
+        raise FatalError(ExitCode.REFUSED, f"{file} cannot be written ({error.strerror})", "give another file") from error
+    click.echo(f"created: {file}")
 
 
 @click.command("certificates")
@@ -190,6 +220,7 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
         ready = _wait_ready(cluster, stop)
         if ready:
             click.echo(f"ready: endpoints={cluster.endpoints}")
+            click.echo(NEXT.format(endpoints=cluster.endpoints))
             sys.stdout.flush()
             _watch(cluster, stop)
     finally:

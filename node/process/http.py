@@ -1,26 +1,27 @@
 """The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, no secrets.
 
 A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
-on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers ask the engine itself,
-so a stalled engine is neither healthy nor ready.
+on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers come from the loop,
+between two turns of the groups, so a node whose turns stand still does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from aiohttp import web
 from prometheus_client import generate_latest
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ledgermq import __version__
 from ledgermq.node.process.node_pages import WorkerPages, merged_metrics
+from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.replica.consensus.catch_up import STATES
 from ledgermq.node.replica.hosting.engine import Engine
-from ledgermq.node.runtime import metrics
+from ledgermq.node.runtime import metrics, mirrored
+from ledgermq.proto import kernels
 from ledgermq.proto.types import ReplicaStatus, Role
 
 ANSWER_WITHIN_S = 5.0
@@ -73,24 +74,48 @@ class Health:
 
 
 class StateCollector(Collector):
-    """Gauges of the replicas' state at the moment of a scrape."""
+    """The mirrored families (`mirrored.py`) at the moment of a scrape."""
 
     def __init__(
-        self, node: str, engine: Engine, queued_bytes: Callable[[], Mapping[str, int]], calls: Callable[[], Iterable[Any]] = tuple
+        self,
+        node: str,
+        engine: Engine,
+        queued_bytes: Callable[[], Mapping[str, int]],
+        figures: TopicFigures,
+        calls: Callable[[], Iterable[Metric]] = tuple,
     ) -> None:
         """`calls`: the metric families of the client methods."""
         self._node = node
+        self._figures = figures
         self._engine = engine
         self._queued_bytes = queued_bytes
         self._calls = calls
         self.statuses: Mapping[str, ReplicaStatus] = {}
 
-    def collect(self) -> Iterator[Any]:
-        yield InfoMetricFamily("ledgermq_node", "This node.", value={"node": self._node, "version": __version__})
-        calls = GaugeMetricFamily("ledgermq_open_calls", "Client calls that wait for the engine.")
+    async def refresh(self, health: Health) -> None:
+        """Read what `collect` exposes. If the groups have ended or do not answer in time, the node's own numbers are still useful."""
+        try:
+            self.statuses = await health.statuses()
+        except TimeoutError:
+            self.statuses = {}
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                await self._figures.refresh()
+        except TimeoutError:
+            self._figures.groups = {}
+
+    def page(self) -> bytes:
+        """All metrics of this process, as of the last `refresh`."""
+        return generate_latest(metrics.REGISTRY) + self._figures.page().encode()
+
+    def collect(self) -> Iterator[Metric]:
+        node = mirrored.NODE_INFO.gauge()
+        node.add_metric([self._node, __version__, kernels.VERSION or ""], 1)
+        yield node
+        calls = mirrored.OPEN_CALLS.gauge()
         calls.add_metric([], self._engine.open_calls)
         yield calls
-        queued = GaugeMetricFamily("ledgermq_peer_queue_bytes", "Bytes waiting to be sent to a peer.", labels=["peer"])
+        queued = mirrored.PEER_QUEUE_BYTES.gauge()
         for peer, size in self._queued_bytes().items():
             queued.add_metric([peer], size)
         yield queued
@@ -99,71 +124,48 @@ class StateCollector(Collector):
         yield from self._statistics()
         yield from self._calls()
 
-    def _replicas(self) -> Iterator[Any]:
-        roles = GaugeMetricFamily("ledgermq_role", "1 for the role of this replica.", labels=["group", "role"])
-        gauges = {
-            "term": GaugeMetricFamily("ledgermq_term", "Current term.", labels=["group"]),
-            "begin_index": GaugeMetricFamily("ledgermq_begin_index", "First retained entry.", labels=["group"]),
-            "end_index": GaugeMetricFamily("ledgermq_end_index", "Last entry of the log.", labels=["group"]),
-            "durable_index": GaugeMetricFamily("ledgermq_durable_index", "Last entry synced here.", labels=["group"]),
-            "commit_index": GaugeMetricFamily("ledgermq_commit_index", "Last entry known to be committed.", labels=["group"]),
-            "applied_index": GaugeMetricFamily("ledgermq_applied_index", "Last entry applied.", labels=["group"]),
-        }
-        leader_known = GaugeMetricFamily("ledgermq_leader_known", "1 when this replica knows a leader.", labels=["group"])
+    def _replicas(self) -> Iterator[Metric]:
+        roles, leader_known = mirrored.ROLE.gauge(), mirrored.LEADER_KNOWN.gauge()
+        positions = {field: family.gauge() for field, family in mirrored.POSITIONS.items()}
         for group, status in self.statuses.items():
             for role in Role:
                 roles.add_metric([group, role.value], float(status.role is role))
             leader_known.add_metric([group], float(status.leader is not None))
-            for name, gauge in gauges.items():
-                gauge.add_metric([group], getattr(status, name))
+            for field, gauge in positions.items():
+                gauge.add_metric([group], getattr(status, field))
         yield roles
         yield leader_known
-        yield from gauges.values()
+        yield from positions.values()
 
-    def _followers(self) -> Iterator[Any]:
+    def _followers(self) -> Iterator[Metric]:
         """The progress of the followers of groups led here; unknown values are left out."""
-        told = {
-            "behind_entries": ("ledgermq_follower_behind_entries", "Entries that a follower has not received, as its leader knows."),
-            "behind_bytes": ("ledgermq_follower_behind_bytes", "Bytes of the log that a follower has not received."),
-            "bytes_per_s": ("ledgermq_follower_bytes_per_second", "Bytes per second that a follower receives, over the last ten seconds."),
-            "seconds_left": ("ledgermq_follower_seconds_left", "Estimated seconds until a follower has caught up."),
-        }
-        for field, (name, text) in told.items():
-            family = GaugeMetricFamily(name, text, labels=["group", "follower"])
+        for field, declared in mirrored.FOLLOWERS.items():
+            family = declared.gauge()
             for group, status in self.statuses.items():
                 for peer in status.peers:
                     if (value := getattr(peer, field)) is not None:
                         family.add_metric([group, peer.node], value)
             yield family
-        states = GaugeMetricFamily("ledgermq_follower_state", "1 for the state of a follower.", labels=["group", "follower", "state"])
+        states = mirrored.FOLLOWER_STATE.gauge()
         for group, status in self.statuses.items():
             for peer in status.peers:
                 for state in STATES:
                     states.add_metric([group, peer.node, state], float(peer.state == state))
         yield states
 
-    def _statistics(self) -> Iterator[Any]:
-        families: dict[str, GaugeMetricFamily] = {}
-        for group in self._engine.groups:
-            view = self._engine.views.get(group)
-            numbers = dict(self.statuses[group].extra) if group in self.statuses else {}
-            numbers.update(view.statistics if view is not None else {})
-            for name, value in numbers.items():
-                if isinstance(value, int | float):
-                    # A name of the form `name:node` concerns one peer.
-                    name, _, peer = name.partition(":")
-                    metric = f"ledgermq_group_{name.replace('-', '_')}"
-                    family = GaugeMetricFamily(metric, f"Counter or gauge {name} of a replica.", labels=["group", "peer"][: 1 + bool(peer)])
-                    families.setdefault(name, family).add_metric([group, peer] if peer else [group], value)
+    def _statistics(self) -> Iterator[Metric]:
+        families = {declared: declared.number() for declared in mirrored.STATISTICS.values()}
+        for group, status in self.statuses.items():
+            for key, value in status.extra.items():
+                declared, labels = mirrored.statistic(key)
+                families[declared].add_metric([group, *labels], value * declared.scale)
         yield from families.values()
 
 
 class HttpServer:
     """The HTTP port of a node."""
 
-    def __init__(
-        self, cluster_id: str, node: str, health: Health, collector: StateCollector, workers: WorkerPages | None = None
-    ) -> None:
+    def __init__(self, cluster_id: str, node: str, health: Health, collector: StateCollector, workers: WorkerPages | None = None) -> None:
         """`workers`: asks the other workers of this node, if this worker answers for the node."""
         self._own = {"cluster": cluster_id, "node": node}
         self._node = node
@@ -220,12 +222,8 @@ class HttpServer:
         return found
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        try:
-            self._collector.statuses = await self._health.statuses()
-        except TimeoutError:
-            # The counters are still useful; the missing gauges show that the engine is stalled.
-            self._collector.statuses = {}
-        page = generate_latest(metrics.REGISTRY)
+        await self._collector.refresh(self._health)
+        page = self._collector.page()
         if self._workers is not None:
             pages = {self._node: page.decode(), **await self._workers.text("/metrics")}
             page = (await asyncio.to_thread(merged_metrics, pages)).encode()

@@ -8,6 +8,7 @@ watcher does.
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -17,7 +18,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from ledgermq.node.frontend.security.minting import CA_CERTIFICATE, ensure
 from ledgermq.node.process.ports import Process
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup, NodeAddress
-from ledgermq.node.runtime.config_loading import ENV_PREFIX, FOREIGN_ENV, validate
+from ledgermq.node.runtime.config_loading import ENV_PREFIX, is_setting, validate
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
@@ -44,6 +44,8 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 DEFAULT_GROUP = "g1"
 DEFAULT_LOG_FILE_BYTES = 64 << 20
 PORT_STEPS = {"client_port": 0, "peer_port": 1000, "controller_port": 2000, "http_port": 3000}
+ANSWER_BYTES = 1 << 20
+"""No answer of a node at /readyz is longer."""
 
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -212,7 +214,7 @@ class LocalCluster:
         for setting in (f"node={node}", f"data={self.data(node)}", *self._tls_settings(node), *self.settings):
             arguments += ["--set", setting]
         # Only its files configure a node of a local cluster; settings for other nodes must not leak in.
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX) or k.removeprefix(ENV_PREFIX) in FOREIGN_ENV}
+        kept = {name: value for name, value in os.environ.items() if not is_setting(name, value)}
         process = launch(arguments, {**kept, **self.environment}, log)
         child = Child(node, process, log)
         self.children[node] = child
@@ -263,8 +265,9 @@ class LocalCluster:
         address = self.nodes[node]
         try:
             with _OPENER.open(f"http://{address.host}:{address.http_port}/readyz", timeout=2) as response:
-                answer = json.load(response)
-        except (urllib.error.URLError, OSError, ValueError):
+                answer = json.loads(response.read(ANSWER_BYTES))
+        except (http.client.HTTPException, OSError, ValueError):
+            # URLError is an OSError. Any other program may listen there until the node has found out that the port is taken.
             return False
         return isinstance(answer, dict) and (answer.get("cluster"), answer.get("node")) == (self.cluster_id, node)
 
@@ -316,10 +319,7 @@ def _create(
     names = [f"n{k + 1}" for k in range(nodes)]
     secret = directory / SECRET_FILE
     if not secret.exists():
-        with os.fdopen(os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        make_secret(secret)
     cluster = {
         "id": str(uuid.uuid4()),
         "created_ms": time.time_ns() // 1_000_000,
@@ -334,6 +334,20 @@ def _create(
         ],
     }
     _replace(directory / CLUSTER_FILE, {**extra, "cluster": cluster, "nodes": {name: {"workers": workers} for name in names}})
+
+
+def make_secret(path: Path) -> None:
+    """Write a new secret that only its owner can read. Raises FileExistsError, and then changes nothing, or another OSError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, unlike a rename, fails if the file exists: a secret in use is never replaced.
+        os.link(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _load(path: Path) -> dict[str, Any]:

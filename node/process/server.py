@@ -15,11 +15,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import grpc
-import grpc.aio
-from grpc_health.v1 import health as grpc_health  # type: ignore[import-untyped]
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from ledgermq import __version__
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.member_calls import Prefer, Returned
@@ -31,7 +26,8 @@ from ledgermq.node.controller.placement import Placement
 from ledgermq.node.controller.reconcile import Reconciler
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import State
-from ledgermq.node.frontend.admin.admin_port import AdminPort, GenericOnly
+from ledgermq.node.frontend.admin.admin_port import SERVICE as ADMIN
+from ledgermq.node.frontend.admin.admin_port import admin_methods
 from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
@@ -41,6 +37,7 @@ from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.admin.peeks import Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.admin.replicas_service import PREFIX as REPLICAS_PREFIX
+from ledgermq.node.frontend.admin.replicas_service import SERVICE as REPLICAS
 from ledgermq.node.frontend.admin.replicas_service import Replicas
 from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
@@ -52,6 +49,7 @@ from ledgermq.node.frontend.native.producing import Hosted as HostedLog
 from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
+from ledgermq.node.frontend.rocketmq.messaging import SERVICE as MESSAGING
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -63,11 +61,14 @@ from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.process.addresses import addresses_of, controller_config, target
-from ledgermq.node.process.client_port import ClientPort
+from ledgermq.node.process.client_port import call_server, listening
+from ledgermq.node.process.health_service import SERVICE as HEALTH
+from ledgermq.node.process.health_service import HealthService
 from ledgermq.node.process.http import Health, HttpServer, StateCollector
 from ledgermq.node.process.node_pages import WorkerPages
 from ledgermq.node.process.peer_side import PeerSide
 from ledgermq.node.process.process import end_process, spare_the_collector
+from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.process.tracing import spans_of
 from ledgermq.node.replica.hosting.assignment_watcher import AssignmentWatcher
 from ledgermq.node.replica.hosting.engine import Engine, as_fatal
@@ -84,7 +85,7 @@ from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.proto import admin_pb2_grpc
+from ledgermq.proto import kernels
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
@@ -92,7 +93,6 @@ from ledgermq.storage import identity as identity_files
 from ledgermq.storage.errors import StorageError, is_no_space
 from ledgermq.storage.real_disk import RealDisk
 
-MESSAGING = "apache.rocketmq.v2.MessagingService"
 HEALTH_EVERY_S = 0.5
 ANNOUNCE_RETRY_S = 1.0
 RETURNS_EVERY_S = 1.0
@@ -197,8 +197,10 @@ class Node:
     def _build_frontend(self) -> None:
         """Build the services for clients and operators: both client services, the administration, and HTTP."""
         config = self.config
-        self._client_port = ClientPort(config, shared=self._workers is not None)
         self._worker_proxy = None if self._workers is None else WorkerProxy(self._workers)
+        unix = None if self._workers is None else self._workers.calls(config.node)
+        self._listening = listening(config, shared=self._workers is not None, unix=unix)
+        self._call_server = call_server(None if self._worker_proxy is None else self._worker_proxy.divert)
         sealer = Sealer((self._secret, *config.former_secrets()), config.cluster_id)
         self.authority = Authority(
             lambda: self.controller.state.users,
@@ -207,7 +209,7 @@ class Node:
             operator_of(self._secret),
             required=config.access.authentication == "required",
             common_names=config.tls.users,
-            whence=self._client_port.address_of,
+            whence=self._call_server.address_of,
         )
         quotas, namespaces = Quotas(config.quotas), not config.access.ignore_namespaces
         callers = Callers(self.authority, quotas, namespaces=namespaces)
@@ -245,11 +247,12 @@ class Node:
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
         self._build_admin(UserAdmin(self.controller, sealer), receipt_keys)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
-        collector = StateCollector(config.node, self.engine, self._queued_bytes, self.service.meters.families)
+        now_ms, series_max = lambda: time.time_ns() // 1_000_000, config.metrics.series_max
+        figures = TopicFigures(config.cluster_id, config.node, self.engine, now_ms, series_max)
+        collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
         self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
-        self.grpc: grpc.aio.Server | None = None
-        self._grpc_health = grpc_health.aio.HealthServicer()
+        self._health_service = HealthService(MESSAGING, LOG)
 
     def _age_ns(self, group: str) -> int | None:
         """The staleness in ns of the replica here; None if it is unknown, or if the replica is just leaving."""
@@ -297,7 +300,7 @@ class Node:
         self.retainer.start()
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
-        await self._listen("client_port", address.client_port, lambda: self._listen_clients(target(host, address.client_port)))
+        await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
             await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
         elif self._workers is not None:
@@ -311,7 +314,7 @@ class Node:
     async def stop(self) -> None:
         """Drain, flush and close."""
         self.health.draining = True
-        await self._grpc_health.enter_graceful_shutdown()
+        self._health_service.drain()
         for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
             task.cancel()
         await self._assignment_watcher.stop()
@@ -322,12 +325,9 @@ class Node:
         await self.leadership.leave()
         self.service.drain()
         self.log_service.drain()
-        self._client_port.close()
-        if self.grpc is not None:
-            await self.grpc.stop(self.config.limits.drain_ms / 1000)
+        await self._call_server.stop(self.config.limits.drain_ms / 1000)
         if self._worker_proxy is not None:
             await self._worker_proxy.close()
-        self._client_port.stop()
         self.replicas.stop()
         if self._spans is not None:
             await asyncio.to_thread(self._spans.close)
@@ -371,7 +371,7 @@ class Node:
         self._hosted[group], self._groups[group] = hosted, hosted.group
         self.log_service.take_in(group, HostedLog(hosted.identity.log_id, hosted.identity.data_file_bytes))
         hosted.group.connect(functools.partial(self.engine.wake, group), self._sender(group))
-        await self.engine.take_in(group, hosted.group)
+        self.engine.take_in(group, hosted.group)
         self.reconciler.take_in(group)
         self.digest_exchange.take_in(group)
         self.ha_control.opened(group)
@@ -481,21 +481,15 @@ class Node:
             what = f"{key} {where} cannot be opened: it is taken, or not an address of this machine"
             raise FatalError(ExitCode.PORT_TAKEN, what, remedy) from error
 
-    async def _listen_clients(self, address: str) -> None:
-        server = grpc.aio.server(options=self._client_port.options)
-        if self._worker_proxy is not None:
-            server.add_generic_rpc_handlers((self._worker_proxy,))
-        server.add_generic_rpc_handlers(self.service.handlers() if self._spans is None else self.service.handlers(self._spans.traced))
-        server.add_generic_rpc_handlers(self.log_service.handlers())
-        server.add_generic_rpc_handlers(self.replicas.handlers())
-        admin_pb2_grpc.add_AdminServicer_to_server(self.admin, AdminPort(server, self.authority))  # type: ignore[no-untyped-call]
-        health_pb2_grpc.add_HealthServicer_to_server(self._grpc_health, GenericOnly(server))
-        self._client_port.bind(server, address)
-        if self._workers is not None:
-            server.add_insecure_port(f"unix:{self._workers.calls(self.config.node)}")
-        await server.start()
-        self.grpc = server
-        await self._client_port.start()
+    async def _listen_clients(self) -> None:
+        server, methods = self._call_server, self.service.methods()
+        server.add_service(MESSAGING, methods if self._spans is None else self._spans.traced(methods))
+        server.add_service(LOG, self.log_service.methods())
+        server.add_service(REPLICAS, self.replicas.methods())
+        server.add_service(ADMIN, admin_methods(self.admin, self.authority))
+        server.add_service(HEALTH, self._health_service.methods())
+        await server.listen(self._listening)
+        log.info("client port open", server=type(server).__name__, native=kernels.described())
 
     async def _announce(self) -> None:
         """Announce this node to the controller quorum; this may wait until a majority of the nodes has started."""
@@ -538,9 +532,7 @@ class Node:
             if ready != former:
                 former = ready
                 log.info("ready" if ready else "not ready", reasons=reasons)
-                serving = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-                for name in ("", MESSAGING, LOG):
-                    await self._grpc_health.set(name, serving)
+                self._health_service.publish(serving=ready)
             await asyncio.sleep(HEALTH_EVERY_S)
 
     def _unknown_groups(self) -> list[str]:

@@ -27,6 +27,7 @@ from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.limits import raise_descriptor_limit
+from ledgermq.proto import kernels
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.errors import StorageError, concerns_files, explain
 from ledgermq.storage.real_disk import RealDisk
@@ -72,7 +73,7 @@ async def _serve(config: NodeConfig, secret: bytes, workers: WorkerRegistry | No
     directory = DataDirectory(config)
     directory.take(disk)
     began = time.monotonic()
-    log.info("starting", version=__version__, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
+    log.info("starting", version=__version__, native=kernels.STATE, data=str(directory.path), cluster=config.cluster_id, pid=os.getpid())
     agreed, lost = AssignmentFile(disk, controller_directory(config)).load()
     if lost:
         log.warning("the remembered broker groups are lost; the configured ones apply until the quorum reports its own", reason=lost)

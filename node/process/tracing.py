@@ -9,11 +9,11 @@ needed.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import grpc
 from google.protobuf.message import DecodeError
 
+from ledgermq.node.frontend.ports import Method, ServerCall, ServerStreamMethod, UnaryMethod
 from ledgermq.node.frontend.rocketmq import acknowledging, receiving, sending
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
@@ -29,7 +29,7 @@ IDS_MAX = 32
 EXPORT_TIMEOUT_S = 2
 """A collector that does not answer must not keep a node from stopping."""
 _GOOD = frozenset({pb.OK, pb.MESSAGE_NOT_FOUND})
-Handler = Callable[[bytes, Any], Awaitable[Any]]
+Handler = Callable[[bytes, ServerCall], Awaitable[Any]]
 
 
 def spans_of(config: Tracing, node: str) -> Spans | None:
@@ -68,15 +68,17 @@ class Spans:
         """Send the remaining spans; may wait for the collector."""
         self._provider.shutdown()
 
-    def traced(self, methods: Mapping[str, Any]) -> dict[str, Any]:
+    def traced(self, methods: Mapping[str, Method]) -> dict[str, Method]:
         """The same methods, with spans around those that concern messages."""
         out = dict(methods)
-        out[sending.METHOD] = grpc.unary_unary_rpc_method_handler(self._sent(methods[sending.METHOD].unary_unary))
-        out[acknowledging.ACK] = grpc.unary_unary_rpc_method_handler(self._acknowledged(methods[acknowledging.ACK].unary_unary))
-        out[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._received(methods[receiving.METHOD].unary_stream))
+        send, ack, receive = (out[name] for name in (sending.METHOD, acknowledging.ACK, receiving.METHOD))
+        assert isinstance(send, UnaryMethod) and isinstance(ack, UnaryMethod) and isinstance(receive, ServerStreamMethod)
+        out[sending.METHOD] = UnaryMethod(self._sent(send.serve))
+        out[acknowledging.ACK] = UnaryMethod(self._acknowledged(ack.serve))
+        out[receiving.METHOD] = ServerStreamMethod(self._received(receive.serve))
         return out
 
-    def frames_of(self, context: Any) -> Callable[[str, int, int], FrameSpan]:
+    def frames_of(self, context: ServerCall) -> Callable[[str, int, int], FrameSpan]:
         """A function that begins the span of a frame of a native stream: (topic, messages, first sequence number)."""
         from opentelemetry.trace import SpanKind
 
@@ -95,7 +97,7 @@ class Spans:
         return frame
 
     def _sent(self, serve: Handler) -> Handler:
-        async def traced(data: bytes, context: Any) -> Any:
+        async def traced(data: bytes, context: ServerCall) -> Any:
             try:
                 messages = pb.SendMessageRequest.FromString(data).messages
             except DecodeError:
@@ -111,7 +113,7 @@ class Spans:
         return traced
 
     def _acknowledged(self, serve: Handler) -> Handler:
-        async def traced(data: bytes, context: Any) -> Any:
+        async def traced(data: bytes, context: ServerCall) -> Any:
             try:
                 request = pb.AckMessageRequest.FromString(data)
             except DecodeError:
@@ -125,17 +127,17 @@ class Spans:
         return traced
 
     def _received(self, serve: Handler) -> Handler:
-        async def traced(data: bytes, context: Any) -> Any:
+        async def traced(data: bytes, context: ServerCall) -> Any:
             try:
                 request = pb.ReceiveMessageRequest.FromString(data)
             except DecodeError:
                 return await serve(data, context)
             with self._span("receive", request.message_queue.topic.name, context, [], [], request.group.name) as span:
-                return await serve(data, _Watched(context, span, self))
+                return await serve(data, cast(ServerCall, _Watched(context, span, self)))
 
         return traced
 
-    def _span(self, what: str, topic: str, context: Any, links: list[Link], ids: list[str], group: str = "") -> Any:
+    def _span(self, what: str, topic: str, context: ServerCall, links: list[Link], ids: list[str], group: str = "") -> Any:
         from opentelemetry.trace import SpanKind
 
         attributes: dict[str, Any] = {
@@ -177,7 +179,7 @@ class FrameSpan:
 class _Watched:
     """The context of a Receive; it records in the span which messages are written to the stream."""
 
-    def __init__(self, context: Any, span: Span, spans: Spans) -> None:
+    def __init__(self, context: ServerCall, span: Span, spans: Spans) -> None:
         self._context = context
         self._span = span
         self._spans = spans

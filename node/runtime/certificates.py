@@ -1,8 +1,8 @@
-"""TLS certificates of the two ports: read from files at the start, reloaded while the node runs, and turned into gRPC credentials.
+"""TLS certificates of the two ports: read from files at the start, and read again while the node runs.
 
 To renew a certificate, the operator replaces the files; new connections use them, without a restart. If the files do not match each other
 (for instance because only one of them has been replaced), the old ones stay in force and the log says so. Open connections are not
-affected. `peer_wire.py` builds the credentials between nodes from the same files.
+affected. The servers of the client port and `peer_wire.py` take what they need from here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
@@ -110,26 +109,6 @@ def _unreadable(error: OSError) -> ConfigError:
 def _plain(public: Any) -> bytes:
     found: bytes = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return found
-
-
-def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:
-    """Credentials of a listening port. Callers must show a certificate signed by the CA if one is configured. Every handshake uses the
-    newest files."""
-    served = files.current()
-
-    def newest() -> Any:
-        nonlocal served
-        current = files.current()
-        if current is served:
-            return None
-        served = current
-        return _configuration(current)
-
-    return grpc.dynamic_ssl_server_credentials(_configuration(served), newest, require_client_authentication=served.authority is not None)
-
-
-def _configuration(pems: Pems) -> Any:
-    return grpc.ssl_server_certificate_configuration([(pems.key, pems.certificate)], root_certificates=pems.authority)
 
 
 def of_clients(tls: Tls) -> CertificateFiles | None:

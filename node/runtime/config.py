@@ -14,7 +14,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ledgermq.node.runtime.config_cluster import BrokerGroup, Cluster, NodeAddress
-from ledgermq.node.runtime.config_sections import Agreement, Audit, Delivery, Flush, Limits, Raft, Retention, Scrub, Storage, Tracing
+from ledgermq.node.runtime.config_sections import (
+    Agreement,
+    Audit,
+    Delivery,
+    Flush,
+    Limits,
+    Metrics,
+    Raft,
+    Retention,
+    Scrub,
+    Storage,
+    Tracing,
+)
 from ledgermq.node.runtime.config_types import Member, Name, Section
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
@@ -56,6 +68,7 @@ class NodeConfig(Section):
     peer_tls: PeerTls = PeerTls()
     quotas: Quotas = Quotas()
     tracing: Tracing = Tracing()
+    metrics: Metrics = Metrics()
     audit: Audit = Audit()
 
     @model_validator(mode="after")
@@ -163,7 +176,8 @@ class NodeConfig(Section):
         """The cluster secret. Raises FatalError (exit 77) if there is none, or if it is too short for the listen address."""
         secret = self._read_secret()
         if len(secret) < LEAST_SECRET_BYTES:
-            raise FatalError(ExitCode.UNSAFE, f"the cluster secret has {len(secret)} bytes", "make a longer one: openssl rand -hex 32")
+            what = f"the cluster secret has {len(secret)} bytes"
+            raise FatalError(ExitCode.UNSAFE, what, "make a longer one: ledgermq config secret FILE")
         if len(secret) < LEAST_SECRET_BYTES_OPEN and not is_loopback(self.listen_host):
             what = f"listen_host {self.listen_host} is reachable from other machines and the cluster secret has only {len(secret)} bytes"
             raise FatalError(ExitCode.UNSAFE, what, f"use a secret of at least {LEAST_SECRET_BYTES_OPEN} bytes or listen on 127.0.0.1")
@@ -204,6 +218,9 @@ def _read_secret_file(path: Path, key: str) -> bytes:
         if path.stat().st_mode & 0o007:
             raise FatalError(ExitCode.UNSAFE, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
         return path.read_bytes().strip()
+    except FileNotFoundError as error:
+        what = f"the secret file {path} does not exist"
+        raise FatalError(ExitCode.UNSAFE, what, f"create it with ledgermq config secret {path}, or correct {key}") from error
     except OSError as error:
         raise FatalError(ExitCode.UNSAFE, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
 

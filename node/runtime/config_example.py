@@ -12,7 +12,7 @@ log_level: info                # debug, info, warning, error
 cluster:
   id: 6f9619ff-8b86-4d01-b42d-00cf4fc964ff   # the same on all nodes; create one with: uuidgen
   created_ms: 1767225600000                  # the same on all nodes
-  secret_file: ./ledgermq-data/secret        # the same content on all nodes, mode 0600; openssl rand -hex 32
+  secret_file: ./ledgermq-data/secret        # the same content on all nodes, made by: ledgermq config secret FILE
   groups:                                    # broker groups as they are created
     - name: g1
       replicas: [n1, n2, n3]
@@ -67,6 +67,8 @@ quotas:                        # for each node; 0 = no limit; calls beyond a quo
 tracing:                       # OpenTelemetry spans of sends, receives and acknowledgements; needs: pip install 'ledgermq[tracing]'
   otlp_endpoint: ""            # for example http://127.0.0.1:4317; empty: no export
   sample_ratio: 1.0            # of calls whose caller did not decide about sampling
+metrics:
+  series_max: 20000            # of topics and consumer groups on /metrics; what does not fit is left out and counted
 flush:
   policy: durable              # what the acknowledgement of a send waits for: durable, memory or hybrid
   groups: {}                   # exceptions by broker group, e.g. {g1: memory}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -19,8 +20,16 @@ from ledgermq.node.runtime.config_types import Section
 from ledgermq.node.runtime.errors import ConfigError
 
 ENV_PREFIX = "LEDGERMQ_"
-# Variables of the client commands, of the audit and of the build; they are not settings of a node.
-FOREIGN_ENV = frozenset({"ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "JAVA_HOME", "BASE_IMAGE", "CONFIG", "PARENT", "WORKER"})
+# Variables of the client commands, of the audit, of compose.yaml, of the examples and of the build; they are not settings of a node.
+FOREIGN_ENV = frozenset(
+    {
+        *("ENDPOINTS", "ACCESS_KEY", "SECRET_KEY", "CONTEXT", "CONFIG", "PARENT", "WORKER", "PURE", "FRONT"),
+        *("TLS_CA", "TLS_CERTIFICATE", "TLS_CERTIFICATE_KEY", "VOLUMES", "REPLICAS", "BIND", "JAVA_HOME", "BASE_IMAGE"),
+    }
+)
+# Kubernetes sets these in every container for each Service of the namespace; a Service may be named `ledgermq`, or `ledgermq-…`.
+_SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 
 def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> NodeConfig:
@@ -28,7 +37,7 @@ def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[s
     tree = _read_file(path) if path is not None else {}
     variables = os.environ if environment is None else environment
     for name, value in sorted(variables.items()):
-        if name.startswith(ENV_PREFIX) and name.removeprefix(ENV_PREFIX) not in FOREIGN_ENV:
+        if is_setting(name, value):
             _assign(tree, name.removeprefix(ENV_PREFIX).lower().split("__"), _scalar(value), f"the variable {name}")
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -36,6 +45,16 @@ def load(path: Path | None, settings: Sequence[str] = (), environment: Mapping[s
             raise ConfigError(f"--set {setting!r} is not KEY=VALUE", "write for instance --set delivery.liveness_ms=5s")
         _assign(tree, key.split("."), _scalar(value), f"--set {key}")
     return validate(tree)
+
+
+def is_setting(name: str, value: str) -> bool:
+    """Whether an environment variable sets a key of a node's configuration."""
+    if not name.startswith(ENV_PREFIX) or (key := name.removeprefix(ENV_PREFIX)) in FOREIGN_ENV:
+        return False
+    if _SERVICE_LINK.fullmatch(key) or (key.endswith("PORT") and _SERVICE_URL.fullmatch(value)):
+        return False
+    # The audit reads LEDGERMQ_TLS as yes or no; the section `tls` of a node has keys.
+    return key != "TLS" or isinstance(_scalar(value), dict)
 
 
 def validate(tree: Mapping[str, Any]) -> NodeConfig:

@@ -193,6 +193,13 @@ class Scrub(Section):
     """Pause after a file was completely verified. The file that was verified longest ago is next."""
 
 
+class Metrics(Section):
+    """Bounds of the metrics by topic and consumer group (`node/process/topic_figures.py`)."""
+
+    series_max: Annotated[int, Field(ge=0, le=1_000_000)] = 20_000
+    """How many series `/metrics` has at most for topics and consumer groups. What does not fit is left out and counted."""
+
+
 class Tracing(Section):
     """Where OpenTelemetry spans of client calls go (`node/process/tracing.py`). Nothing is exported without an endpoint."""
 

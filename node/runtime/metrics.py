@@ -1,214 +1,206 @@
-"""The Prometheus metrics of a node, declared in one place with their meaning.
+"""The metric families of a node, declared once: name, type, help and labels. `docs/metrics.md` is generated from them.
 
-The code that does the work updates histograms and counters. Gauges that mirror the state of groups are collected when `/metrics` is read
-(`http.py`). Names end in their unit.
+Names end in their unit, and those of counters in `_total`. The label `broker_group` names a broker group, `consumer_group` a consumer
+group; no family has a label `group`. The code that does the work updates the metrics of this module. Families that repeat numbers kept
+elsewhere are declared in `mirrored.py`.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+
+# A time of creation for every series of a counter would double the page.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+
+
+class Declared(NamedTuple):
+    """One family, as `docs/metrics.md` lists it. `name` is that of its samples, for a histogram without their endings."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+
+
+DECLARED: list[Declared] = []
+
+
+def declare(kind: str, name: str, text: str, labels: Sequence[str]) -> Declared:
+    """Add a family to `DECLARED`."""
+    declared = Declared(name, kind, text, tuple(labels))
+    DECLARED.append(declared)
+    return declared
+
+
+def _counter(name: str, text: str, *labels: str) -> Counter:
+    declare("counter", name, text, labels)
+    return Counter(name, text, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Gauge:
+    declare("gauge", name, text, labels)
+    return Gauge(name, text, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, text: str, *labels: str, buckets: Sequence[float]) -> Histogram:
+    declare("histogram", name, text, labels)
+    return Histogram(name, text, labels, buckets=buckets, registry=REGISTRY)
+
 
 _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_AGREEMENT = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _ENTRIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 50_000)
 _BYTES = (256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 
-SYNC_SECONDS = Histogram("ledgermq_sync_seconds", "Duration of one group commit (fdatasync).", ["group"], buckets=_FAST, registry=REGISTRY)
-SYNC_ENTRIES = Histogram(
-    "ledgermq_sync_batch_entries", "Entries that one group commit made durable.", ["group"], buckets=_ENTRIES, registry=REGISTRY
+SYNC_SECONDS = _histogram("ledgermq_sync_seconds", "Duration of one group commit (fdatasync).", "broker_group", buckets=_FAST)
+SYNC_ENTRIES = _histogram("ledgermq_sync_batch_entries", "Entries that one group commit made durable.", "broker_group", buckets=_ENTRIES)
+SYNC_BYTES = _histogram("ledgermq_sync_batch_bytes", "Bytes of entries that one group commit made durable.", "broker_group", buckets=_BYTES)
+SLOW_SYNCS = _counter(
+    "ledgermq_slow_syncs_total", "Group commits that exceeded a threshold of duration, by severity.", "broker_group", "severity"
 )
-SYNC_BYTES = Histogram(
-    "ledgermq_sync_batch_bytes", "Bytes of entries that one group commit made durable.", ["group"], buckets=_BYTES, registry=REGISTRY
+TURN_SECONDS = _histogram("ledgermq_turn_seconds", "Duration of one turn of a broker group.", "broker_group", buckets=_FAST)
+FORWARDED_CALLS = _counter(
+    "ledgermq_forwarded_calls_total", "Client calls that this node forwarded to another leader, by result.", "broker_group", "result"
 )
-SLOW_SYNCS = Counter(
-    "ledgermq_slow_syncs_total", "Group commits slower than a threshold of storage/thresholds.py.", ["group", "severity"], registry=REGISTRY
+EXECUTED_CALLS = _counter(
+    "ledgermq_executed_calls_total", "Client calls that this node executed as leader for another node.", "broker_group"
 )
-TURN_SECONDS = Histogram("ledgermq_turn_seconds", "Duration of one turn of a broker group.", ["group"], buckets=_FAST, registry=REGISTRY)
-FORWARDED_CALLS = Counter(
-    "ledgermq_forwarded_calls_total",
-    "Client calls that this node forwarded to another leader, by result.",
-    ["group", "result"],
-    registry=REGISTRY,
+PEER_PACKETS_DROPPED = _counter(
+    "ledgermq_peer_packets_dropped_total", "Replication packets dropped because a peer's queue was full.", "peer"
 )
-EXECUTED_CALLS = Counter(
-    "ledgermq_executed_calls_total", "Client calls that this node executed as leader for another node.", ["group"], registry=REGISTRY
-)
-PEER_PACKETS_DROPPED = Counter(
-    "ledgermq_peer_packets_dropped_total", "Replication packets dropped because a peer's queue was full.", ["peer"], registry=REGISTRY
-)
-PEER_PACKETS_BARRED = Counter(
+PEER_PACKETS_BARRED = _counter(
     "ledgermq_peer_packets_barred_total",
     "Replication packets refused because the sender's data directory is not the one that its broker group knows.",
-    ["peer", "group"],
-    registry=REGISTRY,
+    "peer",
+    "broker_group",
 )
-PEER_REFUSALS = Counter(
-    "ledgermq_peer_refusals_total", "Peer connections refused during the greeting, by reason.", ["reason"], registry=REGISTRY
+PEER_REFUSALS = _counter("ledgermq_peer_refusals_total", "Peer connections refused during the greeting, by reason.", "reason")
+PEER_CONNECTS = _counter("ledgermq_peer_connects_total", "Established outgoing streams to a peer.", "peer")
+RECOVERY_SECONDS = _gauge("ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", "broker_group", "phase")
+GROUP_STATE = _gauge(
+    "ledgermq_broker_group_state",
+    "1 for the current state of a hosted broker group.",
+    "broker_group",
+    "state",
 )
-PEER_CONNECTS = Counter("ledgermq_peer_connects_total", "Established outgoing streams to a peer.", ["peer"], registry=REGISTRY)
-RECOVERY_SECONDS = Gauge(
-    "ledgermq_recovery_seconds", "Duration of the last start of a broker group, by phase.", ["group", "phase"], registry=REGISTRY
+DAMAGED_RANGES = _counter(
+    "ledgermq_damaged_ranges_total", "Committed ranges found damaged on this disk, at a start or by a read.", "broker_group"
 )
-GROUP_STATE = Gauge(
-    "ledgermq_group_state",
-    "1 for the current state of a hosted broker group (node/replica/hosting/hosting.py).",
-    ["group", "state"],
-    registry=REGISTRY,
+SCRUBBED_BYTES = _counter("ledgermq_scrubbed_bytes_total", "Bytes of the log at rest that were reread and verified.", "broker_group")
+AUDIT_READ_BYTES = _counter("ledgermq_audit_read_bytes_total", "Bytes read for audits of this running node.", "broker_group")
+SCRUBBED_FILES = _counter("ledgermq_scrubbed_log_files_total", "Log files that were reread completely and found intact.", "broker_group")
+REBUILT_BYTES = _counter("ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", "broker_group", "kind")
+REBUILDS = _counter("ledgermq_rebuilds_total", "Successful repairs and installations of a broker group, by kind.", "broker_group", "kind")
+SHIPPING_DROPPED = _counter(
+    "ledgermq_shipping_requests_dropped_total", "Peers' requests for files dropped because too many were waiting.", "broker_group"
 )
-DAMAGED_RANGES = Counter(
-    "ledgermq_damaged_ranges_total", "Committed ranges found damaged on this disk, at a start or by a read.", ["group"], registry=REGISTRY
-)
-SCRUBBED_BYTES = Counter(
-    "ledgermq_scrubbed_bytes_total", "Bytes of the log at rest that were reread and verified.", ["group"], registry=REGISTRY
-)
-AUDIT_READ_BYTES = Counter("ledgermq_audit_read_bytes_total", "Bytes read for audits of this running node.", ["group"], registry=REGISTRY)
-SCRUBBED_FILES = Counter(
-    "ledgermq_scrubbed_log_files_total", "Log files that were reread completely and found intact.", ["group"], registry=REGISTRY
-)
-REBUILT_BYTES = Counter(
-    "ledgermq_rebuilt_bytes_total", "Bytes of a broker group fetched from peers, by kind.", ["group", "kind"], registry=REGISTRY
-)
-REBUILDS = Counter(
-    "ledgermq_rebuilds_total", "Successful repairs and installations of a broker group, by kind.", ["group", "kind"], registry=REGISTRY
-)
-SHIPPING_DROPPED = Counter(
-    "ledgermq_shipping_requests_dropped_total",
-    "Peers' requests for files dropped because too many were waiting.",
-    ["group"],
-    registry=REGISTRY,
-)
-
-HA_WISHES = Counter(
-    "ledgermq_ha_wishes_total",
+HA_REQUESTS = _counter(
+    "ledgermq_ha_requests_total",
     "Requests of this node's HA replicas to the controller quorum (`elect` or `alter`): granted, refused or unanswered.",
-    ["group", "kind", "outcome"],
-    registry=REGISTRY,
+    "broker_group",
+    "kind",
+    "outcome",
 )
-FOLLOWER_RESTARTS = Counter(
+FOLLOWER_RESTARTS = _counter(
     "ledgermq_follower_restarts_total",
     "Followers that answered this leader without making progress, so that the leader searched for their log position again.",
-    ["group", "follower"],
-    registry=REGISTRY,
+    "broker_group",
+    "follower",
 )
-DIGEST_FAILURES = Counter(
-    "ledgermq_digest_failures_total",
-    "Sealed log files of this node that could not be read to compute their digest.",
-    ["group"],
-    registry=REGISTRY,
+DIGEST_FAILURES = _counter(
+    "ledgermq_digest_failures_total", "Sealed log files of this node that could not be read to compute their digest.", "broker_group"
 )
-DIGEST_MISMATCHES = Gauge(
-    "ledgermq_digest_mismatches",
-    "Sealed log files of this node whose digest differs from the majority's.",
-    ["group"],
-    registry=REGISTRY,
+DIGEST_MISMATCHES = _gauge(
+    "ledgermq_digest_mismatches", "Sealed log files of this node whose digest differs from the majority's.", "broker_group"
 )
-DISPUTED_FILES = Gauge(
+DISPUTED_FILES = _gauge(
     "ledgermq_disputed_log_files",
     "Sealed log files for which no majority of the replicas has the same digest. Reported by the group's leader.",
-    ["group"],
-    registry=REGISTRY,
+    "broker_group",
 )
-AGREEMENT_SECONDS = Histogram(
+AGREEMENT_SECONDS = _histogram(
     "ledgermq_agreement_seconds",
     "Time from the leader's detection of a sealed log file to the record of its majority digest.",
-    ["group"],
-    buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0),
-    registry=REGISTRY,
+    "broker_group",
+    buckets=_AGREEMENT,
 )
-UNVERIFIED_SECONDS = Gauge(
+UNVERIFIED_SECONDS = _gauge(
     "ledgermq_oldest_unverified_seconds",
     "Age of the least recently verified byte of the log on this disk, since it was verified or written.",
-    ["group"],
-    registry=REGISTRY,
+    "broker_group",
 )
-FILES_TRIMMED = Counter(
-    "ledgermq_log_files_trimmed_total", "Log files that retention removed from this disk.", ["group"], registry=REGISTRY
-)
-FILES_KEPT = Gauge(
+FILES_TRIMMED = _counter("ledgermq_log_files_trimmed_total", "Log files that retention removed from this disk.", "broker_group")
+FILES_KEPT = _gauge(
     "ledgermq_log_files_kept",
     "Log files by the reason why they are kept; a due file counts once per reason. Reported by the group's leader.",
-    ["group", "reason"],
-    registry=REGISTRY,
+    "broker_group",
+    "reason",
 )
-DISK_BYTES = Gauge("ledgermq_disk_bytes", "Allocated disk blocks of a broker group, in bytes.", ["group", "kind"], registry=REGISTRY)
-DISK_LEVEL = Gauge(
-    "ledgermq_disk_level", "Crossed watermark of this disk: 0 none, 1 warn, 2 files removed early, 3 writes refused.", registry=REGISTRY
-)
-TRANSACTION_CHECKS = Counter(
+DISK_BYTES = _gauge("ledgermq_disk_bytes", "Allocated disk blocks of a broker group, in bytes.", "broker_group", "kind")
+DISK_LEVEL = _gauge("ledgermq_disk_level", "Crossed watermark of this disk: 0 none, 1 warn, 2 files removed early, 3 writes refused.")
+TRANSACTION_CHECKS = _counter(
     "ledgermq_transaction_checks_total",
     "Checks of undecided transactions: sent, lost, or impossible because no producer of the topic is connected.",
-    ["group", "result"],
-    registry=REGISTRY,
+    "broker_group",
+    "result",
 )
-TRANSACTIONS_DROPPED = Counter(
-    "ledgermq_transactions_dropped_total",
-    "Transactions dropped without a decision of the producer, by reason.",
-    ["group", "reason"],
-    registry=REGISTRY,
+TRANSACTIONS_DROPPED = _counter(
+    "ledgermq_transactions_dropped_total", "Transactions dropped without a decision of the producer, by reason.", "broker_group", "reason"
 )
-KEY_INDEX_LAG_ENTRIES = Gauge(
-    "ledgermq_key_index_lag_entries", "Applied entries that a search by key does not find yet.", ["group"], registry=REGISTRY
+KEY_INDEX_LAG_ENTRIES = _gauge("ledgermq_key_index_lag_entries", "Applied entries that a search by key does not find yet.", "broker_group")
+KEY_INDEX_LAG_SECONDS = _gauge(
+    "ledgermq_key_index_lag_seconds", "Store time between the last applied and the last indexed entry.", "broker_group"
 )
-KEY_INDEX_LAG_SECONDS = Gauge(
-    "ledgermq_key_index_lag_seconds", "Store time between the last applied and the last indexed entry.", ["group"], registry=REGISTRY
+LOOKUP_SECONDS = _histogram(
+    "ledgermq_lookup_seconds", "Duration of one search by key in the key index and the log.", "broker_group", buckets=_FAST
 )
-LOOKUP_SECONDS = Histogram(
-    "ledgermq_lookup_seconds", "Duration of one search by key in the key index and the log.", ["group"], buckets=_FAST, registry=REGISTRY
+AUTHENTICATION_FAILURES = _counter(
+    "ledgermq_authentication_failures_total", "Calls whose caller could not be authenticated, by reason.", "reason"
 )
-
-AUTHENTICATION_FAILURES = Counter(
-    "ledgermq_authentication_failures_total", "Calls whose caller could not be authenticated, by reason.", ["reason"], registry=REGISTRY
-)
-CALLS_LEFT = Counter("ledgermq_calls_left_total", "Calls whose client disconnected before the whole answer was written.", registry=REGISTRY)
-PERMISSIONS_DENIED = Counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.", registry=REGISTRY)
-OVER_QUOTA = Counter(
-    "ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", ["kind"], registry=REGISTRY
-)
-FRONT_CONNECTIONS = Gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.", registry=REGISTRY)
-FETCH_STREAMS = Gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", ["group"], registry=REGISTRY)
-JOIN_STREAMS = Gauge("ledgermq_join_streams", "Members of native consumer groups that this node coordinates.", registry=REGISTRY)
-FETCHED_BYTES = Counter(
+CALLS_LEFT = _counter("ledgermq_calls_left_total", "Calls whose client disconnected before the whole answer was written.")
+PERMISSIONS_DENIED = _counter("ledgermq_permissions_denied_total", "Calls of users without the required permission.")
+OVER_QUOTA = _counter("ledgermq_over_quota_total", "Calls answered with TOO_MANY_REQUESTS because of a quota, by kind of quota.", "kind")
+FRONT_CONNECTIONS = _gauge("ledgermq_front_connections", "Open client connections, if the port's front end counts them.")
+FETCH_STREAMS = _gauge("ledgermq_fetch_streams", "Native readers of a broker group led here.", "broker_group")
+JOIN_STREAMS = _gauge("ledgermq_join_streams", "Members of native consumer groups that this node coordinates.")
+FETCHED_BYTES = _counter(
     "ledgermq_fetched_bytes_total",
     "Bytes of entries sent to native readers, by source: recent (memory), waiting (the turns), cold (files).",
-    ["group", "source"],
-    registry=REGISTRY,
+    "broker_group",
+    "source",
 )
-FETCHED_MESSAGES = Counter(
-    "ledgermq_fetched_messages_total", "Entries sent to native readers, by source.", ["group", "source"], registry=REGISTRY
+FETCHED_MESSAGES = _counter("ledgermq_fetched_messages_total", "Entries sent to native readers, by source.", "broker_group", "source")
+FETCH_SKIPPED = _counter(
+    "ledgermq_fetch_skipped_total", "Messages that retention removed before a native reader reached them.", "broker_group"
 )
-FETCH_SKIPPED = Counter(
-    "ledgermq_fetch_skipped_total", "Messages that retention removed before a native reader reached them.", ["group"], registry=REGISTRY
+FETCH_CREDIT_WAITS = _counter("ledgermq_fetch_credit_waits_total", "Times that a native reader was out of credit.", "broker_group")
+CONNECTIONS_REFUSED = _counter(
+    "ledgermq_connections_refused_total", "Client connections that the port's front end closed, by reason.", "reason"
 )
-FETCH_CREDIT_WAITS = Counter(
-    "ledgermq_fetch_credit_waits_total", "How often a native reader was out of credit.", ["group"], registry=REGISTRY
+UNREADABLE_BODIES = _counter(
+    "ledgermq_unreadable_bodies_total", "Compressed bodies that contradict their record and were delivered as stored."
 )
-CONNECTIONS_REFUSED = Counter(
-    "ledgermq_connections_refused_total",
-    "Client connections that the port's front end closed, by reason.",
-    ["reason"],
-    registry=REGISTRY,
+NATIVE_STREAMS = _gauge("ledgermq_native_streams", "Open streams of the Log service, by method.", "method")
+NATIVE_FRAMES = _counter("ledgermq_native_frames_total", "Native frames stored and acknowledged.", "broker_group")
+NATIVE_MESSAGES = _counter(
+    "ledgermq_native_messages_total", "Messages in the native frames that were stored and acknowledged.", "broker_group"
 )
-
-UNREADABLE_BODIES = Counter(
-    "ledgermq_unreadable_bodies_total",
-    "Compressed bodies that contradict their record and were delivered as stored.",
-    registry=REGISTRY,
+NATIVE_BYTES = _counter(
+    "ledgermq_native_bytes_total", "Bytes of the entries of the native frames that were stored and acknowledged.", "broker_group"
 )
-NATIVE_STREAMS = Gauge("ledgermq_native_streams", "Open streams of the Log service, by method.", ["method"], registry=REGISTRY)
-NATIVE_FRAMES = Counter("ledgermq_native_frames_total", "Native frames stored and acknowledged.", ["group"], registry=REGISTRY)
-NATIVE_MESSAGES = Counter("ledgermq_native_messages_total", "Messages of those frames.", ["group"], registry=REGISTRY)
-NATIVE_BYTES = Counter("ledgermq_native_bytes_total", "Bytes of the entries of those frames.", ["group"], registry=REGISTRY)
-NATIVE_DUPLICATES = Counter(
-    "ledgermq_native_duplicates_total", "Native frames that were sent again after they had been stored.", ["group"], registry=REGISTRY
+NATIVE_DUPLICATES = _counter(
+    "ledgermq_native_duplicates_total", "Native frames that were sent again after they had been stored.", "broker_group"
 )
-NATIVE_REJECTIONS = Counter(
-    "ledgermq_native_rejections_total",
-    "Native frames rejected without storing anything, by reason.",
-    ["group", "reason"],
-    registry=REGISTRY,
+NATIVE_REJECTIONS = _counter(
+    "ledgermq_native_rejections_total", "Native frames rejected without storing anything, by reason.", "broker_group", "reason"
 )
-NATIVE_FRAME_SECONDS = Histogram(
-    "ledgermq_native_frame_seconds", "Time from the arrival of a native frame to its answer.", ["group"], buckets=_FAST, registry=REGISTRY
+NATIVE_FRAME_SECONDS = _histogram(
+    "ledgermq_native_frame_seconds", "Time from the arrival of a native frame to its answer.", "broker_group", buckets=_FAST
 )

@@ -28,13 +28,15 @@ from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.controller.metadata import apply
 from ledgermq.node.controller.reconcile import unknown_letters
 from ledgermq.node.controller.state import State
+from ledgermq.node.frontend.ports import CallServer, Listening
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
-from ledgermq.node.frontend.rocketmq.messaging import SERVER_OPTIONS, MessagingService
+from ledgermq.node.frontend.rocketmq.messaging import MessagingService
 from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.quotas import Quotas
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.process.client_port import call_server
 from ledgermq.node.replica.peers.links import NotSent
 from ledgermq.node.runtime.config_sections import Delivery, Limits
 from ledgermq.node.runtime.security_sections import Quotas as QuotaSettings
@@ -219,7 +221,7 @@ class Backend:
         self.forwarder2 = Forwarder("n2", replicas, self.elsewhere, {"n1": self.link}, self.clock)
         self.links["n2"] = MemoryLink(self.forwarder2)
         self.service2 = MessagingService(self.elsewhere, self.forwarder2, self.controller, config2, self.clock)
-        self._servers: list[grpc.aio.Server] = []
+        self._servers: list[CallServer] = []
         self.raw: Raw
         self.raw2: Raw
 
@@ -236,12 +238,10 @@ class Backend:
         self.raw2 = Raw(await self._serve(self.service2))
 
     async def _serve(self, service: MessagingService) -> int:
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        server.add_generic_rpc_handlers(service.handlers())
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        server = call_server()
+        server.add_service("apache.rocketmq.v2.MessagingService", service.methods())
         self._servers.append(server)
-        return port
+        return await server.listen(Listening("127.0.0.1", 0))
 
     async def stop(self) -> None:
         await self.raw.close()
@@ -282,7 +282,7 @@ class Backend:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition on the server state holds; it is checked after every turn."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not condition():
                 await self.engine.turned.wait()
 
@@ -445,7 +445,7 @@ async def backend(**options: Any) -> AsyncIterator[Backend]:
 _runner: asyncio.Runner | None = None
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
+def run(work: Callable[[], Awaitable[None]], within_s: float = 60) -> None:
     """Run a scenario on the process-wide event loop; grpc.aio does not support replacing the loop."""
     global _runner
     if _runner is None:
@@ -453,7 +453,7 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
         atexit.register(_runner.close)
 
     async def limited() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(within_s):
             await work()
 
     _runner.run(limited())

@@ -14,9 +14,9 @@ EVERY_S = 5.0
 
 
 def hand_over(cluster: LocalCluster, to: str) -> None:
-    """Transfer the leadership to a node."""
-    answer = real.admin(cluster, to, "TransferLeadership", admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to))
-    assert answer.status.code == 20000, answer.status.message
+    """Ask for a transfer of the leadership until it is begun. It is refused while the node that was just restarted catches up."""
+    request = admin_pb2.TransferLeadershipRequest(broker_group="g1", to=to)
+    real.wait_for(lambda: real.admin(cluster, to, "TransferLeadership", request).status.code == 20000, 60, f"a transfer to {to}")
 
 
 def under_kills(cluster: LocalCluster, work: Callable[[Sequence[str]], None], spared: str, every_s: float = EVERY_S) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+from itertools import product
 from typing import Any
 
 import grpc
@@ -254,9 +255,10 @@ async def test_a_lease_that_a_slow_disk_holds_up_is_no_empty_topic(server: Backe
 
 
 class _Leaver:
-    """A call whose caller leaves when the second message of the stream is written."""
+    """A call whose caller leaves when the second message of the stream is written, or when everything is written but still on its way."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool) -> None:
+        self.late = late
         self.written = 0
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
@@ -267,17 +269,21 @@ class _Leaver:
 
     async def write(self, data: bytes) -> None:
         self.written += 1
-        if self.written == 2:
+        if self.written == 2 and not self.late:
             raise asyncio.CancelledError
+
+    async def finish(self) -> None:
+        assert self.late and self.written > 2
+        raise asyncio.CancelledError
 
 
 @contract()
 async def test_statement_055_leases_that_could_not_be_written_come_back(server: Backend) -> None:
     """When the caller leaves while its messages are written, they are for others at once."""
-    for service in (server.service, server.service2):
+    for service, late in product((server.service, server.service2), (False, True)):
         await server.raw.send(*(message(b"%d" % i) for i in range(3)))
         try:
-            await service._receive(receive_request(invisible=None).SerializeToString(), _Leaver())
+            await service._receive(receive_request(invisible=None).SerializeToString(), _Leaver(late=late))
         except asyncio.CancelledError:
             await asyncio.gather(*service._releases)
         got = await server.raw.receive(metadata=OTHER)

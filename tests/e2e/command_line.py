@@ -93,12 +93,17 @@ class CommandLine:
         return self.ok("consume", "--topic", topic, "--group", group, "--until-empty", "1s", *more).out.splitlines()
 
 
+def described(cli: CommandLine, topic: str, least: int = 0) -> dict[str, Any]:
+    """What `topic describe` reports once it counts at least `least` messages. The ends of queues whose leaders did not answer the asked
+    node in time are null, and so is their sum; or they are those of a replica that lags behind."""
+
+    def found() -> dict[str, Any] | None:
+        answer: dict[str, Any] = cli.ok("topic", "describe", topic, "--json").json
+        return answer if answer["messages"] is not None and answer["messages"] >= least else None
+
+    return wait_for(found, 60, f"{least} messages of topic {topic}")
+
+
 def counted(cli: CommandLine, topic: str, least: int) -> int:
     """Wait until `topic describe` reports at least `least` messages. Returns the number."""
-
-    def described() -> int | None:
-        number: int | None = cli.ok("topic", "describe", topic, "--json").json["messages"]
-        # It is null while the node cannot ask the leaders of the queues.
-        return number if number is not None and number >= least else None
-
-    return wait_for(described, 60, f"{least} messages of topic {topic}")
+    return int(described(cli, topic, least)["messages"])

@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.cli import run
 from ledgermq.client import Consumer, Producer
-from tests.cluster import running
+from tests.cluster import leader, running
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -27,11 +27,11 @@ def test_clients_agree_with_the_log(tmp_path: Path, capsys: pytest.CaptureFixtur
         with Producer(cluster.endpoints, "t", receipt_log=receipts, batch_bytes=20_000) as producer:
             for one in [producer.send_batch(bodies(begin)) for begin in range(0, MESSAGES // 2, 500)]:
                 one.result(60)
-            leader = next(one["leader"] for one in cli.ok("status", "--json").json["groups"] if one["group"] == "g1")
-            cluster.kill(leader)
+            killed = leader(cluster)
+            cluster.kill(killed)
             for begin in range(MESSAGES // 2, MESSAGES, 500):
                 producer.send_batch(bodies(begin)).result(60)
-        cluster.start(leader)
+        cluster.start(killed)
         cluster.wait_ready()
         with Consumer(cluster.endpoints, "t", group="g", auto_commit=True, until_end=True, delivery_log=acks) as consumer:
             assert sum(len(batch) for batch in consumer.batches()) == MESSAGES

@@ -72,7 +72,7 @@ def test_a_busy_cluster_passes_and_a_missing_node_is_said(tmp_path: Path) -> Non
         with load(endpoints):
             outcome = audit(endpoints)
             assert outcome.status == 0, outcome.out + outcome.err
-            cli.ok("transfer", "g1", "--to", next(node for node in cluster.nodes if node != leader(cluster)))
+            cli.ok("transfer", "g1", "--to", next(node for node in cluster.nodes if node != leader(cluster)), "--timeout", "60s")
             outcome = audit(endpoints, "--deep")
             assert outcome.status == 0, outcome.out + outcome.err
         cluster.kill("n3")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -83,13 +84,18 @@ def test_an_official_client_sends_and_receives_over_a_handover(cluster: LocalClu
 def test_status_and_metrics_tell_master_epoch_and_in_sync_set(cluster: LocalCluster, cli: CommandLine) -> None:
     """For people master and slave, for scripts leader and follower."""
     name = group_of(cluster)
-    wait_for(lambda: cli.ok("status", "--json").json["health"] == "ok", 60, "all replicas in sync")
-    found = cli.ok("status", "--json").json["groups"][0]
+
+    def in_sync() -> dict[str, Any] | None:
+        told = cli.ok("status", "--json").json
+        group: dict[str, Any] = told["groups"][0]
+        return group if told["health"] == "ok" else None
+
+    found = wait_for(in_sync, 60, "all replicas in sync")
     assert found["replication"] == "ha" and found["ha"]["epoch"] == found["term"]
     assert found["ha"]["in_sync"] == ["n1", "n2", "n3"] and found["ha"]["short"] is None
     assert (found["ha"]["ack"], found["ha"]["min_in_sync"]) == (("async", 1) if name == "alone" else ("in-sync", 2))
     assert sorted(replica["role"] for replica in found["replicas"]) == ["follower", "follower", "leader"]
     text = cli.ok("status").out
     assert "master" in text and "slave" in text and "HA groups" in text
-    _, page = http(cluster, found["leader"], "/metrics")
-    assert f'ledgermq_group_in_sync{{group="{name}"}} 3.0' in page
+    size = f'ledgermq_broker_group_in_sync{{broker_group="{name}"}} 3.0'
+    wait_for(lambda: size in http(cluster, leader(cluster, name), "/metrics")[1], 60, "the size of the set at the master")

@@ -11,7 +11,7 @@ from ledgermq.audit.jobs import audit
 from ledgermq.node.process.local import LocalCluster
 from tests.cluster import end_all
 from tests.contract.official import message, official
-from tests.e2e.command_line import LEDGERMQ, CommandLine
+from tests.e2e.command_line import LEDGERMQ, CommandLine, described
 from tests.importing.store_root import BORN_MS, StoreRoot
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,7 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
     try:
         cluster.wait_ready()
         cli = CommandLine.of(cluster)
-        queues = cli.ok("topic", "describe", "orders", "--json").json["queue_list"]
+        queues = described(cli, "orders", COUNT)["queue_list"]
         assert [queue["min_offset"] for queue in queues] == [FIRST, 0]
         (found,) = cli.ok("query", "--topic", "orders", "--key", "k7", "--json").lines
         place, times = (found["queue"], found["offset"], found["body"]), (found["born_ms"], found["store_ms"])
@@ -71,7 +71,7 @@ def test_a_cluster_goes_on_from_a_store_root(tmp_path: Path, kind: str) -> None:
                 for one in client.do("receive", name="c", batch=32, invisible_s=30)["messages"]:
                     news.discard(bytes.fromhex(one["body"]).decode())
                     client.do("ack", name="c", id=one["id"])
-        queues = cli.ok("topic", "describe", "orders", "--json").json["queue_list"]
+        queues = described(cli, "orders", FIRST + COUNT + 7)["queue_list"]
         # The delayed message and the six new ones stand behind the imported ones.
         assert sum(queue["max_offset"] for queue in queues) == FIRST + COUNT + 7
         assert set(cluster.stop().values()) <= {0}

@@ -110,12 +110,12 @@ def test_a_cluster_is_exchanged_under_load_and_loses_nothing(tmp_path: Path) -> 
             assert [row["role"] for row in members["n4"]["groups"]] == ["voter"] and members["n4"]["controller"]
 
             writer.targets.remove("n1")
-            outcome = run.run("member", "remove", "n1", "--timeout", "60s")
+            outcome = run.run("member", "remove", "n1", "--yes", "--timeout", "60s")
             assert outcome.status == 0, outcome.err
             refused = "was removed from this cluster"
             real.wait_for(lambda: any(refused in line for line in real.log_lines(cluster, "n1")), 30, "n1 to be told")
             # n1 does not hear any more what the controllers decide: the answer to the first call may have been lost on its way there.
-            assert run.run("member", "remove", "n1", "--timeout", "60s").out == "n1 is removed\n"
+            assert run.run("member", "remove", "n1", "--yes", "--timeout", "60s").out == "n1 is removed\n"
             run = CommandLine(";".join(real.target(cluster, node) for node in ("n2", "n3", "n4")))
             assert cluster.terminate("n1") == 0
             del cluster.nodes["n1"]
@@ -195,9 +195,9 @@ def test_what_would_cost_the_quorum_is_refused_with_4(tmp_path: Path) -> None:
         leader = real.leader(cluster)
         down, other = sorted(set(cluster.nodes) - {leader})
         cluster.kill(down)
-        outcome = run.run("member", "remove", other, "--timeout", "20s")
+        outcome = run.run("member", "remove", other, "--yes", "--timeout", "20s")
         assert outcome.status == 4 and "quorum" in outcome.error
-        outcome = run.run("member", "remove", "n9")
+        outcome = run.run("member", "remove", "n9", "--yes")
         assert outcome.status == 4 and "n9 is not part of this cluster; its nodes are n1, n2, n3" in outcome.error
-        assert run.run("member", "remove", down, "--timeout", "60s").out == f"{down} is removed\n"
+        assert run.run("member", "remove", down, "--yes", "--timeout", "60s").out == f"{down} is removed\n"
         del cluster.children[down], cluster.nodes[down]

@@ -247,7 +247,8 @@ def test_a_file_that_a_running_node_lost_is_mended_with_the_whole_log(tmp_path: 
         begun = admin(cluster, node, "RepairRange", range_request(cluster, node, index, index, whole_log=True))
         assert begun.status.code == 20000 and not begun.done and "is missing" in begun.waits_for
         wait_for(lambda: states(cluster, node)[before:][-2:] == ["repairing", "running"], 30, "the repair")
-        assert admin(cluster, node, "RepairRange", range_request(cluster, node, index, index)).done
+        # The group forgot its commit index: the node refuses a range until the leader has said that its entries are committed.
+        wait_for(lambda: admin(cluster, node, "RepairRange", range_request(cluster, node, index, index)).done, 30, "the range to be intact")
         assert cli.ok("status", "--wait", "30s", "--strict")
     passes(cli, cluster)
 

@@ -68,7 +68,7 @@ def of(cluster: LocalCluster, keys: tuple[str, str] | None, *, tls: bool = True)
 def test_commands_need_credentials(cluster: LocalCluster) -> None:
     """Without credentials exit 4 and what to do; with them a producer produces and a consumer consumes, over either wire."""
     refused = of(cluster, None).run("status")
-    assert refused.status == 4 and "access key" in refused.error
+    assert refused.status == 4 and "LEDGERMQ_ACCESS_KEY" in refused.error
     denied = of(cluster, ALICE, tls=False).run("topic", "create", "T2")
     assert denied.status == 4 and "admin on topic T2" in denied.error
     for tls in (True, False):
@@ -186,7 +186,11 @@ def test_no_secret_lies_anywhere(cluster: LocalCluster) -> None:
     everything = [path for path in cluster.directory.rglob("*") if path.is_file() and "g1" not in path.parts]
     assert {"node.log", "cluster.yaml"} <= {path.name for path in everything} and any("controller" in path.parts for path in everything)
     for path in everything:
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            # A running node replaced or removed it meanwhile.
+            continue
         assert not [secret for secret in secrets if secret in data], path
     shown = of(cluster, ROOT).ok("user", "describe", "bob").out
     assert "subscribe:topic:T (by a role)" in shown and BOB[1] not in shown
@@ -219,7 +223,7 @@ def test_half_open_handshakes_end(cluster: LocalCluster) -> None:
     where = (cluster.nodes["n3"].host, cluster.nodes["n3"].client_port)
     begun = [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]
     with ExitStack() as closing:
-        silent = [closing.enter_context(socket.create_connection(where, timeout=30)) for _ in begun]
+        silent = [closing.enter_context(socket.create_connection(where, timeout=90)) for _ in begun]
         for one, data in zip(silent, begun, strict=True):
             one.sendall(data)
         assert sent(cluster, "n3", ALICE) == pb.OK

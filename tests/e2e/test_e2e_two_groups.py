@@ -10,7 +10,7 @@ import pytest
 from ledgermq.client.connection import Connection
 from ledgermq.client.sending import Outgoing, Sender
 from tests.cluster import running
-from tests.e2e.command_line import CommandLine, counted
+from tests.e2e.command_line import CommandLine, described
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def queues(cli: CommandLine, topic: str) -> list[dict[str, Any]]:
 
 def test_one_topic_over_both_groups(cli: CommandLine) -> None:
     """The queues are spread, sends land in both groups, and a consumer gets everything once from both."""
-    status = cli.ok("status", "--wait", "20s", "--strict", "--json").json
+    status = cli.ok("status", "--wait", "60s", "--strict", "--json").json
     assert [group["group"] for group in status["groups"]] == ["g1", "g2"] and all(len(g["replicas"]) == 3 for g in status["groups"])
     cli.ok("topic", "create", "both", "--queues", "7")
     spread = [(q["broker_group"], q["group_queue"]) for q in queues(cli, "both")]
@@ -36,8 +36,8 @@ def test_one_topic_over_both_groups(cli: CommandLine) -> None:
     assert {3, 4} == {sum(owner == group for owner, _ in spread) for group in ("g1", "g2")}
     bodies = [f"m{k}" for k in range(300)]
     assert cli.send_lines("both", bodies)["acknowledged"] == 300
-    assert counted(cli, "both", 300) == 300
-    landed = {group: sum(q["max_offset"] for q in queues(cli, "both") if q["broker_group"] == group) for group in ("g1", "g2")}
+    ends = described(cli, "both", 300)["queue_list"]
+    landed = {group: sum(q["max_offset"] for q in ends if q["broker_group"] == group) for group in ("g1", "g2")}
     assert min(landed.values()) > 0 and sum(landed.values()) == 300
     peeked = cli.ok("peek", "--topic", "both", "--max", "1000", "--json").lines
     assert sorted(m["body"] for m in peeked) == sorted(bodies) and {m["queue"] for m in peeked} == set(range(7))
@@ -73,7 +73,7 @@ def test_topic_grows_over_both_groups_and_is_deleted_in_both(cli: CommandLine) -
     cli.ok("topic", "update", "short", "--queues", "4")
     assert {q["broker_group"] for q in queues(cli, "short")} == {"g1", "g2"}
     assert cli.send_lines("short", [f"m{k}" for k in range(80)])["acknowledged"] == 80
-    assert all(q["max_offset"] > 0 for q in queues(cli, "short"))
+    assert all(q["max_offset"] > 0 for q in described(cli, "short", 80)["queue_list"])
     cli.ok("topic", "delete", "short", "--yes")
     assert cli.run("send", "--topic", "short", "--body", "b").status == 4
     cli.ok("topic", "create", "short", "--queues", "4")

@@ -114,7 +114,7 @@ def test_taken_port_is_72_and_foreign_directories_are_71(tmp_path: Path) -> None
         in_use = serve(cluster, "n1")
         assert in_use.returncode == 71, in_use.stderr
         assert last_line(in_use).startswith("error: ")
-        assert CommandLine.of(cluster).ok("status", "--wait", "10s", "--strict")
+        assert CommandLine.of(cluster).ok("status", "--wait", "60s", "--strict")
 
 
 def test_directory_of_another_node_is_71(tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ def test_both_wires_and_a_rolling_restart_to_one_of_them(cluster: LocalCluster) 
     sent += stream.bodies
     assert stream.bodies and sorted(read(cluster, "wires", len(sent))) == sorted(sent)
     plain = CommandLine(cluster.endpoints, "--timeout", "2s").run("send", "--topic", "wires", "--body", "x", timeout_s=30)
-    assert plain.status == 3 and "UNAVAILABLE" in plain.error
+    # What the client learns before its time is over depends on how fast the port closes its connection.
+    assert plain.status == 3 and ("UNAVAILABLE" in plain.error or "closes the connection" in plain.error)
 
 
 def test_transactions_are_checked_wherever_their_producer_is_connected(cluster: LocalCluster, tmp_path: Path) -> None:
@@ -150,10 +151,10 @@ def test_an_ha_group_of_workers_and_what_operators_see(cluster: LocalCluster) ->
     other = next(worker for worker in SECOND if worker != master)
     assert f"{other} leads h2" in run.ok("transfer", "h2", "--to", other, "--timeout", "60s").out
     assert run.send_lines("ha", [f"b{number}" for number in range(30)])["acknowledged"] == 30
-    assert len(run.consume_all("ha", "readers")) == 60
+    assert set(run.consume_all("ha", "readers")) == {f"{letter}{number}" for letter in "ab" for number in range(30)}
     page = real.http(cluster, "n1", "/metrics")[1]
     for worker, group in (("n1", "g1"), ("n1.2", "g2"), ("n1.2", "h2")):
-        assert f'ledgermq_leader_known{{worker="{worker}",group="{group}"}}' in page
+        assert f'ledgermq_leader_known{{worker="{worker}",broker_group="{group}"}}' in page
     listed = {found["node"]: found for found in run.ok("member", "list", "--json").json["members"]}
     assert {*NODES, *SECOND} <= set(listed) and not any(listed[worker]["controller"] for worker in SECOND)
     assert {row["group"] for row in listed["n1.2"]["groups"]} == {"g2", "h2"}

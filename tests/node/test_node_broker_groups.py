@@ -28,6 +28,8 @@ class World:
         self.roles = dict.fromkeys(voters, "voter")
         self.lag: int | None = 0
         self.led_by: str | None = "n1"
+        self.replication = ""
+        """As the leader states it; empty: it is of an older release."""
         self.refuses: dict[int, str] = {}
         self.not_yet: dict[int, str] = {}
         self.transferred: list[str] = []
@@ -64,15 +66,19 @@ class World:
         self._submit("add-broker-group", group=group, settings=settings)
         return self.state.specs[group], not known
 
+    async def prefer_leader(self, group: str, node: str) -> None:
+        self._submit("prefer-leader", group=group, node=node)
+
     async def set_node(self, node: str, addresses: Any, *, state: str | None = None) -> None:
         self._submit("set-node", node=node, addresses=addresses, state=state)
 
     # -- the group's leader
 
-    async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
+    async def of_group(self, group: str) -> pb.ChangeMemberResponse:
         if self.led_by is None:
             raise fail(Code.HA_NOT_AVAILABLE, "broker group g1 had no leader within the deadline")
-        return [pb.MemberProgress(broker_group=group, node=node, role=role) for node, role in self.roles.items()]
+        members = [pb.MemberProgress(broker_group=group, node=node, role=role) for node, role in self.roles.items()]
+        return pb.ChangeMemberResponse(groups=members, replication=self.replication)
 
     async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
         role = self.roles.get(node)
@@ -233,6 +239,26 @@ def test_an_ha_group_keeps_as_many_as_it_demands() -> None:
     relaxed = World(replication="ha", ack="in-sync", min_in_sync=1)
     relaxed.silent("n2", "n3")
     assert relaxed.ask().done
+
+
+@pytest.mark.parametrize(
+    ("stated", "listed"), [("", "raft"), ("raft", "raft"), ("raft to ha", "raft to ha"), ("ha", "ha"), ("ha to raft", "ha to raft")]
+)
+def test_the_list_shows_the_replication_that_a_group_has_now(stated: str, listed: str) -> None:
+    """The settings are those it was created with. While it has no leader, the former statement counts."""
+    world = World(replication="raft")
+    world.replication = stated
+    assert [entry.replication for entry in asyncio.run(world.unit.listed()).groups] == [listed]
+    world.led_by = None
+    assert [entry.replication for entry in asyncio.run(world.unit.listed()).groups] == [listed]
+
+
+def test_a_group_that_was_created_as_ha_and_elects_now_keeps_its_majority() -> None:
+    """Its minimum in sync has no meaning any more."""
+    world = World(replication="ha", ack="in-sync", min_in_sync=1)
+    world.replication = "raft"
+    world.silent("n2", "n3")
+    assert "it would lose its quorum" in world.refused() and world.move is None
 
 
 def test_a_target_that_dies_is_named_while_it_is_waited_for() -> None:

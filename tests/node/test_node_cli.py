@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import types
@@ -12,8 +13,10 @@ import click
 import pytest
 
 from ledgermq import cli
+from ledgermq.node.process import commands
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.errors import FatalError
+from ledgermq.proto import kernels
 
 
 def last_error(capsys: pytest.CaptureFixture[str]) -> str:
@@ -39,9 +42,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--version` prints name and version on stdout."""
+    """`--version` prints name and version on stdout, and whether compiled kernels are used."""
     assert cli.run(["--version"]) == 0
-    assert capsys.readouterr().out == "ledgermq 0.1.0\n"
+    assert capsys.readouterr().out == f"ledgermq {cli.__version__} ({kernels.described()})\n"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_config_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert cli.run(["config", "check", str(path), "--set", "log_level=loud"]) == 64
     assert "log_level = 'loud'" in last_error(capsys)
     assert cli.run(["config", "check", str(path), "--set", f"cluster.secret_file={tmp_path}/none"]) == 77
-    assert "cannot be read" in last_error(capsys)
+    assert "does not exist; create it with" in last_error(capsys)
 
 
 def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
@@ -156,3 +159,118 @@ def test_closed_stdout_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m ledgermq config example | head -c 10"
     found = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert found.stderr == "" and found.returncode == 0
+
+
+def test_the_documented_way_to_a_configuration_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The examples of `config --help`, in their order: every one ends with 0, from an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["config", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.partition("Examples:")[2].splitlines()]
+    examples = [line.removeprefix("ledgermq ") for line in lines if line.startswith("ledgermq ")]
+    assert len(examples) == 4
+    for example in examples:
+        arguments, _, target = example.partition(" > ")
+        assert cli.run(arguments.split()) == 0, arguments
+        if target:
+            Path(target).write_text(capsys.readouterr().out)
+    assert (tmp_path / "ledgermq-data" / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_secret_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A secret in use is never replaced, a missing one is explained, and nothing else is left behind."""
+    path = tmp_path / "secret"
+    assert cli.run(["config", "secret", str(path)]) == 0
+    text = path.read_text()
+    assert len(text.strip()) == 64
+    assert cli.run(["config", "secret", str(path)]) == 4 and path.read_text() == text
+    assert "exists" in last_error(capsys)
+    assert cli.run(["config", "secret", "/proc/no/secret"]) == 4
+    assert "cannot be written" in last_error(capsys)
+    assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+    (tmp_path / "node.yaml").write_text(EXAMPLE)
+    assert cli.run(["config", "check", str(tmp_path / "node.yaml"), "--set", f"cluster.secret_file={tmp_path}/absent"]) == 77
+    assert "ledgermq config secret" in last_error(capsys)
+
+
+def groups() -> list[str]:
+    """The commands that have commands of their own."""
+    root = click.Context(cli.cli)
+    return [name for name in cli.COMMANDS if isinstance(cli.cli.get_command(root, name), click.Group)]
+
+
+@pytest.mark.parametrize("name", groups())
+def test_an_overview_has_a_whole_sentence_for_each_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A help text cut in mid-sentence says nothing about its end."""
+    assert cli.run([name, "--help"]) == 0
+    listed = capsys.readouterr().out.split("Commands:\n", 1)[1]
+    entries = re.split(r"^  (?=\S)", listed, flags=re.MULTILINE)[1:]
+    assert entries and all(entry.rstrip().endswith(".") and not entry.rstrip().endswith("...") for entry in entries), listed
+
+
+def test_help_names_the_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    """The overview names those of endpoints and credentials, a command that of its option."""
+    assert cli.run(["--help"]) == 0
+    overview = capsys.readouterr().out
+    assert all(f"LEDGERMQ_{name}" in overview for name in ("ENDPOINTS", "ACCESS_KEY", "SECRET_KEY"))
+    for command, variable in (("status", "LEDGERMQ_ENDPOINTS"), ("serve", "LEDGERMQ_CONFIG")):
+        assert cli.run([command, "--help"]) == 0
+        assert variable in capsys.readouterr().out
+
+
+def test_every_command_is_in_one_section_of_the_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    """And the overview shows it with its sentence."""
+    assert sorted(name for names in cli.SECTIONS.values() for name in names) == sorted(cli.COMMANDS)
+    assert cli.run(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for name, (_, line) in cli.COMMANDS.items():
+        assert line.endswith(".") and f" {name} {line}" in shown
+    assert [title for title in cli.SECTIONS if f" {title}: " not in shown] == []
+
+
+def every_command() -> dict[str, click.Command]:
+    """Every command and command below a group, by its words."""
+    root = click.Context(cli.cli)
+    found: dict[str, click.Command] = {}
+    for name in cli.COMMANDS:
+        command = cli.cli.get_command(root, name)
+        assert command is not None
+        found[name] = command
+        if isinstance(command, click.Group):
+            found |= {f"{name} {below}": each for below, each in command.commands.items()}
+    return found
+
+
+@pytest.mark.parametrize("words", every_command())
+def test_every_option_has_a_help_text(words: str) -> None:
+    """And the command one that begins with a sentence."""
+    command = every_command()[words]
+    assert cli.first_sentence(command.help or "").endswith((".", ":"))
+    assert [option.opts for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The first line is for programs; below it are the export line, which a shell reads back whole, and two commands that exist."""
+
+    class Cluster:
+        endpoints = "127.0.0.1:8081;127.0.0.1:8082"
+        nodes = children = types.MappingProxyType({})
+        prepare = classmethod(lambda cls, *_, **__: cls())
+
+        def start_all(self) -> None:
+            """Starts nothing."""
+
+        def stop(self) -> dict[str, int]:
+            return {}
+
+    monkeypatch.setattr(commands, "LocalCluster", Cluster)
+    monkeypatch.setattr(commands, "_watch", lambda *_: None)
+    monkeypatch.setattr(commands, "_Stop", lambda: types.SimpleNamespace(wanted=False))
+    assert cli.run(["up", "--data", str(tmp_path)]) == 0
+    ready, _, export, *following = capsys.readouterr().out.splitlines()
+    assert ready == f"ready: endpoints={Cluster.endpoints}"
+    shell = subprocess.run(["sh", "-c", f'{export}; printf %s "$LEDGERMQ_ENDPOINTS"'], capture_output=True, text=True, check=True)
+    assert shell.stdout == Cluster.endpoints and len(following) == 2
+    for line in following:
+        assert cli.run([*line.split()[1:], "--help"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import grpc
 import pytest
 
 from ledgermq.node.process.local import LocalCluster, config_of
+from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.proto import admin_pb2
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.storage import identity
@@ -28,7 +30,7 @@ SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 
 
 def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: float = 20) -> int:
-    """Send one message through a node; the status code."""
+    """Send one message through a node. Returns the status code, or -1 if no answer came in time."""
     message = pb.Message(topic=pb.Resource(name=topic), body=name.encode())
     message.system_properties.message_id = name
     message.system_properties.message_type = pb.NORMAL
@@ -36,7 +38,10 @@ def send(cluster: LocalCluster, node: str, topic: str, name: str, timeout_s: flo
         call = channel.unary_unary(
             SEND, request_serializer=pb.SendMessageRequest.SerializeToString, response_deserializer=pb.SendMessageResponse.FromString
         )
-        response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=timeout_s)
+        try:
+            response = call(pb.SendMessageRequest(messages=[message]), metadata=(("x-mq-client-id", "test"),), timeout=timeout_s)
+        except grpc.RpcError:
+            return -1
     return int(response.status.code)
 
 
@@ -61,8 +66,13 @@ def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: 
         for k, node in enumerate(followers):
             assert send(cluster, node, "t", f"second-{k}") == 20000
             sent.add(f"second-{k}")
-        report = real.status(cluster, followers[0])
-        assert report.health == "degraded" and [info.node for info in report.nodes if not info.up] == [leader]
+
+        def degraded() -> bool:
+            # A node that did not answer the asked one in time is not up for a moment.
+            report = real.status(cluster, followers[0])
+            return report.health == "degraded" and [info.node for info in report.nodes if not info.up] == [leader]
+
+        real.wait_for(degraded, 30, "the status that names the killed node alone")
         cluster.start(leader)
         cluster.wait_ready()
         for node in cluster.nodes:
@@ -72,8 +82,8 @@ def test_three_nodes_survive_the_kill_of_their_leader_and_of_everyone(tmp_path: 
         assert send(cluster, leader, "t", "third") == 20000
         sent.add("third")
         for node in cluster.nodes:
-            real.wait_for(lambda node=node: bodies(cluster, node, "t") == sent, 20, f"all messages at {node}")  # type: ignore[misc]
-        assert real.wait_for(lambda: real.status(cluster, "n1").health == "ok", 20, "health")
+            real.wait_for(lambda node=node: bodies(cluster, node, "t") == sent, 60, f"all messages at {node}")  # type: ignore[misc]
+        assert real.wait_for(lambda: real.status(cluster, "n1").health == "ok", 60, "health")
 
 
 def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_path: Path) -> None:
@@ -85,16 +95,16 @@ def test_minority_refuses_writes_inside_the_deadline_and_serves_again_later(tmp_
         for node in others:
             cluster.kill(node)
         assert send(cluster, leader, "t", "lost?", timeout_s=5) != 20000
-        real.wait_for(lambda: real.http(cluster, leader, "/readyz")[0] == 503, 20, "not ready")
+        real.wait_for(lambda: real.http(cluster, leader, "/readyz")[0] == 503, 30, "not ready")
         assert real.http(cluster, leader, "/healthz")[0] == 200
-        assert real.status(cluster, leader).health == "down"
+        real.wait_for(lambda: real.status(cluster, leader).health == "down", 30, "a status without a leader")
         cluster.start(others[0])
         cluster.wait_ready(nodes=[leader, others[0]])
         assert send(cluster, leader, "t", "again") == 20000
 
 
 def test_pages_for_watchers(tmp_path: Path) -> None:
-    """Health, readiness and metrics of a single node; the gRPC health service agrees; every log line is JSON."""
+    """Health, readiness and metrics of a single node, all of them declared; the gRPC health service agrees; every log line is JSON."""
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     with real.running(tmp_path, nodes=1, groups=("g1", "g2")) as cluster:
@@ -102,21 +112,27 @@ def test_pages_for_watchers(tmp_path: Path) -> None:
         assert send(cluster, "n1", "t", "one") == 20000
         own = {"cluster": cluster.cluster_id, "node": "n1"}
         assert json.loads(real.http(cluster, "n1", "/readyz")[1]) == {"status": "ready", "reasons": [], **own}
-        text = real.http(cluster, "n1", "/metrics")[1]
         for wanted in (
-            'ledgermq_role{group="g1",role="leader"} 1.0',
-            'ledgermq_role{group="g2",role="leader"} 1.0',
-            'ledgermq_sync_seconds_count{group="g1"}',
-            'ledgermq_group_dead_lettered{group="g1"} 0.0',
+            'ledgermq_role{broker_group="g1",role="leader"} 1.0',
+            'ledgermq_role{broker_group="g2",role="leader"} 1.0',
+            'ledgermq_sync_seconds_count{broker_group="g1"}',
+            'ledgermq_broker_group_messages_dead_lettered_total{broker_group="g1"} 0.0',
             "ledgermq_open_calls 0.0",
         ):
-            assert wanted in text, wanted
+            # The page is made from what the engine told last.
+            real.wait_for(lambda line=wanted: line in real.http(cluster, "n1", "/metrics")[1], 30, wanted)  # type: ignore[misc]
+        labels = f'cluster="{cluster.cluster_id}"', 'node_id="n1"', 'topic="t"'
+        stored = rf"^rocketmq_messages_in_total{{{''.join(f'(?=.*{label})' for label in labels)}.*}} 1$"
+        assert len(re.findall(stored, real.http(cluster, "n1", "/metrics")[1], re.MULTILINE)) == 1
+        assert mirrored.STATISTICS, "the declarations are complete once both modules are imported"
+        exposed = re.findall(r"^# TYPE (\S+) (\S+)$", real.http(cluster, "n1", "/metrics")[1], re.MULTILINE)
+        assert sorted(exposed) == sorted((one.name, one.kind) for one in metrics.DECLARED)
         with grpc.insecure_channel(real.target(cluster, "n1"), options=[("grpc.enable_http_proxy", 0)]) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
             serving = health_pb2.HealthCheckResponse.SERVING
             for service in ("", "apache.rocketmq.v2.MessagingService"):
                 request = health_pb2.HealthCheckRequest(service=service)
-                real.wait_for(lambda r=request: stub.Check(r, timeout=5).status == serving, 10, "health")  # type: ignore[misc]
+                real.wait_for(lambda r=request: stub.Check(r, timeout=30).status == serving, 30, "health")  # type: ignore[misc]
         # A disk that is slow at the moment is no fault of the node, and it says so.
         assert {event["level"] for event in real.log_events(cluster, "n1") if event["event"] != "slow sync"} <= {"info"}
 
@@ -134,7 +150,7 @@ def test_random_bytes_on_every_port_do_not_disturb(tmp_path: Path) -> None:
         for k, node in enumerate(cluster.nodes):
             assert send(cluster, node, "t", f"after-{k}") == 20000
         for node in cluster.nodes:
-            assert cluster.ready(node)
+            real.wait_for(lambda node=node: cluster.ready(node), 30, f"{node} to be ready")  # type: ignore[misc]
             assert not [event for event in real.log_events(cluster, node) if event["level"] in ("error", "critical")]
 
 
@@ -254,7 +270,7 @@ def test_wiped_node_is_not_heard_before_the_group_has_taken_it_in_as_a_learner(t
         assert send(cluster, leader, "t", "two") == 20000
         real.wait_for(lambda: sorted(real.status(cluster, leader).groups[0].voters) == ["n1", "n2", "n3"], 60, "the node to vote again")
         real.wait_for(lambda: real.status(cluster, leader).health == "ok", 30, "the node to be back")
-        real.wait_for(lambda: bodies(cluster, victim, "t") == {"one", "two"}, 20, "both messages")
+        real.wait_for(lambda: bodies(cluster, victim, "t") == {"one", "two"}, 60, "both messages")
 
 
 def wipe(cluster: LocalCluster, node: str) -> None:
@@ -299,16 +315,21 @@ def test_majority_of_wiped_nodes_does_not_start_a_new_history(tmp_path: Path) ->
                 (group,) = real.status(cluster, node).groups
                 assert not group.HasField("leader")
         assert data.read_bytes() == before
-        found = {replica.node: (replica.state, replica.end_index) for replica in real.status(cluster, "n1").groups[0].replicas}
+
+        def told_by_all() -> dict[str, tuple[str, int]] | None:
+            found = {replica.node: (replica.state, replica.end_index) for replica in real.status(cluster, "n1").groups[0].replicas}
+            return found if all(state for state, _ in found.values()) else None
+
+        found = real.wait_for(told_by_all, 30, "a status with the answers of all nodes")
         assert found["n1"][0] == "running" and found["n1"][1] > 0 and found["n2"] == found["n3"] == ("waiting", 0)
         text = real.http(cluster, "n2", "/metrics")[1]
-        assert 'ledgermq_group_admitted{group="g1"} 0.0' in text and 'ledgermq_term{group="g1"} 0.0' in text
+        assert 'ledgermq_broker_group_admitted{broker_group="g1"} 0.0' in text and 'ledgermq_term{broker_group="g1"} 0.0' in text
     finally:
         real.end_all(cluster)
 
 
 def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
-    """`up` prints one line on stdout when ready, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
+    """`up` prints where it is ready and what to do next, reports a node that dies, ends with 0 on SIGINT, and resumes the directory."""
     base = real.base_port()
     command = [sys.executable, "-m", "ledgermq", "up", "--nodes", "3", "--data", str(tmp_path / "data"), "--log-file-size", "1MiB"]
     command += ["--base-port", str(base)]
@@ -318,6 +339,7 @@ def test_up_runs_a_cluster_until_it_is_told_to_stop(tmp_path: Path) -> None:
             assert process.stdout is not None and process.stderr is not None
             line = process.stdout.readline()
             assert line == f"ready: endpoints=127.0.0.1:{base};127.0.0.1:{base + 1};127.0.0.1:{base + 2}\n"
+            assert [process.stdout.readline().split()[0] for _ in range(4)] == ["in", "export", "ledgermq", "ledgermq"]
             resumed = LocalCluster.prepare(tmp_path / "data", base_port=base)
             if attempt == 1:
                 pid = int((resumed.data("n2") / "g1" / "abort").read_text().split()[0])

@@ -169,6 +169,51 @@ def test_set_wins_over_environment_and_environment_over_file(tmp_path: Path) -> 
     assert (loaded.log_level, loaded.delivery.liveness_ms) == ("debug", 3000)
 
 
+SERVICE_LINKS = {
+    "LEDGERMQ_SERVICE_HOST": "10.96.0.17",
+    "LEDGERMQ_SERVICE_PORT": "8081",
+    "LEDGERMQ_SERVICE_PORT_CLIENTS": "8081",
+    "LEDGERMQ_PORT": "tcp://10.96.0.17:8081",
+    "LEDGERMQ_PORT_8081_TCP": "tcp://10.96.0.17:8081",
+    "LEDGERMQ_PORT_8081_TCP_PROTO": "tcp",
+    "LEDGERMQ_PORT_8081_TCP_PORT": "8081",
+    "LEDGERMQ_PORT_8081_TCP_ADDR": "10.96.0.17",
+    "LEDGERMQ_CLIENTS_SERVICE_HOST": "10.96.0.18",
+    "LEDGERMQ_CLIENTS_SERVICE_PORT_GRPC": "8081",
+    "LEDGERMQ_CLIENTS_PORT": "udp://10.96.0.18:53",
+    "LEDGERMQ_CLIENTS_PORT_53_UDP_ADDR": "10.96.0.18",
+}
+"""What Kubernetes puts into the environment of every container beside Services named `ledgermq` and `ledgermq-clients`."""
+COMMANDS = {
+    "LEDGERMQ_TLS": "1",
+    "LEDGERMQ_TLS_CA": "ca.pem",
+    "LEDGERMQ_TLS_CERTIFICATE": "own.pem",
+    "LEDGERMQ_TLS_CERTIFICATE_KEY": "own.key",
+    "LEDGERMQ_VOLUMES": "/data",
+    "LEDGERMQ_BIND": "127.0.0.1",
+    "LEDGERMQ_REPLICAS": "n1,n2,n3",
+    "LEDGERMQ_PURE": "1",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [*SERVICE_LINKS.items(), *COMMANDS.items()])
+def test_variables_that_are_not_settings_are_ignored(tmp_path: Path, name: str, value: str) -> None:
+    """Kubernetes' links to Services, and variables of other commands, do not stop a node."""
+    path = tmp_path / "node.yaml"
+    path.write_text(EXAMPLE)
+    assert load(path, environment={name: value}) == load(path, environment={})
+
+
+def test_variables_that_only_look_like_links_to_services_are_still_settings(tmp_path: Path) -> None:
+    """A port of a node is a number, and a misspelt key is refused."""
+    path = tmp_path / "node.yaml"
+    path.write_text(EXAMPLE)
+    assert load(path, environment={"LEDGERMQ_NODES__N1__CLIENT_PORT": "8090"}).nodes["n1"].client_port == 8090
+    for name in ("LEDGERMQ_SERVICE", "LEDGERMQ_PORT", "LEDGERMQ_HOST", "LEDGERMQ_CLIENT_PORT"):
+        with pytest.raises(ConfigError, match="unknown key"):
+            load(path, environment={name: "8081"})
+
+
 def test_example_names_every_setting_of_a_broker_group_and_they_are_valid_together() -> None:
     """Commented settings are valid too; sizes of derived files and the creation time of an added group are not user settings."""
     above, group_and_rest = EXAMPLE.split("    - name: g1\n")
@@ -242,7 +287,7 @@ def secret_of(tmp_path: Path, content: str | None, mode: int = 0o600, host: str 
 @pytest.mark.parametrize(
     ("content", "mode", "host", "said"),
     [
-        (None, 0o600, "127.0.0.1", "cannot be read"),
+        (None, 0o600, "127.0.0.1", "does not exist; create it with"),
         ("", 0o600, "127.0.0.1", "has 0 bytes"),
         ("short", 0o600, "127.0.0.1", "has 5 bytes"),
         ("x" * 40, 0o644, "127.0.0.1", "chmod 600"),

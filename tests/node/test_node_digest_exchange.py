@@ -27,7 +27,7 @@ SIZE = 64 << 10
 
 
 def metric(name: str) -> float | None:
-    return metrics.REGISTRY.get_sample_value(name, {"group": "g1"})
+    return metrics.REGISTRY.get_sample_value(name, {"broker_group": "g1"})
 
 
 def test_different_values_are_told_before_anybody_has_a_majority(stage: Any) -> None:

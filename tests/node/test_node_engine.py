@@ -1,14 +1,18 @@
-"""The engine thread over fake groups: batching, timers, syncs, answers, fatal ends, clean stops."""
+"""The engine over fake groups: batching, timers, fairness, syncs, answers, fatal ends, clean stops."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
+import uvloop
 
 from ledgermq.node.broker.calls.consumer_calls import ClientGone
 from ledgermq.node.broker.calls.group_view import GroupView
@@ -16,7 +20,7 @@ from ledgermq.node.broker.calls.member_calls import Appointed
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket
-from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.replica.hosting.engine import LONE_QUIET_PASSES, QUIET_PASSES, SLICE_NS, Engine
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.raft.ha_control import Appointment
@@ -83,12 +87,13 @@ class FakeGroup:
 
     def close(self) -> None:
         self.closed = True
+        self.threads.add(threading.current_thread().name)
 
 
 class Bench:
     """An engine with its callbacks recorded."""
 
-    def __init__(self, *groups: FakeGroup, max_calls: int = 1000) -> None:
+    def __init__(self, *groups: FakeGroup, max_calls: int = 1000, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.fatal: asyncio.Future[FatalError] = asyncio.get_running_loop().create_future()
         self.sent: list[tuple[str, Any]] = []
         loop = asyncio.get_running_loop()
@@ -97,6 +102,7 @@ class Bench:
             send_packets=lambda group, packets: self.sent.extend((group, packet) for packet in packets),
             on_fatal=lambda error: loop.call_soon_threadsafe(self.fatal.set_result, error) and None,
             max_calls=max_calls,
+            now_ns=now_ns,
         )
         self.engine.start()
 
@@ -104,12 +110,23 @@ class Bench:
         return self.engine.call(group, Peek(self.engine.new_token(), "t", 0, 0, 1))
 
 
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    """The order of timers, sockets and callbacks differs between the two."""
+    return cast("Callable[[], asyncio.AbstractEventLoop]", request.param)
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]], loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(main())
+
+
 def view(term: int) -> GroupView:
-    return GroupView("n1", term, True, {}, {}, {}, {})
+    return GroupView("n1", term, True, {}, {}, {})
 
 
 def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> None:
-    """64 calls made at once reach the group in one turn, on the engine's thread, and every future gets its own answer."""
+    """64 calls made at once reach the group in one turn, on the loop's thread, and every future gets its own answer."""
 
     async def main() -> None:
         group = FakeGroup()
@@ -117,10 +134,38 @@ def test_calls_of_one_pass_of_the_loop_are_one_batch_and_all_are_answered() -> N
         answers = await asyncio.gather(*(bench.peek() for _ in range(64)))
         assert answers == [PEEKED] * 64
         assert 64 in group.batches
-        assert group.threads == {"engine"}
+        assert group.threads == {"MainThread"}
         assert bench.engine.open_calls == 0
         await bench.engine.stop()
-        assert group.closed
+        assert group.closed and len(group.threads) == 2, "closing writes and syncs files, so it runs on a thread"
+
+    asyncio.run(main())
+
+
+def test_a_lone_call_does_not_wait_for_others_and_one_of_two_callers_does() -> None:
+    """A call waits for calls that may share its batch only while there is another caller. Passes of the loop are counted."""
+
+    async def main() -> None:
+        group = FakeGroup()
+        bench = Bench(group)
+
+        async def passes_of(call: asyncio.Future[Any]) -> int:
+            passes = 0
+            while not call.done():
+                await asyncio.sleep(0)
+                passes += 1
+            return passes
+
+        await bench.peek()
+        for _ in range(3):
+            assert await passes_of(bench.peek()) <= LONE_QUIET_PASSES + 4
+        await asyncio.gather(bench.peek(), bench.peek())
+        first, taken = bench.peek(), len(group.batches)
+        for _ in range(QUIET_PASSES // 2):
+            await asyncio.sleep(0)
+        await asyncio.gather(first, bench.peek())
+        assert 2 in group.batches[taken:], "the second of two callers came a few passes later and shares the batch"
+        await bench.engine.stop()
 
     asyncio.run(main())
 
@@ -310,6 +355,20 @@ def test_any_exception_of_a_turn_is_fatal_with_its_exit_code(error: Exception, e
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("what", ["_let_go", "_set_timer"])
+def test_a_failure_behind_the_turns_of_a_pass_is_fatal(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """The loop would only log it, and no group would get another turn."""
+
+    async def main() -> None:
+        def fail(_: Engine) -> None:
+            raise AssertionError("invariant")
+
+        monkeypatch.setattr(Engine, what, fail)
+        assert (await asyncio.wait_for(Bench(FakeGroup(lambda *_: None)).fatal, 10)).exit_code == 70
+
+    asyncio.run(main())
+
+
 def test_stop_answers_open_calls_and_waits_for_the_sync_under_way() -> None:
     """No future is left hanging, and no group is closed while its files are being synced."""
 
@@ -410,15 +469,226 @@ def test_views_are_published_and_packets_sent_from_the_loop() -> None:
 
 
 def test_run_sees_the_group_between_two_turns() -> None:
-    """`run` and `status` execute on the engine's thread."""
+    """`run` and `status` execute on the loop's thread."""
 
     async def main() -> None:
         bench = Bench(FakeGroup())
-        assert await bench.engine.run("g1", lambda group: threading.current_thread().name) == "engine"
+        assert await bench.engine.run("g1", lambda group: threading.current_thread().name) == "MainThread"
         assert (await bench.engine.status("g1")).role is Role.FOLLOWER
         with pytest.raises(ZeroDivisionError):
             await bench.engine.run("g1", lambda group: 1 // 0)
         assert await bench.peek() == PEEKED, "a failing question does not end the engine"
         await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+class Clock:
+    """A clock that only the turns of the groups move."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_long_turns_leave_the_loop_and_other_groups_their_share(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """Two groups apply a long log and turn again and again. After each of these turns the loop runs other work. The third group, whose
+    heartbeats are due all the time, waits for one turn of each, and what it sends leaves at once."""
+    clock, events, turns = Clock(), [], 30
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        finished = asyncio.Event()
+
+        def applies(name: str) -> Callable[[FakeGroup, Output], None]:
+            def react(group: FakeGroup, output: Output) -> None:
+                events.append(name)
+                clock.now_ns += SLICE_NS
+                output.wake_at_ns = clock.now_ns if group.turns < turns else FAR_NS
+                if name == "second" and group.turns == turns:
+                    finished.set()
+
+            return react
+
+        def beats(group: FakeGroup, output: Output) -> None:
+            events.append("beat")
+            output.wake_at_ns = clock.now_ns
+            output.packets = [("n2", PeerPacket(b"h"))]
+
+        def works() -> None:
+            events.append("loop")
+            assert len(bench.sent) == events.count("beat")
+            if not finished.is_set():
+                loop.call_soon(works)
+
+        bench = Bench(FakeGroup(applies("first")), FakeGroup(applies("second")), FakeGroup(beats), now_ns=clock)
+        works()
+        await finished.wait()
+        await bench.engine.stop()
+
+    run(main, loop_factory)
+    long = [at for at, event in enumerate(events) if event in ("first", "second")]
+    assert [events[at] for at in long] == ["first", "second"] * turns
+    assert all("loop" in events[begin:end] for begin, end in pairwise(long))
+    assert all("beat" in events[begin:end] for begin, end in pairwise(long[::2]))
+
+
+def test_a_late_timer_comes_after_what_the_sockets_hold(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """The process stood still while a heartbeat arrived. The group hears it before, or together with, the timer that is overdue. uvloop
+    serves timers first after it stood still in the callback of a socket."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        heartbeats, stalls = socket.socketpair(), socket.socketpair()
+        due, turned = asyncio.Event(), asyncio.Event()
+        first_heard: list[bool] = []
+
+        def react(group: FakeGroup, output: Output) -> None:
+            output.wake_at_ns = time.monotonic_ns() + 5_000_000 if group.turns == 1 else FAR_NS
+            if group.turns == 1:
+                due.set()
+            else:
+                first_heard.append(bool(group.packets))
+                turned.set()
+
+        bench = Bench(FakeGroup(react))
+
+        def heard() -> None:
+            heartbeats[0].recv(1)
+            bench.engine.packets([("g1", "n2", PeerPacket(b"heartbeat"))])
+
+        def stands_still() -> None:
+            stalls[0].recv(1)
+            heartbeats[1].send(b"h")
+            until = time.monotonic() + 0.05
+            while time.monotonic() < until:
+                pass
+
+        loop.add_reader(heartbeats[0].fileno(), heard)
+        loop.add_reader(stalls[0].fileno(), stands_still)
+        async with asyncio.timeout(20):
+            await due.wait()
+            stalls[1].send(b"s")
+            await turned.wait()
+        assert first_heard[0]
+        for pair in (heartbeats, stalls):
+            loop.remove_reader(pair[0].fileno())
+            pair[0].close()
+            pair[1].close()
+        await bench.engine.stop()
+
+    run(main, loop_factory)
+
+
+def test_questions_that_are_asked_again_and_again_starve_nothing() -> None:
+    """Whoever repeats a question until its answer changes lets the turn happen that changes it."""
+
+    async def main() -> None:
+        bench = Bench(FakeGroup())
+        peeked = bench.peek()
+        async with asyncio.timeout(20):
+            while not await bench.engine.run("g1", lambda group: len(group.calls)):
+                pass
+        assert await peeked == PEEKED
+        await bench.engine.stop()
+
+    asyncio.run(main())
+
+
+def test_after_a_fatal_failure_no_group_turns_and_no_question_is_answered() -> None:
+    """The pass ends where it failed, and neither timers, syncs nor calls begin another one (invariant I9)."""
+
+    async def main() -> None:
+        release, reported = threading.Event(), asyncio.Event()
+
+        def first(group: FakeGroup, output: Output) -> None:
+            output.wake_at_ns = 0
+            if group.turns == 1:
+                output.sync = SyncTicket(1, lambda: release.wait() and None)
+
+        def second(group: FakeGroup, output: Output) -> None:
+            raise AssertionError("invariant")
+
+        groups = FakeGroup(first), FakeGroup(second), FakeGroup()
+        bench = Bench(*groups)
+        assert (await bench.fatal).exit_code == 70
+        before = [group.turns for group in groups]
+        assert before == [1, 1, 0]
+        sync_ended = bench.engine._sync_ended
+        bench.engine._sync_ended = lambda *outcome: (sync_ended(*outcome), reported.set())[0]  # type: ignore[method-assign]
+        release.set()
+        bench.peek("g3")
+        async with asyncio.timeout(20):
+            await reported.wait()
+            with pytest.raises(TimeoutError, match="have ended"):
+                await bench.engine.status("g1")
+        assert [group.turns for group in groups] == before
+        await bench.engine.stop()
+        assert not any(group.closed for group in groups)
+
+    asyncio.run(main())
+
+
+def test_a_group_that_leaves_turns_for_its_last_sync_and_for_nothing_else() -> None:
+    """Its calls are refused, packets and timers do not reach it, and another group of the same name may come."""
+
+    async def main() -> None:
+        release, began = threading.Event(), asyncio.Event()
+
+        def react(group: FakeGroup, output: Output) -> None:
+            output.wake_at_ns = 0
+            if group.turns == 1:
+                output.sync = SyncTicket(1, lambda: release.wait() and None)
+                began.set()
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        async with asyncio.timeout(20):
+            await began.wait()
+            held = bench.peek()
+            leaving = asyncio.create_task(bench.engine.take_out("g1"))
+            await asyncio.sleep(0)
+            turns = group.turns
+            bench.engine.packets([("g1", "n2", PeerPacket(b"h"))])
+            assert (await bench.peek()).reason == "not-leader"
+            assert not leaving.done() and group.turns == turns
+            release.set()
+            assert await leaving is group
+        assert group.turns == turns + 1 and len(group.synced) == 1 and not group.packets and not group.closed
+        assert (await held).reason == "not-leader"
+        bench.engine.take_in("g1", again := FakeGroup())
+        assert await bench.peek() == PEEKED
+        await bench.engine.stop()
+        assert again.closed
+
+    asyncio.run(main())
+
+
+def test_a_stopping_group_turns_for_its_syncs_and_takes_no_more_packets() -> None:
+    """A leader that goes on pushing would otherwise give a follower another sync with every sync that ends, and the stop no end."""
+
+    async def main() -> None:
+        release, began = threading.Event(), asyncio.Event()
+        packet = ("g1", "n2", PeerPacket(b"h"))
+
+        def react(group: FakeGroup, output: Output) -> None:
+            if group.turns == 1 or group.turns <= len(group.packets) + 1 <= 100:
+                output.sync = SyncTicket(group.turns, lambda: release.wait() and None)
+                bench.engine.packets([packet])
+                began.set()
+
+        group = FakeGroup(react)
+        bench = Bench(group)
+        async with asyncio.timeout(20):
+            await began.wait()
+            stopping = asyncio.create_task(bench.engine.stop())
+            await asyncio.sleep(0)
+            taken = len(group.packets)
+            bench.engine.packets([packet])
+            release.set()
+            await stopping
+        assert len(group.packets) == taken and group.closed
 
     asyncio.run(main())

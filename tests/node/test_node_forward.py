@@ -20,7 +20,7 @@ Result = peer_pb2.ForwardResult
 
 
 def view(leader: str | None, serving: bool = True, term: int = 1) -> GroupView:
-    return GroupView(leader, term, serving, {}, {}, {}, {}, in_effect=("n1", "n2", "n3"))
+    return GroupView(leader, term, serving, {}, {}, {}, in_effect=("n1", "n2", "n3"))
 
 
 @dataclass

@@ -187,6 +187,26 @@ def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Pa
         met(build(tmp_path / "later", "n2", 2, 2), one)
 
 
+# -- versions of packets
+
+
+@pytest.mark.parametrize(("states", "said"), [(0, "n1 (LedgerMQ 0.1.0) sends packets of version 1"), (1, "version 1"), (3, "version 3")])
+def test_a_node_with_other_packets_is_refused_in_both_directions(tmp_path: Path, states: int, said: str) -> None:
+    """A program before version 2 states none and refuses nobody, so the newer side refuses as caller and as callee. The refusal names both
+    versions and the remedy, and no directory is recorded."""
+    old, new = greeter(tmp_path, "n1", version="0.1.0", wire_version=states), greeter(tmp_path, "n2", version="0.2.0")
+    assert new.wire_version == 2, "an absent version is 1"
+    with pytest.raises(Refused) as of_hello:
+        met(new, old)
+    with pytest.raises(Refused) as of_reply:
+        new.check_reply(b"n" * 32, old.reply(new.hello(b"c" * 32, b"n" * 32)), "n1")
+    for caught in (of_hello, of_reply):
+        assert caught.value.reason == "wire"
+        assert said in str(caught.value) and "n2 (LedgerMQ 0.2.0) of version 2" in str(caught.value)
+        assert str(caught.value).endswith("stop all nodes of the cluster and start them with one version of LedgerMQ")
+    assert not new.peer_identities.known["g1"]
+
+
 def test_a_full_book_of_a_former_version_is_read(tmp_path: Path) -> None:
     """Without the peers' starts; they are noted at the next greeting."""
     book = PeerIdentities(RealDisk(), {"g1": str(tmp_path)}, _fail)

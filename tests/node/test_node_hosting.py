@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,8 @@ from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
-from ledgermq.node.broker.ports import SyncTicket
+from ledgermq.node.broker.group.group import TurnOutput
+from ledgermq.node.broker.ports import Fenced, SyncTicket
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.hosted_groups import open_groups
@@ -30,9 +34,11 @@ from ledgermq.node.runtime.config_loading import validate
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto.properties import Fields, encode
 from ledgermq.proto.types import Draft, Permission, TopicConfig, TopicKind
-from ledgermq.raft.transfer import Cause
+from ledgermq.raft.config import MS
+from ledgermq.raft.transfer import Cause, LeaderChange, Reason
 from ledgermq.storage import memory
 from ledgermq.storage.errors import LogFenced, NoSpace, StorageError
+from ledgermq.storage.heard import LastHeard
 from ledgermq.storage.identity import write_peers
 from ledgermq.storage.phases import PHASES
 from ledgermq.storage.queue_buffer import FEW_UNITS
@@ -42,6 +48,12 @@ from tests.storage.faulty_disk import FaultyDisk
 
 TOPIC = TopicConfig("", "t", TopicKind.NORMAL, 1, Permission.READ_WRITE, 1)
 S = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Housekeeping follows every turn, so that a test need not wait for it."""
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 0)
 
 
 def single(directory: Path, **changes: Any) -> NodeConfig:
@@ -155,6 +167,31 @@ def test_crash_loses_no_committed_message_with_or_without_a_snapshot(tmp_path: P
     again.group.close()
 
 
+def test_a_long_log_is_applied_in_slices(tmp_path: Path) -> None:
+    """A replica that restarts with much to apply gives the loop back after about 1 MiB, and asks for its next turn at once."""
+    driver = Driver(single(tmp_path, group={"data_file_bytes": "8MiB"}))
+    driver.configure()
+    for _ in range(3):
+        driver.produce(20, size=65_000)
+    end_pos = driver.group.machine.applied_end_pos
+    driver.crash()
+    group = open_groups(single(tmp_path, group={"data_file_bytes": "8MiB"}), RealDisk())["g1"].group.running
+    now_ns, slices = time.monotonic_ns(), []
+    synced: list[tuple[SyncTicket, OSError | None]] = []
+    while group.machine.applied_end_pos < end_pos:
+        before = group.machine.applied_end_pos
+        output = group.turn(now_ns, time.time_ns() // 1_000_000, [], [], synced)
+        synced = []
+        if output.sync is not None:
+            output.sync.run()
+            synced = [(output.sync, None)]
+        slices.append(group.machine.applied_end_pos - before)
+        assert output.wake_at_ns <= now_ns or group.replicator.commit_index == group.machine.applied_index
+        now_ns += S
+    assert max(slices) <= 2 << 20 and len([size for size in slices if size]) >= 2
+    group.close()
+
+
 def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path: Path) -> None:
     """A power cut may keep a page of a queue and lose the entry of its unit: such a unit must not survive the start."""
     driver = filled(tmp_path, 20)
@@ -170,6 +207,109 @@ def test_units_above_the_snapshot_are_erased_before_anything_is_applied(tmp_path
     assert any(content[: 20 * 20]) and not any(content[20 * 20 :])
     again._keeper.shutdown()
     again.store.abandon()
+
+
+def test_housekeeping_keeps_its_own_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many turns there are. A turn that changed something says when the group must be woken for it; one that changed nothing does
+    not, because an idle group would then be woken twice for each heartbeat."""
+    driver = filled(tmp_path, 1)
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    kept: list[int] = []
+    began_ns = driver.now_ns + 1
+    monkeypatch.setattr(driver.group, "_clean", lambda now_ns: kept.append((now_ns - began_ns) // MS))
+    synced: list[tuple[SyncTicket, OSError | None]] = []
+
+    def wake_after(at_ms: int, *calls: Any) -> float:
+        """One turn; a sync that it asks for ends before the next. When the next turn is due, in milliseconds."""
+        output = driver.group.turn(began_ns + at_ms * MS, 0, calls, [], synced)
+        synced.clear()
+        if output.sync is not None:
+            output.sync.run()
+            synced.append((output.sync, None))
+        return (output.wake_at_ns - began_ns) / MS
+
+    wakes = [wake_after(at_ms) for at_ms in range(0, 101, 10)]
+    assert kept == [0, 50, 100]
+    assert all(wake > 50 for wake in wakes[1:5])
+    wake_after(101)
+    draft = Draft("t", 0, b"body", encode(Fields(message_id="one")), 1)
+    assert wake_after(110, Produce(99, [draft])) == 150
+    assert wake_after(120) == 150 and wake_after(130) == 150, "housekeeping has not looked at it yet"
+    wake_after(150)
+    assert kept[3:] == [150]
+    for at_ms in (210, 220, 260):
+        wake_after(at_ms)
+    assert kept[4:] == [210, 260] and not synced
+    driver.group.close()
+
+
+def test_a_change_of_leadership_is_noted_in_the_turn_that_publishes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history of leadership does not wait for housekeeping: a caller may ask for it right after the first answer of the new leader."""
+    driver = filled(tmp_path, 1)
+    driver.turn(elapsed_ns=S)
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    driver.group.turn(driver.now_ns, 0, [], [], [])
+    change = LeaderChange(7, "n1", "n2", Reason(Cause.FOLLOWED, "n2"))
+    view = replace(driver.group.group.view(), term=7, leader="n2")
+    monkeypatch.setattr(driver.group.replicator, "take_changes", lambda: [change])
+    monkeypatch.setattr(driver.group.group, "turn", lambda *_: TurnOutput([], [], None, driver.now_ns + S, view))
+    kept: list[int] = []
+    monkeypatch.setattr(driver.group, "_clean", kept.append)
+    driver.group.turn(driver.now_ns + 1, 5, [], [], [])
+    assert kept == [] and driver.group.leaders()[-1].leader == "n2"
+    driver.crash()
+
+
+def test_a_failed_write_beside_the_log_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is acknowledged after a failed sync (invariant I9), so what the background thread found does not wait for housekeeping."""
+    driver = filled(tmp_path, 1)
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(driver.group.store, "write_checkpoints", fail)
+    now_ns = driver.now_ns + running.CHECKPOINT_EVERY_NS
+    driver.keep()
+    driver.group._keeping = None
+    output = driver.group.turn(now_ns, 0, [], [], [])
+    assert driver.group._keeping is not None and isinstance(driver.group._keeping.exception(), Fenced)
+    assert output.sync is not None
+    output.sync.run()
+    with pytest.raises(Fenced, match="the checkpoint could not be written"):
+        driver.group.turn(now_ns + 1, 0, [], [], [(output.sync, None)])
+    driver.crash()
+
+
+def test_a_failure_of_the_key_index_ends_the_group_with_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with a turn that applies nothing: it could acknowledge what was applied or replicated before (invariant I9)."""
+    driver = filled(tmp_path, 1)
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    driver.turn(elapsed_ns=S)
+    driver.group.indexer.failure = Fenced("the key index could not be synced")
+    with pytest.raises(Fenced, match="the key index could not be synced"):
+        driver.group.turn(driver.now_ns + 1, 0, [], [], [])
+    driver.crash()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_an_observer_whose_last_contact_waits_to_be_written_does_not_spin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """Only housekeeping hands it to the background thread, and that may still write something else: no turn helps before."""
+    driver = filled(tmp_path, 1)
+    driver.turn(elapsed_ns=S)
+    driver.keep()
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 50 * MS)
+    driver.group.turn(driver.now_ns, 0, [], [], [])
+    driver.group._heard, driver.group._next_heard_ns = LastHeard("n1", 1, 0, 0, 0), driver.now_ns + 10 * MS
+    now_ns = driver.now_ns + (60 * MS if busy else 20 * MS)
+    release = threading.Event()
+    if busy:
+        monkeypatch.setattr(driver.group, "_keeping", driver.group._keeper.submit(release.wait))
+    assert driver.group.turn(now_ns, 0, [], [], []).wake_at_ns > now_ns
+    release.set()
+    driver.crash()
 
 
 def test_snapshot_follows_time_and_growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,14 +381,14 @@ def test_snapshot_never_shows_half_a_range(tmp_path: Path, monkeypatch: pytest.M
     two = TopicConfig("", "t", TopicKind.NORMAL, 2, Permission.READ_WRITE, 1)
     assert driver.call(lambda token: Configure(token, [two])) == Configured()
     queues = driver.group.store.queues
-    real = queues._append_queue
+    real = queues._append_units
 
     def full(key: tuple[str, int], *rest: Any) -> None:
         if key == ("t", 1):
             raise NoSpace("full")
         real(key, *rest)
 
-    monkeypatch.setattr(queues, "_append_queue", full)
+    monkeypatch.setattr(queues, "_append_units", full)
     # So many for each queue that none waits in memory.
     driver.turn(Produce(99, [Draft("t", queue, b"x", encode(Fields(message_id="m")), 1) for queue in (0, 1) for _ in range(FEW_UNITS)]))
     assert (queues.next_offset("t", 0), queues.next_offset("t", 1)) == (FEW_UNITS, 0)

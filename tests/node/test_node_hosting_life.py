@@ -26,9 +26,9 @@ from ledgermq.proto.types import ReplicaStatus, Role
 from ledgermq.storage.errors import Damaged, LogFenced, NoSpace
 
 FAR_NS = 1 << 62
-VIEW = GroupView("n1", 3, True, {}, {}, {}, {})
+VIEW = GroupView("n1", 3, True, {}, {}, {})
 DAMAGE = Unreadable(Damaged("entry 7 is rotten"))
-RAFT = PeerPacket(b"\x0a\x00")
+RAFT = PeerPacket(b"\x03")
 REQUEST = encode("n2", "n1", "log", 1, FactsWanted())
 ANSWER = encode("n2", "n1", "log", 1, SnapshotSent(0, 10, 0, 5), b"0123456789")
 NOT_LEADER, UNKNOWN = "not-leader", "unknown-outcome"
@@ -221,7 +221,7 @@ def test_a_damaged_read_ends_the_run_and_a_repair_brings_it_back() -> None:
     assert life.group.running is after and rebuild.closed and life.group.boots == 2
     assert metrics.REBUILT_BYTES.labels("g-life", "repair")._value.get() - bytes_before == 40
     assert life.turn(packets=[("n2", RAFT)]).wake_at_ns == FAR_NS and after.seen[-1][1] == [("n2", RAFT)]
-    assert all(name.startswith("life-g-life") for name in rebuild.threads), "no step runs on the engine's thread"
+    assert all(name.startswith("life-g-life") for name in rebuild.threads), "no step runs in a turn"
     life.group.close()
 
 

@@ -88,13 +88,13 @@ def test_lag_and_lookup_time_are_metrics(tmp_path: Path) -> None:
     catch_up(driver)
     group, index = driver.group, driver.group.key_index
     group.indexer._end()
-    before = metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"group": "g1"}) or 0
+    before = metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"}) or 0
     assert len(found(driver, "a")) == 1
-    assert metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"group": "g1"}) == before + 1
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"group": "g1"}) == 0
+    assert metrics.REGISTRY.get_sample_value("ledgermq_lookup_seconds_count", {"broker_group": "g1"}) == before + 1
+    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"}) == 0
     group.indexer.advance(Limits(0, index.next_index + 3, 0), index.next_index + 2, index.store_ms + 2500)
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"group": "g1"}) == 3
-    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_seconds", {"group": "g1"}) == 2.5
+    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_entries", {"broker_group": "g1"}) == 3
+    assert metrics.REGISTRY.get_sample_value("ledgermq_key_index_lag_seconds", {"broker_group": "g1"}) == 2.5
     group.close()
 
 

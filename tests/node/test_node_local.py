@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,3 +136,23 @@ def test_what_is_no_answer_of_a_node_is_not_ready(tmp_path: Path, body: bytes) -
     with answering(body) as port:
         cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": port})
         assert not cluster.ready("n1")
+
+
+@pytest.mark.parametrize("line", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort", b""])
+def test_another_protocol_on_the_port_is_not_ready(tmp_path: Path, line: bytes) -> None:
+    """A listener that does not speak HTTP, or ends in the middle of an answer, is another program; the node itself says that its port is
+    taken."""
+    cluster = LocalCluster.prepare(tmp_path, nodes=1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(line)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        cluster.nodes["n1"] = cluster.nodes["n1"].model_copy(update={"http_port": server.getsockname()[1]})
+        assert not cluster.ready("n1")
+        thread.join()

@@ -234,6 +234,7 @@ def test_a_node_that_did_not_answer_when_it_was_added_is_let_in_later(bench: Ben
     [
         (Kind.ADD, "n4", {}, BadRequest, "give its address"),
         (Kind.ADD, "n4", {"addresses": pb.NodeAddresses(peer="n2:1")}, Conflict, "n2:1 is an address of node n2"),
+        (Kind.ADD, "n2", {"addresses": pb.NodeAddresses(peer="new:1")}, Conflict, "at another address; .* member set-address n2"),
         (Kind.PROMOTE, "n4", {}, Conflict, "n4 is not part of this cluster; its nodes are n1, n2, n3"),
         (Kind.REMOVE, "n4", {}, Conflict, "n4 is not part of this cluster"),
         (Kind.SET_ADDRESS, "n4", {"addresses": FOURTH}, Conflict, "n4 is not part of this cluster"),

@@ -134,7 +134,7 @@ def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
 
 
 STATUS = ReplicaStatus("g1", "n1", Role.FOLLOWER, 1, "n2", 0, 5, 5, 5, 5)
-VIEW = GroupView("n2", 1, False, {}, {}, {}, {})
+VIEW = GroupView("n2", 1, False, {}, {}, {})
 
 
 @dataclass

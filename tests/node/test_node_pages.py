@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +65,14 @@ class FixedHealth:
 
 
 class NoCollector:
-    statuses: Mapping[str, Any] = {}
+    async def refresh(self, health: Any) -> None:
+        """There is nothing to read."""
 
     def collect(self) -> list[Any]:
         return []
+
+    def page(self) -> bytes:
+        return generate_latest(metrics.REGISTRY)
 
 
 @pytest.mark.parametrize(

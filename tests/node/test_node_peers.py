@@ -9,6 +9,7 @@ import gc
 import os
 import random
 import socket
+import struct
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,10 +29,10 @@ from ledgermq.node.replica.consensus.replica_wire import encode
 from ledgermq.node.replica.peers import peer_server, peer_stream
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.links import Lost, NotSent
-from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE
+from ledgermq.node.replica.peers.peer_frames import SIGN_OF_LIFE, BadFrame, packet_head, packet_in
 from ledgermq.node.replica.peers.peer_frames import encode as encode_frame
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
-from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream, packet_head
+from ledgermq.node.replica.peers.peer_stream import Outbox, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.replica.peers.peers import Peers
 from ledgermq.node.runtime import metrics
@@ -204,6 +206,7 @@ def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
         ({"identities": {"g1": replace(identity("n1"), format_version=2)}}, "format version 2"),
         ({"identities": {"g1": identity("n1", data_file_bytes=2 << 20)}}, "log files of 2097152 bytes"),
         ({"identities": {"g1": identity("n2")}}, "data directory of n2"),
+        ({"wire_version": 0}, "sends packets of version 1, n2 (LedgerMQ 1) of version 2"),
     ],
 )
 def test_greeting_that_does_not_fit_is_refused_and_nothing_passes(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -821,15 +824,38 @@ def test_outbox_drops_the_oldest_packets_and_never_a_call() -> None:
 
 
 def framed(packet: PeerPacket) -> bytes:
-    """As the library would encode it."""
-    message = peer_pb2.PeerMessage(replication=peer_pb2.Replication(group="g", header=packet.header))
-    return b"".join(encode_frame(message.SerializeToString(), bytes(packet.payload)))
+    """A packet of the broker group `g` as docs/format.md §19 lays it out."""
+    sizes = struct.pack(">II", 3 + len(packet.header), len(packet.payload))
+    return sizes + b"\x00\x01g" + packet.header + bytes(packet.payload)
 
 
-@given(group=st.text(max_size=200), header=st.binary(max_size=300))
+@given(group=st.text(max_size=63), header=st.binary(max_size=300))
 @example(group="", header=b"")
-@example(group="g", header=b"h" * 20_000)
-def test_a_packet_is_encoded_as_the_library_would(group: str, header: bytes) -> None:
-    """Byte for byte, whatever the lengths are."""
-    message = peer_pb2.PeerMessage(replication=peer_pb2.Replication(group=group, header=header))
-    assert packet_head(group, header) == message.SerializeToString()
+@example(group="g" * 255, header=b"h" * 20_000)
+def test_a_packet_comes_back_from_its_head_and_no_message_does(group: str, header: bytes) -> None:
+    """The first byte tells packets from messages: no field of a protobuf message has the number 0."""
+    head = packet_head(group, header)
+    assert packet_in(head) == (group, header)
+    with pytest.raises(DecodeError):
+        peer_pb2.PeerMessage.FromString(head)
+    for kind in peer_pb2.PeerMessage.DESCRIPTOR.oneofs_by_name["content"].fields:
+        message = peer_pb2.PeerMessage()
+        getattr(message, kind.name).SetInParent()
+        assert packet_in(message.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("head", [b"\0", b"\0\1", b"\0\xff" + b"g" * 254, b"\0\2\xff\xfeheader"])
+def test_a_packet_without_the_name_of_a_group_ends_the_stream(tmp_path: Path, head: bytes) -> None:
+    """Cut off before the name ends, or no text: the stream ends with the reason, and nothing of it reaches the handler."""
+    with pytest.raises(BadFrame, match="broker group"):
+        packet_in(head)
+
+    async def main() -> None:
+        async with pair(tmp_path) as (link, here, there, _, _):
+            await here.until(lambda: link.up)
+            link._outbox._packets.append((encode_frame(head), 0))
+            link.send_packet("g1", PeerPacket(b"behind"))
+            await here.until(lambda: ("n2", False) in here.links)
+            assert there.packets_seen == []
+
+    run(main())

@@ -21,7 +21,7 @@ def topic(name: str, queues: int = 1, incarnation: int = 1, namespace: str = "")
 
 
 def view(leader: str = "n1", serving: bool = True, term: int = 1, **topics: TopicConfig) -> GroupView:
-    return GroupView(leader, term, serving, topics, {}, {}, {})
+    return GroupView(leader, term, serving, topics, {}, {})
 
 
 def intent(
@@ -86,7 +86,7 @@ class World:
         if isinstance(outcome, Configured):
             known = self.views[group]
             topics = {item.name: item for item in self.state.topics_of(group)}
-            self.views[group] = GroupView(known.leader, known.term, known.serving, topics, {}, {}, {})
+            self.views[group] = GroupView(known.leader, known.term, known.serving, topics, {}, {})
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_result(outcome)
         return future

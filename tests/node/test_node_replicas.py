@@ -20,8 +20,10 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller.grants import User, grant_of
 from ledgermq.node.frontend.admin.replicas_service import KNOWN_METHOD, Replicas
 from ledgermq.node.frontend.native.callers import Callers
+from ledgermq.node.frontend.ports import Listening
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.process.client_port import call_server
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.proto import audit_pb2, audit_pb2_grpc
@@ -108,10 +110,9 @@ class Stage:
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[Any]:
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers(self.replicas.handlers())
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        server = call_server()
+        server.add_service("ledgermq.v1.Replicas", self.replicas.methods())
+        port = await server.listen(Listening("127.0.0.1", 0))
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
                 yield audit_pb2_grpc.ReplicasStub(channel)  # type: ignore[no-untyped-call]

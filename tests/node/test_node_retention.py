@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
 from ledgermq.node.broker.calls.outcome import Call, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import Produce
 from ledgermq.node.broker.ports import Fenced
+from ledgermq.node.replica.hosting import running
 from ledgermq.node.replica.hosting.running import OpenReplica
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
@@ -23,6 +25,7 @@ from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.properties import Fields, encode
+from ledgermq.proto.status import refused
 from ledgermq.proto.types import Draft, GroupConfig
 from ledgermq.storage.errors import NoSpace
 from ledgermq.storage.real_disk import RealDisk
@@ -50,6 +53,10 @@ class DirectEngine:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self.woken: list[str] = []
+
+    def wake(self, group: str) -> None:
+        self.woken.append(group)
 
     async def run(self, group: str, work: Callable[[OpenReplica], Any]) -> Any:
         return work(self.driver.group)
@@ -101,6 +108,7 @@ class Stage:
         self.peers = Peers()
         self.later_ms = 0
         engine: Any = DirectEngine(self.driver)
+        self.engine = engine
         hosted = {"g1": self.driver.hosted}
         self.digest_exchange = DigestExchange(config, self.disk, hosted, engine, self.peers)
         now_ms = lambda: time.time_ns() // 1_000_000 + self.later_ms  # noqa: E731
@@ -179,7 +187,7 @@ def test_seal_waits_for_a_majority_that_agrees(stage: Any) -> None:
     one.peers.digests["n3"] = {0: "ab" * 32}
     one.check(2)
     assert one.machine.seals[0].sha256 == "ab" * 32 and one.machine.seals[0].replicas == ("n2", "n3")
-    assert metrics.REGISTRY.get_sample_value("ledgermq_digest_mismatches", {"group": "g1"}) == 1
+    assert metrics.REGISTRY.get_sample_value("ledgermq_digest_mismatches", {"broker_group": "g1"}) == 1
     assert one.machine.begin_index == 0, "nothing is repaired or trimmed for it"
 
 
@@ -277,10 +285,12 @@ def test_two_full_followers_of_three_refuse_as_well(stage: Any) -> None:
     one.peers.digests = {"n2": {}, "n3": {}}
     one.peers.free = {"n2": 1 << 20}
     one.check()
-    assert not one.driver.group.group.writes_refused
+    assert not one.driver.group.group.writes_refused and one.engine.woken == []
     one.peers.free["n3"] = 1 << 20
     one.check()
-    assert one.driver.group.group.writes_refused
+    assert one.driver.group.group.writes_refused and one.engine.woken == ["g1"], "a turn refuses what is held"
+    one.check()
+    assert one.engine.woken == ["g1"]
 
 
 def no_space(*_: Any) -> None:
@@ -342,7 +352,8 @@ def test_messages_that_cannot_be_dispatched_take_the_reserve(stage: Any, monkeyp
 
 
 def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in every turn: a full disk is asked once a second."""
+    """Not whenever house is kept: a full disk is asked once a second."""
+    monkeypatch.setattr(running, "HOUSEKEEPING_NS", 0)
     one = stage(files=0)
     group = one.driver.group
     group.reserve = Reserve(RealDisk(), f"{group.store.state_directory}/reserve", 64 << 10)
@@ -360,3 +371,32 @@ def test_trim_that_finds_no_room_takes_the_reserve_and_tries_again(stage: Any, m
     one.driver.turn(elapsed_ns=1_000_000_000)
     assert len(tried) == 2
     monkeypatch.undo()
+
+
+def test_check_of_a_group_that_begins_a_repair_is_one_line_of_the_log(stage: Any) -> None:
+    """The group may stop running at any step of a check. That is no error of the node, and the checks go on."""
+    one = stage(check_ms=50)
+
+    async def meet_a_repair() -> None:
+        runs, again = one.engine.run, asyncio.Event()
+
+        async def refuse(group: str, work: Any) -> Any:
+            one.engine.run = resume
+            raise refused("not-leader", "broker group g1 does not run on node n1: repairing")
+
+        async def resume(group: str, work: Any) -> Any:
+            again.set()
+            return await runs(group, work)
+
+        one.engine.run = refuse
+        one.retainer.start()
+        async with asyncio.timeout(30):
+            await again.wait()
+        one.engine.run = runs
+        await one.retainer.stop()
+
+    with capture_logs() as lines:
+        asyncio.run(meet_a_repair())
+    told = [line for line in lines if line["event"].startswith("retention check")]
+    assert [(line["log_level"], line["group"], "exc_info" in line) for line in told] == [("info", "g1", False)]
+    assert "repairing" in told[0]["reason"]

@@ -160,7 +160,7 @@ def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
     scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), lambda found: None, dict, Plan(bytes_per_s=1 << 40), lambda: later_ms)
 
     def metric() -> float | None:
-        return metrics.REGISTRY.get_sample_value("ledgermq_oldest_unverified_seconds", {"group": "g1"})
+        return metrics.REGISTRY.get_sample_value("ledgermq_oldest_unverified_seconds", {"broker_group": "g1"})
 
     before = metric()
     assert before is not None and math.isnan(before)

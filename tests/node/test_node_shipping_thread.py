@@ -10,7 +10,7 @@ from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.node.replica.hosting.shipping_thread import ShippingThread
 from ledgermq.node.replica.shipping.shipping import ShipperOutput
 
-REQUEST = PeerPacket(b"\x15")
+REQUEST = PeerPacket(b"\x07")
 
 
 class FakeShipper:

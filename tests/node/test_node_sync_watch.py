@@ -34,7 +34,7 @@ def group() -> str:
 
 
 def sample(name: str, group: str, **labels: str) -> float | None:
-    return REGISTRY.get_sample_value(name, {"group": group, **labels})
+    return REGISTRY.get_sample_value(name, {"broker_group": group, **labels})
 
 
 def run(watch: SyncWatch, seconds: float, at_s: float = 1000.0, entries: int = 0, size: int = 0) -> None:

@@ -6,7 +6,6 @@ import builtins
 import sys
 from typing import Any
 
-import grpc.aio
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -14,6 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 from pydantic import ValidationError
 
+from ledgermq.node.frontend.ports import Listening
+from ledgermq.node.process.client_port import call_server
 from ledgermq.node.process.tracing import Spans, spans_of
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
@@ -35,10 +36,9 @@ class Traced:
         self._provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     async def __aenter__(self) -> Traced:
-        self._server = grpc.aio.server()
-        self._server.add_generic_rpc_handlers(self._service.handlers(Spans(self._provider).traced))
-        self.raw = Raw(self._server.add_insecure_port("127.0.0.1:0"))
-        await self._server.start()
+        self._server = call_server()
+        self._server.add_service("apache.rocketmq.v2.MessagingService", Spans(self._provider).traced(self._service.methods()))
+        self.raw = Raw(await self._server.listen(Listening("127.0.0.1", 0)))
         return self
 
     async def __aexit__(self, *_: object) -> None:

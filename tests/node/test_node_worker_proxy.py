@@ -11,12 +11,25 @@ import grpc
 import grpc.aio
 import pytest
 
+from ledgermq.node.frontend.ports import (
+    CallAborted,
+    Listening,
+    Method,
+    ServerCall,
+    ServerStreamMethod,
+    StatusCode,
+    StreamMethod,
+    UnaryMethod,
+)
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.routing.worker_proxy import COMMON_NAME, OPTIONS, WorkerProxy
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry, worker_registry_of
+from ledgermq.node.process.client_port import call_server
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 SERVICE = "a.Service"
+CONTRACT = "apache.rocketmq.v2.MessagingService"
+LARGE = 600_000
 NAMES = ("n1", "n1.2", "n1.3")
 
 
@@ -27,52 +40,59 @@ class Worker:
         self.name = name
         self.workers = WorkerRegistry(name, NAMES, directory)
         self.proxy = WorkerProxy(self.workers)
-        self.server = grpc.aio.server(options=OPTIONS)
+        self.server = call_server(self.proxy.divert)
         self.cancelled = asyncio.Event()
+        self.left = asyncio.Event()
         self.port = 0
 
     async def start(self) -> None:
-        methods: dict[str, Any] = {
-            "Who": grpc.unary_unary_rpc_method_handler(self._who),
-            "Echo": grpc.stream_stream_rpc_method_handler(self._echo),
-            "Certified": grpc.unary_unary_rpc_method_handler(self._certified),
-            "Fails": grpc.unary_unary_rpc_method_handler(self._fails),
-            "Waits": grpc.unary_unary_rpc_method_handler(self._waits),
+        methods: dict[str, Method] = {
+            "Who": UnaryMethod(self._who),
+            "Echo": StreamMethod(self._echo),
+            "Certified": UnaryMethod(self._certified),
+            "Fails": UnaryMethod(self._fails),
+            "Waits": UnaryMethod(self._waits),
         }
-        self.server.add_generic_rpc_handlers((self.proxy,))
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-        self.server.add_insecure_port(f"unix:{self.workers.calls(self.name)}")
-        self.port = self.server.add_insecure_port("127.0.0.1:0")
-        await self.server.start()
+        self.server.add_service(SERVICE, methods)
+        self.server.add_service(CONTRACT, {"ReceiveMessage": ServerStreamMethod(self._receive)})
+        self.port = await self.server.listen(Listening("127.0.0.1", 0, unix=self.workers.calls(self.name)))
 
     async def stop(self) -> None:
         await self.server.stop(0)
         await self.proxy.close()
 
-    async def _who(self, request: bytes, context: Any) -> bytes:
+    async def _who(self, request: bytes, context: ServerCall) -> bytes:
         context.set_trailing_metadata((("told", dict(context.invocation_metadata()).get("said", "")),))
         return self.name.encode() + request
 
-    async def _echo(self, requests: Any, context: Any) -> None:
-        async for data in requests:
+    async def _echo(self, context: ServerCall) -> None:
+        while (data := await context.read()) is not None:
             if data == b"enough":
                 return
             await context.write(data)
 
-    async def _certified(self, request: bytes, context: Any) -> bytes:
+    async def _certified(self, request: bytes, context: ServerCall) -> bytes:
         return common_name_of(context).encode()
 
-    async def _fails(self, request: bytes, context: Any) -> bytes:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not like this", (("why", "because"),))
-        return b""
+    async def _fails(self, request: bytes, context: ServerCall) -> bytes:
+        raise CallAborted(StatusCode.FAILED_PRECONDITION, "not like this", (("why", "because"),))
 
-    async def _waits(self, request: bytes, context: Any) -> bytes:
+    async def _waits(self, request: bytes, context: ServerCall) -> bytes:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.cancelled.set()
             raise
         return b""
+
+    async def _receive(self, request: bytes, context: ServerCall) -> None:
+        try:
+            await context.send_initial_metadata((("by", self.name),))
+            await context.write(bytes(LARGE))
+            await context.finish()
+        except BaseException:
+            self.left.set()
+            raise
 
 
 def run(directory: Path, body: Callable[[dict[str, Worker], Any], Awaitable[None]]) -> None:
@@ -174,6 +194,25 @@ def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_pa
     run(tmp_path, body)
 
 
+def test_a_receive_whose_client_leaves_is_not_delivered(tmp_path: Path) -> None:
+    """The handler that knows the leases learns that the client did not take the answer: it is where the client's connection is. A worker
+    that passed the answer on would have taken it for the client."""
+
+    async def body(workers: dict[str, Worker], _: Any) -> None:
+        windows = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1 << 16))
+        channel: Any
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{workers['n1'].port}", (*OPTIONS, *windows)) as channel:
+            call = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(b"", metadata=meant("n1.2"), timeout=30)
+            assert dict(await call.initial_metadata())["by"] == "n1"
+            call.cancel()
+            async with asyncio.timeout(20):
+                await workers["n1"].left.wait()
+            received = channel.unary_stream(f"/{CONTRACT}/ReceiveMessage")(b"", metadata=meant("n1.2"), timeout=30)
+            assert await received.read() == bytes(LARGE)
+
+    run(tmp_path, body)
+
+
 def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Path) -> None:
     """Over the port the claim counts for nothing, neither here nor where the call is passed on to; on the siblings' socket it does."""
 
@@ -182,7 +221,7 @@ def test_nobody_but_a_sibling_can_say_what_certificate_a_caller_has(tmp_path: Pa
         for node in ("n1", "n1.2"):
             assert await channel.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=(*meant(node), *claim)) == b""
         inner: Any
-        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].workers.calls('n1')}") as inner:
+        async with grpc.aio.insecure_channel(f"unix:{workers['n1'].workers.calls('n1')}", OPTIONS) as inner:
             assert await inner.unary_unary(f"/{SERVICE}/Certified")(b"", metadata=claim) == b"root"
 
     run(tmp_path, body)

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.security import front, minting
 from ledgermq.node.frontend.security.front import PREFACE, Front
+from ledgermq.node.process.grpc_server import server_credentials
 from ledgermq.node.replica.peers.peer_wire import PeerWire
 from ledgermq.node.runtime import certificates, metrics
 from ledgermq.node.runtime.certificates import CertificateFiles
@@ -63,7 +64,7 @@ async def serving(tls: CertificateFiles | None = None, *, plain: bool = True, **
     if found.plain is not None:
         server.add_insecure_port(f"unix:{found.plain}")
     if found.tls is not None and tls is not None:
-        server.add_secure_port(f"unix:{found.tls}", certificates.server_credentials(tls))
+        server.add_secure_port(f"unix:{found.tls}", server_credentials(tls))
     await server.start()
     port = await found.listen("127.0.0.1", 0)
     try:
@@ -486,7 +487,7 @@ def test_minted_once_and_renewed_when_names_change(tmp_path: Path) -> None:
     (tmp_path / "n1.pem").write_text("not a certificate")
     assert minting.ensure(tmp_path, {"n1": ("a",)}) == ["n1"]
     (tmp_path / "ca.key").unlink()
-    with pytest.raises(ConfigError, match=r"only one of ca\.pem and ca\.key"):
+    with pytest.raises(ConfigError, match=r"holds ca\.pem without ca\.key"):
         minting.ensure(tmp_path, {"n1": ("a",)})
 
 

@@ -9,6 +9,7 @@ removes the old replica.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,16 @@ Kind = pb.ChangeMemberRequest.Kind
 log = get_logger()
 
 
+OWN_FIELDS = frozenset({"replicas", "replication", "preferred_leader", "created_ms"})
+"""Settings that the list shows in fields of their own, or that only the cluster sets."""
+
+
+def _settings_texts(spec: GroupSpec) -> dict[str, str]:
+    """The other settings a group was created with, in the form that `BrokerGroups.add` reads."""
+    found = {key: value for key, value in spec.settings.items() if key not in OWN_FIELDS}
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
+
+
 class BrokerGroups:
     """`controller` is `ledgermq.node.controller.controller.Controller`."""
 
@@ -61,6 +72,8 @@ class BrokerGroups:
         self._leaders = leaders
         self._roster = roster
         self._links = links
+        self._replication: dict[str, str] = {}
+        """The replication of each broker group as its leader last stated it: the settings are those that the group was created with."""
 
     # -- a new group
 
@@ -130,7 +143,7 @@ class BrokerGroups:
     async def _not_yet(self, name: str, spec: GroupSpec) -> str:
         """What a new group waits for; empty if it serves."""
         try:
-            members = await self._members.of_group(name)
+            members = await self._of_group(name)
         except LedgerError as error:
             return f"broker group {name} has no leader yet ({error.message})"
         lacking = sorted(found.node for found in members if not found.HasField("lag_entries"))
@@ -154,9 +167,10 @@ class BrokerGroups:
                 replicas=sorted(state.broker_groups[name]),
                 leader=self._leaders.leader(name) if members else None,
                 preferred=spec.leader_wanted,
-                replication=str(spec.settings.get("replication", "raft")),
+                replication=self._replication_of(name),
                 queues=sum(topic.placement.get(name, 0) for topic in state.topics.values()),
                 members=members,
+                settings=_settings_texts(spec),
             )
             if spec.move is not None:
                 entry.move.from_node, entry.move.to_node = spec.move.source, spec.move.target
@@ -164,10 +178,20 @@ class BrokerGroups:
 
     async def _asked(self, name: str) -> Sequence[pb.MemberProgress]:
         try:
-            return await self._members.of_group(name)
+            return await self._of_group(name)
         except LedgerError:
             # Only a leader knows the progress of the members.
             return ()
+
+    async def _of_group(self, name: str) -> Sequence[pb.MemberProgress]:
+        """The members of a group, as its leader knows them. Raises LedgerError."""
+        answer = await self._members.of_group(name)
+        if answer.replication:
+            self._replication[name] = answer.replication
+        return answer.groups
+
+    def _replication_of(self, name: str) -> str:
+        return self._replication.get(name) or str(self._settings(name).get("replication", "raft"))
 
     # -- moving a replica
 
@@ -197,7 +221,7 @@ class BrokerGroups:
     async def _roles(self, group: str, move: Move) -> dict[str, str]:
         """The role of each member. Raises LedgerError; if too few replicas answer for an election, the error names the missing ones."""
         try:
-            return {member.node: member.role for member in await self._members.of_group(group)}
+            return {member.node: member.role for member in await self._of_group(group)}
         except LedgerError:
             meant = set(self._controller.state.broker_groups[group])
             # Only a leader knows how far the move is, so a quorum at any of its stages suffices.
@@ -335,8 +359,9 @@ class BrokerGroups:
         return pb.MoveReplicaResponse(step=step, waits_for=waits_for or "the group's leader", progress=progress)
 
     def _elects(self, group: str) -> bool:
-        """Whether the group was begun with elections among its replicas (raft); in an HA group the controller appoints the master."""
-        return bool(self._settings(group).get("replication", "raft") == "raft")
+        """Whether the group elects its leader among its replicas (raft), or needs their majority too because its replication changes. In an
+        HA group the controller appoints the master."""
+        return self._replication_of(group) != "ha"
 
     def _least_in_sync(self, group: str) -> int:
         given = self._settings(group)

@@ -1,12 +1,12 @@
 """One replica's copy of one entry, as a query shows it: its place in the log, and whether it is intact.
 
-The engine's thread, which owns the log, reads the copy; any other thread verifies its bytes. This module does not know the other replicas.
+The loop, which owns the log, reads the copy between two turns; any other thread verifies its bytes. This module does not know the other
+replicas.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 from ledgermq.proto import admin_pb2
@@ -34,7 +34,7 @@ def copy_of(store: Any, node: str, group: str, index: int) -> tuple[admin_pb2.Re
     copy.state, copy.file = "present", f"{group}/dledger-{node}/data/{base:020d}"
     copy.position, copy.size, copy.term, copy.chain_crc = entries.pos, len(entries.data), entries.term, entries.last_chain
     # The mapped bytes may be truncated while another thread reads them.
-    return copy, replace(entries, data=memoryview(bytes(entries.data)))
+    return copy, entries.copied()
 
 
 def judged(copy: admin_pb2.ReplicaCopy, entries: Range) -> None:

@@ -1,6 +1,6 @@
 """Explains one message from the view of a replica: its trace, and why a consumer group has not received it.
 
-Reads the key index and the log on a thread, never on the engine's thread or the loop, and at most SCAN_BYTES for each question; reads state
+Reads the key index and the log on a thread, never on the loop, and at most SCAN_BYTES for each question; reads state
 in `Engine.run`, between two turns. `queries.py` chooses the broker groups and merges their answers.
 """
 
@@ -154,6 +154,7 @@ def _facts(
         begin=machine.begin(question.topic, visible.queue),
         cursor=machine.cursor(key) if used else None,
         row=None if row is None else (row.attempt, client_of(row.client), row.duration_ms),
+        resent=row is not None and row.lease > 0 and row.attempt == 0,
         expired=row is not None and leader.clock.expired(now_ns, key, offset),
         lease_ms=lease_ms,
         polls=polls,

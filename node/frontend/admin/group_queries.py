@@ -2,7 +2,7 @@
 
 This module holds the part of a query that concerns one broker group, and every replica's answer about the place of its copy of an entry.
 `queries.py` chooses the groups and merges their answers. Derived state is read in `Engine.run`, between two turns; the key index is read on
-a thread, never on the engine's thread or the loop.
+a thread, never on the loop.
 
 An answer misses nothing that was acknowledged before the question: the leader confirms its leadership before it reads and again afterwards;
 if it no longer leads, the question goes to the next leader. Each replica answers for the place of its own copy.
@@ -25,13 +25,15 @@ from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.calls.operator_calls import Reset, ResetDone
-from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.broker.calls.read_calls import Confirm, Confirmed, Peek, Peeked
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import Peek, Peeked
 from ledgermq.node.frontend.admin.copies import copy_of, judged
 from ledgermq.node.frontend.admin.explaining import Explainer
+from ledgermq.node.frontend.admin.group_letters import GroupLetters
 from ledgermq.node.frontend.admin.group_progress import lite_topics_of, progress, readers_of
+from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, confirm, message_of, name_of, peek
+from ledgermq.node.frontend.admin.group_waiting import GroupWaiting
 from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.frontend.rocketmq.wire.bodies import plain
 from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import TIMER_TOPIC, parse_member
@@ -41,8 +43,6 @@ from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.storage.errors import Damaged
 from ledgermq.storage.lookup import TIME_MAX
 
-ANSWER_MAX = 1000
-ANSWER_BYTES = 8 << 20
 PAGE = 64
 PAGE_BYTES = 1 << 20
 BUFFER_BYTES = 16 << 20
@@ -50,8 +50,8 @@ INDEXED_WITHIN_S = 2.0
 LOOK_AGAIN_S = 0.01
 _HEADER = 48
 _INDEX = slice(8, 16)
-_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy"})
-"""Questions that the leader answers from derived state. A reset goes through the log and is decided there."""
+_AT_THE_LEADER = frozenset({"GroupQuery", "GroupMessage", "GroupProgress", "GroupWhy", "GroupLetters", "GroupLetterCounts", "GroupWaiting"})
+"""Questions that the leader answers from derived state. Resets and settlements go through the log and are decided there."""
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
 
@@ -71,6 +71,8 @@ class GroupQueries:
         self._now_ns = now_ns
         self._now_ms = now_ms
         self._explainer = Explainer(engine, self._until_indexed, now_ns)
+        self._letters = GroupLetters(engine, self.query)
+        self._waiting = GroupWaiting(engine)
 
     async def execute(self, method: str, group: str, request: bytes) -> bytes:
         """Answer one question of `queries.py`, from this node or another; the reply carries a refusal in its status. Raises CallRefused if
@@ -79,6 +81,11 @@ class GroupQueries:
             "GroupQuery": (peer_pb2.GroupQuery, self.query, peer_pb2.GroupQueryReply),
             "GroupMessage": (peer_pb2.GroupMessage, self.message, peer_pb2.GroupMessageReply),
             "GroupProgress": (peer_pb2.GroupProgress, self.progress, peer_pb2.GroupProgressReply),
+            "GroupLetters": (peer_pb2.GroupLetters, self._letters.letters, peer_pb2.GroupLettersReply),
+            "GroupLetterCounts": (peer_pb2.GroupLetterCounts, self._letters.counts, peer_pb2.GroupLetterCountsReply),
+            "GroupSettle": (peer_pb2.GroupSettle, self._letters.settle, peer_pb2.GroupSettleReply),
+            "GroupWaiting": (peer_pb2.GroupWaiting, self._waiting.waiting, peer_pb2.GroupWaitingReply),
+            "GroupCancel": (peer_pb2.GroupCancel, self._waiting.cancel, peer_pb2.GroupCancelReply),
             "GroupReset": (peer_pb2.GroupReset, self.reset, peer_pb2.GroupResetReply),
             "GroupTrace": (peer_pb2.GroupTrace, self._explainer.trace, peer_pb2.GroupTraceReply),
             "GroupWhy": (peer_pb2.GroupWhy, self._explainer.why, peer_pb2.GroupWhyReply),
@@ -298,48 +305,6 @@ class _Scan:
         return peeked.next_offset - len(page)
 
 
-async def confirm(engine: Engine, group: str) -> None:
-    """Confirm that this node leads the group and has applied everything acknowledged before the call. Raises CallRefused, LedgerError."""
-    outcome = await engine.call(group, Confirm(engine.new_token()))
-    _raise_refused(outcome)
-    assert isinstance(outcome, Confirmed)
-
-
-def _raise_refused(outcome: Any) -> None:
-    if isinstance(outcome, Refused):
-        raise CallRefused(outcome) if outcome.reason == "not-leader" else refused(outcome.reason, outcome.detail)
-
-
-async def peek(engine: Engine, group: str, call: Peek) -> Peeked:
-    """Committed messages of one queue of a broker group that this node leads. Raises CallRefused if it does not lead, LedgerError."""
-    outcome = await engine.call(group, call)
-    _raise_refused(outcome)
-    assert isinstance(outcome, Peeked)
-    return outcome
-
-
-def message_of(record: bytes, namespace: str, topic: str, number: int, group: str, queue: int, offset: int) -> admin_pb2.PeekedMessage:
-    """A message record in the form of the admin service. `number` is the queue's number over all broker groups of the topic."""
-    found = plain(decode_record(record))
-    fields = decode_properties(found.properties)
-    return admin_pb2.PeekedMessage(
-        message_id=fields.message_id,
-        topic=admin_pb2.Name(namespace=namespace, name=topic),
-        queue=number,
-        offset=offset,
-        tag=fields.tag,
-        keys=fields.keys,
-        message_group=fields.message_group,
-        properties=fields.user,
-        body=bytes(found.body),
-        born_ms=found.born_ms,
-        store_ms=found.store_ms,
-        broker_group=group,
-        group_queue=queue,
-        body_encoding="gzip" if fields.gzip else None,
-    )
-
-
 def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], timers: Any) -> tuple[list[tuple[Any, Any]], bool]:
     """Pairs (found, decoded record) of exact matches, newest first, up to the limits of one answer; and whether they are complete.
 
@@ -371,7 +336,7 @@ def _look_up(lookup: Any, query: peer_pb2.GroupQuery, begins: Sequence[int], tim
 
 
 def _waits(record: Record, topic: str, timers: Any) -> bool:
-    """Whether a delayed message is still to be delivered to this topic. Safe on a thread: the engine's thread replaces the timer state read
+    """Whether a delayed message is still to be delivered to this topic. Safe on a thread: the loop replaces the timer state read
     here, and does not change it in place."""
     return parse(record.properties).get(REAL_TOPIC) == topic and timers.state_of(record.queue_offset, record.properties)[0] == "delayed"
 
@@ -434,9 +399,3 @@ def _consumption(hosted: Any, wanted: peer_pb2.GroupMessage, now_ns: int) -> lis
             state.state = "acknowledged" if wanted.offset < hosted.machine.cursor(key) else "not delivered yet"
         states.append(state)
     return states
-
-
-def name_of(stored: str) -> admin_pb2.Name:
-    """Split a stored name into namespace and name."""
-    namespace, _, name = stored.rpartition("@")
-    return admin_pb2.Name(namespace=namespace, name=name)

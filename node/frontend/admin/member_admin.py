@@ -23,6 +23,7 @@ from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.controller import voters
 from ledgermq.node.controller.roster import Roster
 from ledgermq.node.controller.state import ADDRESS_KINDS, JOINING, NODE_STATE, OBSERVER
+from ledgermq.node.frontend.admin.overview import replication_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.peers.links import Link
@@ -96,8 +97,12 @@ class Members:
         if request.HasField("addresses"):
             given = self._checked(request)
             if known is None or any(known.get(kind) != at for kind, at in given.items()):
-                joins = known is None or known.get(NODE_STATE) == JOINING
-                await self._controller.set_node(node, given, state=JOINING if joins else None)
+                if known is not None and known.get(NODE_STATE) != JOINING:
+                    # A wrong name must not lead clients away from a node that serves.
+                    what = f"node {node} is part of this cluster already, at another address"
+                    remedy = f"see ledgermq member list; if the node has moved: ledgermq member set-address {node} ADDRESS"
+                    raise fail(Code.PRECONDITION_FAILED, f"{what}; {remedy}")
+                await self._controller.set_node(node, given, state=JOINING)
         elif known is None:
             raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: give its address with --address HOST:PORT")
         if not await self._reached(node):
@@ -189,9 +194,9 @@ class Members:
         """Whether a leader of the group answers now."""
         return bool(await self._progress_of(group))
 
-    async def of_group(self, group: str) -> Sequence[pb.MemberProgress]:
-        """All members of a group, as its leader knows them. Raises LedgerError."""
-        return (await self._at_leader(group, self._question(""))).groups
+    async def of_group(self, group: str) -> pb.ChangeMemberResponse:
+        """All members of a group and its replication, as its leader knows them. Raises LedgerError."""
+        return await self._at_leader(group, self._question(""))
 
     async def of_node(self, group: str, node: str) -> pb.MemberProgress | None:
         """One member of a group; None if the node is not a member. Raises LedgerError."""
@@ -244,6 +249,8 @@ class Members:
             members = outcome.members
         response = pb.ChangeMemberResponse(done=True)
         response.groups.extend(await self._progress(group, members, request.node))
+        if members is not None:
+            response.replication = replication_of(members)
         return _ok(response)
 
     async def _progress(self, group: str, members: GroupMembers | None, node: str) -> list[pb.MemberProgress]:

@@ -24,7 +24,7 @@ from ledgermq.node.replica.maintenance.retention_loop import Retainer
 from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto import admin_pb2, kernels, peer_pb2
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 from ledgermq.proto.workers import WORKER_NAME
@@ -69,6 +69,7 @@ class Overview:
             endpoint=f"{address.host}:{address.client_port}",
             up=True,
             version=__version__,
+            native=kernels.VERSION,
             disk_used_bytes=used,
             disk_free_bytes=free,
         )

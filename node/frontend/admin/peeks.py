@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.calls.read_calls import Peek, Peeked
-from ledgermq.node.frontend.admin.group_queries import confirm, message_of, peek
+from ledgermq.node.frontend.admin.group_reads import confirm, message_of, peek
 from ledgermq.node.frontend.admin.overview import queues_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine

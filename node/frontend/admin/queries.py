@@ -16,7 +16,8 @@ from google.protobuf.message import Message
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.group.why_delivery import RANKS, absent
-from ledgermq.node.frontend.admin.group_queries import ANSWER_BYTES, ANSWER_MAX, GroupQueries, name_of
+from ledgermq.node.frontend.admin.group_queries import GroupQueries
+from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, name_of
 from ledgermq.node.frontend.admin.overview import queues_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.proto import admin_pb2, peer_pb2
@@ -66,7 +67,7 @@ class Queries:
         place = _decoded(request.after)
         groups = sorted(topic.placement)
         questions = [_question(topic, request, wanted, place, group) for group in groups]
-        asked = (self._ask(group, q, peer_pb2.GroupQueryReply, LEADER_WITHIN_S) for group, q in zip(groups, questions, strict=True))
+        asked = (self.ask(group, q, peer_pb2.GroupQueryReply, LEADER_WITHIN_S) for group, q in zip(groups, questions, strict=True))
         replies = dict(zip(groups, await asyncio.gather(*asked), strict=True))
         response = admin_pb2.QueryResponse()
         response.lagging.extend(reply.lagging for reply in replies.values() if reply.HasField("lagging"))
@@ -93,7 +94,7 @@ class Queries:
             raise fail(Code.NOT_FOUND, f"topic {topic.name} has no queue in broker group {group!r}")
         stored = stored_name(topic.namespace, topic.name)
         question = peer_pb2.GroupMessage(topic=stored, queue=request.group_queue, offset=request.offset)
-        found = await self._ask(group, question, peer_pb2.GroupMessageReply, LEADER_WITHIN_S)
+        found = await self.ask(group, question, peer_pb2.GroupMessageReply, LEADER_WITHIN_S)
         replicas = self._controller.state.broker_groups[group]
         copies = await asyncio.gather(*(self._copy(node, group, found) for node in replicas))
         return admin_pb2.MessageDetailResponse(copies=copies, consumption=found.consumption)
@@ -121,7 +122,7 @@ class Queries:
             raise fail(Code.BAD_REQUEST, "the page token is not one of a trace; start again without a token")
         stored = stored_name(topic.namespace, topic.name)
         questions = [peer_pb2.GroupTrace(topic=stored, message_id=request.message_id, from_index=place.get(group, 0)) for group in groups]
-        asked = (self._ask(group, q, peer_pb2.GroupTraceReply, TRACE_WITHIN_S) for group, q in zip(groups, questions, strict=True))
+        asked = (self.ask(group, q, peer_pb2.GroupTraceReply, TRACE_WITHIN_S) for group, q in zip(groups, questions, strict=True))
         replies = dict(zip(groups, await asyncio.gather(*asked), strict=True))
         if not place and not any(reply.found for reply in replies.values()):
             raise fail(Code.MESSAGE_NOT_FOUND, f"topic {topic.name} has no message with the id {request.message_id}; check both")
@@ -139,7 +140,7 @@ class Queries:
         best: peer_pb2.GroupWhyReply | None = None
         for topic in topics:
             question = peer_pb2.GroupWhy(topic=stored_name(topic.namespace, topic.name), message_id=request.message_id, group=consumer)
-            asked = (self._ask(group, question, peer_pb2.GroupWhyReply, TRACE_WITHIN_S) for group in sorted(topic.placement))
+            asked = (self.ask(group, question, peer_pb2.GroupWhyReply, TRACE_WITHIN_S) for group in sorted(topic.placement))
             for reply in await asyncio.gather(*asked):
                 if best is None or RANKS.index(reply.reason) > RANKS.index(best.reason):
                     best = reply
@@ -197,7 +198,7 @@ class Queries:
     async def _progress(self, consumer: str, topics: Mapping[str, Sequence[str]]) -> dict[str, peer_pb2.GroupProgressReply | None]:
         """The answer of each broker group; None for a group without a leader that answers."""
         questions = [peer_pb2.GroupProgress(group=consumer, topics=names) for names in topics.values()]
-        asked = (self._ask(b, q, peer_pb2.GroupProgressReply, PROGRESS_WITHIN_S) for b, q in zip(topics, questions, strict=True))
+        asked = (self.ask(b, q, peer_pb2.GroupProgressReply, PROGRESS_WITHIN_S) for b, q in zip(topics, questions, strict=True))
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found: dict[str, peer_pb2.GroupProgressReply | None] = {}
         for broker, answer in zip(topics, answers, strict=True):
@@ -233,18 +234,20 @@ class Queries:
             question = peer_pb2.GroupReset(group=consumer, topic=stored_name(topic.namespace, topic.name))
             question.queues.extend(queue for of, queue in wanted if of == broker)
             setattr(question, which, getattr(request, which))
-            for cursor in (await self._ask(broker, question, peer_pb2.GroupResetReply, LEADER_WITHIN_S)).queues:
+            for cursor in (await self.ask(broker, question, peer_pb2.GroupResetReply, LEADER_WITHIN_S)).queues:
                 cursor.queue = queues.index((broker, cursor.group_queue))
                 response.queues.append(cursor)
         return response
 
     # -- asking
 
-    async def _ask(self, group: str, question: Message, reply: type[R], within_s: float) -> R:
-        """Send a question to the leader of a broker group. Raises LedgerError."""
+    async def ask(self, group: str, question: Message, reply: type[R], within_s: float, *, repeatable: bool = False) -> R:
+        """Send a question to the leader of a broker group. `repeatable`: it may be asked again after an unknown outcome. Raises
+        LedgerError."""
         deadline = asyncio.get_running_loop().time() + within_s
         try:
-            answers = await self._forwarder.submit(group, _method(question), {}, question.SerializeToString(), deadline)
+            data = question.SerializeToString()
+            answers = await self._forwarder.submit(group, _method(question), {}, data, deadline, repeatable=repeatable)
         except CallRefused as refusal:
             raise refused(refusal.refused.reason, refusal.refused.detail) from refusal
         answer: Any = reply.FromString(answers[0])

@@ -12,18 +12,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import grpc
 from google.protobuf.message import DecodeError, Message
 
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.admin.audit_budget import Budget
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
-from ledgermq.node.frontend.ports import Engine
+from ledgermq.node.frontend.ports import CallGone, Engine, Method, ServerCall, ServerStreamMethod, UnaryMethod
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.hosting import ReplicaHost
 from ledgermq.node.replica.hosting.replica_files import NODE_FILE, Entry, ReplicaFile, ReplicaFiles
@@ -85,16 +84,15 @@ class Replicas:
         self._budget = Budget(config.audit.bytes_per_s, time.monotonic)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="audit-read")
 
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The handlers, for a `grpc.aio` server."""
-        methods: dict[str, Any] = {
+    def methods(self) -> dict[str, Method]:
+        """The methods by name."""
+        return {
             "Mark": self._unary(audit_pb2.MarkRequest, audit_pb2.MarkResponse, self.mark),
             "Describe": self._unary(audit_pb2.DescribeReplicaRequest, audit_pb2.DescribeReplicaResponse, self.describe),
             "List": self._unary(audit_pb2.ListFilesRequest, audit_pb2.ListFilesResponse, self.list),
             "Digests": self._unary(audit_pb2.FileDigestsRequest, audit_pb2.FileDigestsResponse, self.digests),
-            "Read": grpc.unary_stream_rpc_method_handler(self._serve_read),
+            "Read": ServerStreamMethod(self._serve_read),
         }
-        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
 
     def stop(self) -> None:
         """Stop the reader threads, after the last call has ended."""
@@ -296,11 +294,11 @@ class Replicas:
         """The group that a path must belong to; empty for the node's own identity file."""
         return "" if path == NODE_FILE else self._hosted_group(group)
 
-    async def _allow(self, context: Any) -> None:
+    async def _allow(self, context: ServerCall) -> None:
         self._callers.allow(await self._callers.of(context), ADMINISTRATOR)
 
-    def _unary(self, request: type[Q], response: Any, work: Callable[[Q], Awaitable[Any]]) -> Any:
-        async def serve(data: bytes, context: Any) -> bytes:
+    def _unary(self, request: type[Q], response: Any, work: Callable[[Q], Awaitable[Any]]) -> UnaryMethod:
+        async def serve(data: bytes, context: ServerCall) -> bytes:
             try:
                 await self._allow(context)
                 answer = await work(request.FromString(data))
@@ -310,16 +308,19 @@ class Replicas:
             found: bytes = answer.SerializeToString()
             return found
 
-        return grpc.unary_unary_rpc_method_handler(serve)
+        return UnaryMethod(serve)
 
-    async def _serve_read(self, data: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _serve_read(self, data: bytes, context: ServerCall) -> None:
         try:
             await self._allow(context)
             async with contextlib.aclosing(self.read(audit_pb2.ReadFileRequest.FromString(data))) as pieces:
                 async for piece in pieces:
-                    yield piece.SerializeToString()
+                    await context.write(piece.SerializeToString())
+        except CallGone:
+            raise
         except Exception as error:  # as above; this may follow other messages, and the caller checks every status
-            yield audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse)).SerializeToString()
+            last = audit_pb2.ReadFileResponse(status=_status(error, audit_pb2.ReadFileResponse))
+            await context.write(last.SerializeToString())
 
 
 def _close_opened(opening: asyncio.Future[ReplicaFile | None]) -> None:

@@ -12,14 +12,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
-import grpc
-
 from ledgermq.node.frontend.admin.broker_group_admin import BrokerGroups
 from ledgermq.node.frontend.admin.client_list import METHOD as CLIENTS_METHOD
 from ledgermq.node.frontend.admin.client_list import ClientList
-from ledgermq.node.frontend.admin.group_queries import name_of
+from ledgermq.node.frontend.admin.group_reads import name_of
 from ledgermq.node.frontend.admin.group_settings import given_of, group_info, settings_of
 from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TRANSFER_METHOD, Leadership
+from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
@@ -28,14 +27,17 @@ from ledgermq.node.frontend.admin.repair_admin import RepairAdmin
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
 from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
+from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
+from ledgermq.node.frontend.ports import ServerCall
+from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
 from ledgermq.node.replica.maintenance.retention_loop import WHY_METHOD, Retainer
 from ledgermq.node.replica.retention.pins import TooManyPins
 from ledgermq.node.runtime.deadlines import bounded, within
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto import admin_pb2, admin_pb2_grpc
+from ledgermq.proto import admin_pb2
 from ledgermq.proto.names import base_group, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
@@ -53,7 +55,7 @@ def _answered(method: M) -> M:
     response = getattr(admin_pb2, f"{method.__name__}Response")
 
     @wraps(method)
-    async def answer(self: AdminService, request: Any, context: Any) -> Any:
+    async def answer(self: AdminService, request: Any, context: ServerCall) -> Any:
         try:
             found = await method(self, request, context)
             found.status.code = Code.OK
@@ -62,8 +64,6 @@ def _answered(method: M) -> M:
             return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
         except TimeoutError:
             return response(status=admin_pb2.Status(code=int(Code.PROXY_TIMEOUT), message="no answer in time; try again"))
-        except (grpc.RpcError, asyncio.CancelledError):
-            raise
         except Exception as error:  # a bug must not reach a client as a traceback
             log.exception("admin call failed")
             text = f"internal error, {type(error).__name__}; the node's log says more"
@@ -73,8 +73,8 @@ def _answered(method: M) -> M:
 
 
 @bounded
-class AdminService(admin_pb2_grpc.AdminServicer):
-    """The gRPC servicer. `controller` is `ledgermq.node.controller.controller.Controller`."""
+class AdminService:
+    """The methods of the service, by their names in it. `controller` is `ledgermq.node.controller.controller.Controller`."""
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         self._overview = overview
         self._peeks = peeks
         self._queries = queries
+        self._letters = DeadLetters(queries, controller)
+        self._waiting = WaitingMessages(queries)
         self._storage = storage
         self._leadership = leadership
         self._members = members
@@ -110,7 +112,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- status
 
     @_answered
-    async def ClusterStatus(self, request: Any, context: Any) -> admin_pb2.ClusterStatusResponse:
+    async def ClusterStatus(self, request: Any, context: ServerCall) -> admin_pb2.ClusterStatusResponse:
         replies = await self._overview.gather()
         response = self._overview.merge(replies)
         for group in response.groups:
@@ -125,7 +127,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- topics
 
     @_answered
-    async def CreateTopic(self, request: Any, context: Any) -> admin_pb2.CreateTopicResponse:
+    async def CreateTopic(self, request: Any, context: ServerCall) -> admin_pb2.CreateTopicResponse:
         name = request.topic
         kind = _choice(TopicKind, request.kind or "normal", "kind")
         permission = _choice(Permission, request.permission or "rw", "permission")
@@ -137,7 +139,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.CreateTopicResponse(topic=topic_info(topic, self._local_ends()), created=created)
 
     @_answered
-    async def UpdateTopic(self, request: Any, context: Any) -> admin_pb2.UpdateTopicResponse:
+    async def UpdateTopic(self, request: Any, context: ServerCall) -> admin_pb2.UpdateTopicResponse:
         name = request.topic
         queues = request.queues if request.HasField("queues") else None
         permission = _choice(Permission, request.permission, "permission") if request.HasField("permission") else None
@@ -156,14 +158,14 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.UpdateTopicResponse(topic=topic_info(topic, self._local_ends()))
 
     @_answered
-    async def ListTopics(self, request: Any, context: Any) -> admin_pb2.ListTopicsResponse:
+    async def ListTopics(self, request: Any, context: ServerCall) -> admin_pb2.ListTopicsResponse:
         await self._controller.barrier()
         ends = await self._ends()
         topics = self._controller.state.topics
         return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
 
     @_answered
-    async def DescribeTopic(self, request: Any, context: Any) -> admin_pb2.DescribeTopicResponse:
+    async def DescribeTopic(self, request: Any, context: ServerCall) -> admin_pb2.DescribeTopicResponse:
         topic = await self._topic(request.topic)
         info = topic_info(topic, await self._ends())
         stored = stored_name(topic.namespace, topic.name)
@@ -173,7 +175,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.DescribeTopicResponse(topic=info)
 
     @_answered
-    async def DeleteTopic(self, request: Any, context: Any) -> admin_pb2.DeleteTopicResponse:
+    async def DeleteTopic(self, request: Any, context: ServerCall) -> admin_pb2.DeleteTopicResponse:
         deleted = await self._controller.delete_topic(request.topic.namespace, request.topic.name)
         stored = stored_name(deleted.namespace, deleted.name)
         await self._until(lambda: all(stored not in view.topics for view in self._engine.views.values()))
@@ -182,7 +184,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- consumer groups
 
     @_answered
-    async def CreateGroup(self, request: Any, context: Any) -> admin_pb2.CreateGroupResponse:
+    async def CreateGroup(self, request: Any, context: ServerCall) -> admin_pb2.CreateGroupResponse:
         name = request.group
         attempts = request.max_attempts or GroupConfig("", "").max_attempts
         group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
@@ -190,7 +192,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
 
     @_answered
-    async def UpdateGroup(self, request: Any, context: Any) -> admin_pb2.UpdateGroupResponse:
+    async def UpdateGroup(self, request: Any, context: ServerCall) -> admin_pb2.UpdateGroupResponse:
         name = request.group
         attempts = request.max_attempts if request.HasField("max_attempts") else None
         settings = given_of(request)
@@ -199,7 +201,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
 
     @_answered
-    async def ListGroups(self, request: Any, context: Any) -> admin_pb2.ListGroupsResponse:
+    async def ListGroups(self, request: Any, context: ServerCall) -> admin_pb2.ListGroupsResponse:
         await self._controller.barrier()
         configured = {stored_name(*key): group for key, group in self._controller.state.groups.items()}
         used = await self._consumers()
@@ -208,7 +210,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.ListGroupsResponse(groups=infos)
 
     @_answered
-    async def DescribeGroup(self, request: Any, context: Any) -> admin_pb2.DescribeGroupResponse:
+    async def DescribeGroup(self, request: Any, context: ServerCall) -> admin_pb2.DescribeGroupResponse:
         await self._controller.barrier()
         key = (request.group.namespace, request.group.name)
         stored = stored_name(*key)
@@ -230,7 +232,7 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return admin_pb2.DescribeGroupResponse(group=info)
 
     @_answered
-    async def DeleteGroup(self, request: Any, context: Any) -> admin_pb2.DeleteGroupResponse:
+    async def DeleteGroup(self, request: Any, context: ServerCall) -> admin_pb2.DeleteGroupResponse:
         deleted = await self._controller.delete_group(request.group.namespace, request.group.name)
         stored = stored_name(deleted.namespace, deleted.name)
         await self._until(lambda: all(stored not in view.groups for view in self._engine.views.values()))
@@ -239,23 +241,23 @@ class AdminService(admin_pb2_grpc.AdminServicer):
     # -- messages and progress
 
     @_answered
-    async def Peek(self, request: Any, context: Any) -> admin_pb2.PeekResponse:
+    async def Peek(self, request: Any, context: ServerCall) -> admin_pb2.PeekResponse:
         return await self._peeks.peek(await self._topic(request.topic), request)
 
     @_answered
-    async def Query(self, request: Any, context: Any) -> admin_pb2.QueryResponse:
+    async def Query(self, request: Any, context: ServerCall) -> admin_pb2.QueryResponse:
         return await self._queries.query(await self._topic(request.topic), request)
 
     @_answered
-    async def MessageDetail(self, request: Any, context: Any) -> admin_pb2.MessageDetailResponse:
+    async def MessageDetail(self, request: Any, context: ServerCall) -> admin_pb2.MessageDetailResponse:
         return await self._queries.detail(await self._topic(request.topic), request)
 
     @_answered
-    async def TraceMessage(self, request: Any, context: Any) -> admin_pb2.TraceMessageResponse:
+    async def TraceMessage(self, request: Any, context: ServerCall) -> admin_pb2.TraceMessageResponse:
         return await self._queries.trace(await self._topic(request.topic), request)
 
     @_answered
-    async def WhyNotDelivered(self, request: Any, context: Any) -> admin_pb2.WhyNotDeliveredResponse:
+    async def WhyNotDelivered(self, request: Any, context: ServerCall) -> admin_pb2.WhyNotDeliveredResponse:
         if request.HasField("topic"):
             return await self._queries.why_not_delivered([await self._topic(request.topic)], request)
         return await self._queries.why_not_delivered(await self._topics_for(request.group), request)
@@ -268,23 +270,47 @@ class AdminService(admin_pb2_grpc.AdminServicer):
         return sorted(topics, key=lambda topic: stored_name(topic.namespace, topic.name) not in used)
 
     @_answered
-    async def GroupLag(self, request: Any, context: Any) -> admin_pb2.GroupLagResponse:
+    async def GroupLag(self, request: Any, context: ServerCall) -> admin_pb2.GroupLagResponse:
         topic = await self._topic(request.topic) if request.HasField("topic") else None
         return await self._queries.lag(request.group, topic)
 
     @_answered
-    async def ResetGroup(self, request: Any, context: Any) -> admin_pb2.ResetGroupResponse:
+    async def ResetGroup(self, request: Any, context: ServerCall) -> admin_pb2.ResetGroupResponse:
         return await self._queries.reset(await self._topic(request.topic), request)
+
+    # -- dead letters
+
+    @_answered
+    async def ListDeadLetters(self, request: Any, context: ServerCall) -> admin_pb2.ListDeadLettersResponse:
+        return await self._letters.listed(request)
+
+    @_answered
+    async def CountDeadLetters(self, request: Any, context: ServerCall) -> admin_pb2.CountDeadLettersResponse:
+        return await self._letters.counted(request)
+
+    @_answered
+    async def SettleDeadLetters(self, request: Any, context: ServerCall) -> admin_pb2.SettleDeadLettersResponse:
+        return await self._letters.settled(request, caller())
+
+    # -- messages that wait
+
+    @_answered
+    async def ListWaiting(self, request: Any, context: ServerCall) -> admin_pb2.ListWaitingResponse:
+        return await self._waiting.listed(await self._topic(request.topic), request)
+
+    @_answered
+    async def CancelWaiting(self, request: Any, context: ServerCall) -> admin_pb2.CancelWaitingResponse:
+        return await self._waiting.cancelled(await self._topic(request.topic), request, caller())
 
     # -- log files
 
     @_answered
-    async def WhyKept(self, request: Any, context: Any) -> admin_pb2.WhyKeptResponse:
+    async def WhyKept(self, request: Any, context: ServerCall) -> admin_pb2.WhyKeptResponse:
         self._require_broker_group(request.broker_group)
         return await self._storage.ask_leader(request)
 
     @_answered
-    async def TakePin(self, request: Any, context: Any) -> admin_pb2.TakePinResponse:
+    async def TakePin(self, request: Any, context: ServerCall) -> admin_pb2.TakePinResponse:
         self._require_hosted(request.broker_group)
         try:
             return await self._storage.take_pin(request)
@@ -292,99 +318,99 @@ class AdminService(admin_pb2_grpc.AdminServicer):
             raise fail(Code.TOO_MANY_REQUESTS, str(error)) from error
 
     @_answered
-    async def RenewPin(self, request: Any, context: Any) -> admin_pb2.RenewPinResponse:
+    async def RenewPin(self, request: Any, context: ServerCall) -> admin_pb2.RenewPinResponse:
         self._require_hosted(request.broker_group)
         return await self._storage.renew_pin(request)
 
     @_answered
-    async def DropPin(self, request: Any, context: Any) -> admin_pb2.DropPinResponse:
+    async def DropPin(self, request: Any, context: ServerCall) -> admin_pb2.DropPinResponse:
         self._require_hosted(request.broker_group)
         return await self._storage.drop_pin(request)
 
     @_answered
-    async def RepairRange(self, request: Any, context: Any) -> admin_pb2.RepairRangeResponse:
+    async def RepairRange(self, request: Any, context: ServerCall) -> admin_pb2.RepairRangeResponse:
         return await self._repairs.repair_range(request)
 
     # -- leadership
 
     @_answered
-    async def TransferLeadership(self, request: Any, context: Any) -> admin_pb2.TransferLeadershipResponse:
+    async def TransferLeadership(self, request: Any, context: ServerCall) -> admin_pb2.TransferLeadershipResponse:
         self._require_broker_group(request.broker_group)
         return await self._leadership.transfer(request)
 
     @_answered
-    async def LeadershipHistory(self, request: Any, context: Any) -> admin_pb2.LeadershipHistoryResponse:
+    async def LeadershipHistory(self, request: Any, context: ServerCall) -> admin_pb2.LeadershipHistoryResponse:
         self._require_broker_group(request.broker_group)
         return await self._leadership.history(request)
 
     @_answered
-    async def ElectMaster(self, request: Any, context: Any) -> admin_pb2.ElectMasterResponse:
+    async def ElectMaster(self, request: Any, context: ServerCall) -> admin_pb2.ElectMasterResponse:
         self._require_broker_group(request.broker_group)
         return await self._replication.elect(request)
 
     @_answered
-    async def ChangeReplication(self, request: Any, context: Any) -> admin_pb2.ChangeReplicationResponse:
+    async def ChangeReplication(self, request: Any, context: ServerCall) -> admin_pb2.ChangeReplicationResponse:
         self._require_broker_group(request.broker_group)
         return await self._replication.change(request)
 
     # -- members
 
     @_answered
-    async def ChangeMember(self, request: Any, context: Any) -> admin_pb2.ChangeMemberResponse:
+    async def ChangeMember(self, request: Any, context: ServerCall | None) -> admin_pb2.ChangeMemberResponse:
         return await self._members.change(request)
 
     @_answered
-    async def ListMembers(self, request: Any, context: Any) -> admin_pb2.ListMembersResponse:
+    async def ListMembers(self, request: Any, context: ServerCall) -> admin_pb2.ListMembersResponse:
         return await self._members.listed()
 
     # -- broker groups
 
     @_answered
-    async def AddBrokerGroup(self, request: Any, context: Any) -> admin_pb2.AddBrokerGroupResponse:
+    async def AddBrokerGroup(self, request: Any, context: ServerCall) -> admin_pb2.AddBrokerGroupResponse:
         return await self._broker_groups.add(request)
 
     @_answered
-    async def ListBrokerGroups(self, request: Any, context: Any) -> admin_pb2.ListBrokerGroupsResponse:
+    async def ListBrokerGroups(self, request: Any, context: ServerCall) -> admin_pb2.ListBrokerGroupsResponse:
         return await self._broker_groups.listed()
 
     @_answered
-    async def MoveReplica(self, request: Any, context: Any) -> admin_pb2.MoveReplicaResponse:
+    async def MoveReplica(self, request: Any, context: ServerCall) -> admin_pb2.MoveReplicaResponse:
         return await self._broker_groups.move(request)
 
     @_answered
-    async def PreferLeader(self, request: Any, context: Any) -> admin_pb2.PreferLeaderResponse:
+    async def PreferLeader(self, request: Any, context: ServerCall) -> admin_pb2.PreferLeaderResponse:
         return await self._broker_groups.prefer(request)
 
     @_answered
-    async def PlanRebalance(self, request: Any, context: Any) -> admin_pb2.PlanRebalanceResponse:
+    async def PlanRebalance(self, request: Any, context: ServerCall) -> admin_pb2.PlanRebalanceResponse:
         return await self._broker_groups.planned()
 
     @_answered
-    async def ListClients(self, request: Any, context: Any) -> admin_pb2.ListClientsResponse:
+    async def ListClients(self, request: Any, context: ServerCall) -> admin_pb2.ListClientsResponse:
         return await self._clients.everywhere()
 
     # -- users
 
     @_answered
-    async def CreateUser(self, request: Any, context: Any) -> admin_pb2.CreateUserResponse:
+    async def CreateUser(self, request: Any, context: ServerCall) -> admin_pb2.CreateUserResponse:
         return await self._users.create(request, self._until)
 
     @_answered
-    async def ChangeUser(self, request: Any, context: Any) -> admin_pb2.ChangeUserResponse:
+    async def ChangeUser(self, request: Any, context: ServerCall) -> admin_pb2.ChangeUserResponse:
         return await self._users.change(request)
 
     @_answered
-    async def DeleteUser(self, request: Any, context: Any) -> admin_pb2.DeleteUserResponse:
+    async def DeleteUser(self, request: Any, context: ServerCall) -> admin_pb2.DeleteUserResponse:
         return await self._users.delete(request)
 
     @_answered
-    async def ListUsers(self, request: Any, context: Any) -> admin_pb2.ListUsersResponse:
+    async def ListUsers(self, request: Any, context: ServerCall) -> admin_pb2.ListUsersResponse:
         return await self._users.list(request)
 
     # -- receipts
 
     @_answered
-    async def RotateReceiptKey(self, request: Any, context: Any) -> admin_pb2.RotateReceiptKeyResponse:
+    async def RotateReceiptKey(self, request: Any, context: ServerCall) -> admin_pb2.RotateReceiptKeyResponse:
         key_id, keys = await self._receipt_keys.rotate()
         return admin_pb2.RotateReceiptKeyResponse(key_id=key_id, keys=keys)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ledgermq.node.controller.grants import Action, Kind, Need
+from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.rocketmq.access_control import common_name_of
 from ledgermq.node.frontend.rocketmq.wire.validation import CLIENT_ID, NAMESPACE
 from ledgermq.node.frontend.security.authority import Authority
@@ -77,7 +77,7 @@ class Callers:
         self._quotas = quotas if quotas is not None and quotas.limit_calls else None
         self._namespaces = namespaces
 
-    async def of(self, context: Any) -> Caller:
+    async def of(self, context: ServerCall) -> Caller:
         """The caller. Raises UNAUTHORIZED."""
         metadata = dict(context.invocation_metadata())
         user = ""

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -34,7 +33,7 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.reading import Ends, look
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
-from ledgermq.node.frontend.rocketmq.streams import GONE
+from ledgermq.node.frontend.ports import CallGone, ServerCall
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
@@ -61,8 +60,6 @@ SIGN_OF_LIFE_S = 1.0
 _OWES_S = 1.0
 """A stream that is over its quota is checked again after this time at the latest."""
 
-Context = Any
-
 
 class Fetcher:
     """The Fetch of one node. Belongs to the loop's thread."""
@@ -87,16 +84,16 @@ class Fetcher:
         self._streams = streams
         self._meter = meter
 
-    async def serve(self, requests: AsyncIterator[bytes], context: Context) -> None:
+    async def serve(self, context: ServerCall) -> None:
         """Serve one stream, from its first request to its last answer."""
         began = perf_counter()
         listening: set[asyncio.Task[None]] = set()
         try:
-            last = await self._ended(requests, context, listening)
+            last = await self._ended(context, listening)
             self._meter.count_code(_code_of(last), perf_counter() - began)
             if last is None:
                 return
-            with contextlib.suppress(*GONE):
+            with contextlib.suppress(CallGone):
                 await context.write(last.SerializeToString())
                 if listening:
                     # A client that is still writing credit would lose this answer.
@@ -105,29 +102,27 @@ class Fetcher:
             for task in listening:
                 task.cancel()
 
-    async def _ended(
-        self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]
-    ) -> pb.FetchResponse | None:
+    async def _ended(self, context: ServerCall, listening: set[asyncio.Task[None]]) -> pb.FetchResponse | None:
         """Serve a stream. Returns its last answer, or None if there is none."""
         try:
-            await self._serve(requests, context, listening)
+            await self._serve(context, listening)
             return None
         except Moved as moved:
             return pb.FetchResponse(redirect=await self._leaders.settled(moved.broker_group))
-        except GONE:
+        except CallGone:
             # The reader left in the middle of an answer.
             return None
         except Exception as error:  # the client gets a problem, never an exception
             return pb.FetchResponse(problem=problem(_as_ledger_error(error, self.node)))
 
-    async def _serve(self, requests: AsyncIterator[bytes], context: Context, listening: set[asyncio.Task[None]]) -> None:
+    async def _serve(self, context: ServerCall, listening: set[asyncio.Task[None]]) -> None:
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
-                data = await anext(aiter(requests))
-        except StopAsyncIteration:
-            return
+                data = await context.read()
         except TimeoutError:
             raise fail(Code.REQUEST_TIMEOUT, "the opening of the Fetch did not come in time") from None
+        if data is None:
+            return
         # After the first request, not before it: a client that is refused while it writes sees a broken stream instead of the reason.
         caller = await self._callers.of(context)
         first = pb.FetchRequest.FromString(data)
@@ -135,7 +130,7 @@ class Fetcher:
             raise fail(Code.BAD_REQUEST, "the first request of a Fetch must be its opening")
         stream = _Stream(self, caller, first.open, context)
         with self._hold(caller, stream.consumer_group) or _NOTHING as hold, self._streams.held(stream.listed()):
-            listening.add(asyncio.create_task(stream.listen(requests)))
+            listening.add(asyncio.create_task(stream.listen()))
             try:
                 await stream.run(hold)
             finally:
@@ -216,7 +211,7 @@ _NOTHING = _Nothing()
 class _Stream:
     """The stream of one reader."""
 
-    def __init__(self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: Context) -> None:
+    def __init__(self, fetcher: Fetcher, caller: Caller, opening: pb.OpenFetch, context: ServerCall) -> None:
         """Raises LedgerError for an invalid opening."""
         self._fetcher = fetcher
         self._caller = caller
@@ -241,10 +236,10 @@ class _Stream:
         self._seen: tuple[object, ...] = ()
         _check(opening)
 
-    async def listen(self, requests: AsyncIterator[bytes]) -> None:
+    async def listen(self) -> None:
         """Receive credit. A reader that closes its side still gets what it gave credit for."""
         try:
-            async for data in requests:
+            while (data := await self._context.read()) is not None:
                 request = pb.FetchRequest.FromString(data)
                 if request.WhichOneof("request") != "credit_bytes":
                     raise fail(Code.BAD_REQUEST, "after the opening, a Fetch takes only credit")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
-import grpc.aio
+from ledgermq.node.frontend.ports import ServerCall
 
 LINGER_S = 1.0
 
@@ -19,12 +18,12 @@ LINGER_S = 1.0
 class Incoming:
     """The requests of one stream. One caller at a time waits for the next; a cancelled wait loses no request."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: ServerCall) -> None:
         self._context = context
-        self._reading: asyncio.Future[Any] | None = None
+        self._reading: asyncio.Future[bytes | None] | None = None
 
-    async def next(self) -> Any:
-        """The next request's bytes, or `grpc.aio.EOF` once the client has closed its side."""
+    async def next(self) -> bytes | None:
+        """The next request's bytes, or None once the client has closed its side."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._context.read())
         data = await asyncio.shield(self._reading)
@@ -35,7 +34,7 @@ class Incoming:
         """After the last answer: read and drop requests until the client closes its side or LINGER_S has passed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
-                while await self.next() is not grpc.aio.EOF:
+                while await self.next() is not None:
                     pass
 
     def close(self) -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
 
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.controller.state import Topic
@@ -22,8 +21,7 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.ownership import Ownership
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
-from ledgermq.node.frontend.ports import Engine
-from ledgermq.node.frontend.rocketmq.streams import GONE
+from ledgermq.node.frontend.ports import CallGone, Engine, ServerCall
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.runtime import metrics
@@ -125,33 +123,33 @@ class Joiner:
         group.ownership.look(self._now_ns())
         return group.ownership.owns(member, queue, generation)
 
-    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def serve(self, context: ServerCall) -> None:
         """Serve one member's stream."""
         began, code = perf_counter(), int(Code.OK)
         last: pb.JoinResponse | None = None
         try:
-            await self._serve(requests, context)
+            await self._serve(context)
         except Moved as moved:
             code = int(Code.HA_NOT_AVAILABLE)
             last = pb.JoinResponse(redirect=await self._leaders.settled(moved.broker_group))
-        except GONE:
+        except CallGone:
             last = None
         except Exception as error:  # the client gets a problem, never an exception
             last = pb.JoinResponse(problem=problem(as_error(error, self._node, METHOD)))
             code = last.problem.code
         self._meter.count_code(code, perf_counter() - began)
         if last is not None:
-            with contextlib.suppress(*GONE):
+            with contextlib.suppress(CallGone):
                 await context.write(last.SerializeToString())
 
-    async def _serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _serve(self, context: ServerCall) -> None:
         try:
             async with asyncio.timeout(FIRST_WITHIN_S):
-                data = await anext(aiter(requests))
-        except StopAsyncIteration:
-            return
+                data = await context.read()
         except TimeoutError:
             raise fail(Code.REQUEST_TIMEOUT, "the first request of the Join did not come in time") from None
+        if data is None:
+            return
         caller = await self._callers.of(context)
         request = pb.JoinRequest.FromString(data)
         stored, consumer = caller.topic(request.namespace, request.topic), caller.group(request.namespace, request.consumer_group)
@@ -168,7 +166,7 @@ class Joiner:
         key = (stored, consumer)
         listed = OpenStream(caller.client_id, CLIENT_TYPE, coordinator, lambda: seat.end(Moved(coordinator)), {stored}, consumer)
         with self._streams.held(listed):
-            await self._sit(key, self._group(key, topic), request, seat, requests, context, caller)
+            await self._sit(key, self._group(key, topic), request, seat, context, caller)
 
     async def _sit(
         self,
@@ -176,8 +174,7 @@ class Joiner:
         group: _Group,
         request: pb.JoinRequest,
         seat: _Seat,
-        requests: AsyncIterator[bytes],
-        context: Any,
+        context: ServerCall,
         caller: Caller,
     ) -> None:
         member = request.member
@@ -190,7 +187,7 @@ class Joiner:
         metrics.JOIN_STREAMS.inc()
         group.ownership.join(member, request.generation, request.queues, self._now_ns())
         self._notify(key, group, seat)
-        listening = asyncio.create_task(self._listen(key, group, member, seat, requests))
+        listening = asyncio.create_task(self._listen(key, group, member, seat, context))
         try:
             while True:
                 await seat.changed.wait()
@@ -216,10 +213,10 @@ class Joiner:
                 # The member stays until its liveness ends: it may return on another stream.
                 del group.seats[member]
 
-    async def _listen(self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, requests: AsyncIterator[bytes]) -> None:
+    async def _listen(self, key: tuple[str, str], group: _Group, member: str, seat: _Seat, context: ServerCall) -> None:
         """Handle signs of life. When the client closes its side, the member leaves."""
         try:
-            async for data in requests:
+            while (data := await context.read()) is not None:
                 request = pb.JoinRequest.FromString(data)
                 topic = await self._topics.find(key[0])
                 if not self._current(topic, group):

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import grpc.aio
-
 from ledgermq.node.broker.calls.outcome import AGAIN, Refused
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
 from ledgermq.node.frontend.native.frame_answers import FrameAnswers, Sent
@@ -27,7 +25,7 @@ from ledgermq.node.frontend.native.frame_checks import FrameChecker, Origin
 from ledgermq.node.frontend.native.incoming import Incoming
 from ledgermq.node.frontend.native.problems import Moved, as_error, bare
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.frontend.ports import Engine, FrameSpan, Trace
+from ledgermq.node.frontend.ports import Engine, FrameSpan, ServerCall, Trace
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2
@@ -67,7 +65,7 @@ class ProduceStream:
 
     def __init__(
         self,
-        context: Any,
+        context: ServerCall,
         incoming: Incoming,
         engine: Engine,
         checker: FrameChecker,
@@ -132,9 +130,9 @@ class ProduceStream:
         except Exception as error:  # whatever ended the reading ends the stream, after the pending answers
             self._end(error)
 
-    async def _take(self, data: Any) -> None:
+    async def _take(self, data: bytes | None) -> None:
         """Read one frame. A function of its own, so that an idle stream keeps nothing of its last frame alive."""
-        if data is grpc.aio.EOF:
+        if data is None:
             raise _Closed
         request = read(data)
         if not isinstance(request, FrameRequest):

@@ -10,9 +10,6 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import grpc.aio
 
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused, Refused
 from ledgermq.node.broker.calls.send_calls import OpenProducer, ProducerOpened, ResumeProducer
@@ -27,8 +24,7 @@ from ledgermq.node.frontend.native.open_streams import OpenStream, OpenStreams
 from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.native.requests import FrameRequest, read
-from ledgermq.node.frontend.ports import Engine, Spans
-from ledgermq.node.frontend.rocketmq.streams import GONE
+from ledgermq.node.frontend.ports import CallGone, Engine, ServerCall, Spans
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.runtime import metrics
 from ledgermq.node.runtime.config_sections import Limits
@@ -84,14 +80,14 @@ class Producing:
         self._spans = spans
         self._checker = FrameChecker(engine.views, topics, callers, limits)
 
-    async def serve(self, _: Any, context: Any) -> None:
+    async def serve(self, context: ServerCall) -> None:
         """Serve one stream to its end."""
         incoming = Incoming(context)
-        with contextlib.suppress(*GONE), contextlib.closing(incoming), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
+        with contextlib.suppress(CallGone), contextlib.closing(incoming), metrics.NATIVE_STREAMS.labels(METHOD).track_inprogress():
             last: log_pb2.ProduceResponse | None = None
             try:
                 await self._serve(context, incoming)
-            except GONE:
+            except CallGone:
                 raise
             except Moved as moved:
                 last = log_pb2.ProduceResponse(redirect=await self._leaders.settled(moved.broker_group))
@@ -101,14 +97,14 @@ class Producing:
                 await context.write(last.SerializeToString())
                 await incoming.silence()
 
-    async def _serve(self, context: Any, incoming: Incoming) -> None:
+    async def _serve(self, context: ServerCall, incoming: Incoming) -> None:
         # Read before the caller is checked: a client that is still writing would lose the answer.
         try:
             async with asyncio.timeout(OPEN_WITHIN_S):
                 data = await incoming.next()
         except TimeoutError:
             raise fail(Code.REQUEST_TIMEOUT, f"the stream did not open a producer within {OPEN_WITHIN_S:g} s") from None
-        if data is grpc.aio.EOF:
+        if data is None:
             return
         caller = await self._callers.of(context)
         request = read(data)

@@ -7,7 +7,6 @@ producer, with the stated sequence numbers and the stated offsets in each queue.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +17,7 @@ from ledgermq.proto.entry_checking import BadEntry, verify_range
 from ledgermq.proto.layout import HEADER_BYTES, prefixes
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.native_ids import native_runs
+from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Range
 
 PIECE_BYTES = 1 << 20
@@ -49,7 +49,7 @@ def contradiction(receipt: log_pb2.Receipt) -> str:
 
 
 def at_the_edges(log: Any, applied_index: int, receipt: log_pb2.Receipt) -> log_pb2.Verdict | None:
-    """The verdict from term, chain CRC and bounds alone, on the engine's thread; None if the entries must be read. `log` is the `EntryLog`
+    """The verdict from term, chain CRC and bounds alone, between two turns; None if the entries must be read. `log` is the `EntryLog`
     of a leader that has applied everything acknowledged before the call."""
     first, last = receipt.first_index, receipt.first_index + receipt.count - 1
     weaker = {log_pb2.MEMORY: "from memory", log_pb2.MASTER: "by the master alone"}.get(receipt.durability)
@@ -83,7 +83,7 @@ class Proof:
         except BadEntry as error:
             return unverifiable(f"this replica's copy is damaged ({error}); run the audit")
         count = min(self._left, len(found))
-        found = replace(found, starts=found.starts[:count], sizes=found.sizes[:count])
+        found = cut(found, found.first_index + count - 1)
         wrong = self._producer(found, count) or self._places(found)
         if wrong:
             return false(wrong)

@@ -1,7 +1,7 @@
 """Reads committed entries of a broker group for readers, without delaying the engine's turns.
 
 There are three sources, from new to old. The window of recently applied ranges (`node/broker/state/recent.py`) has views of the mapped file
-that this process wrote. The consume queues that still wait in memory are read in small steps, only on the engine's thread. The files are
+that this process wrote. The consume queues that still wait in memory are read in small steps, only between two turns. The files are
 read with `pread` on a separate thread, however long the disk takes. Every source returns the same entries, because committed entries never
 change.
 """

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import grpc
-
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
 from ledgermq.node.frontend.native import committing, fetching, joining, producing, verifying
 from ledgermq.node.frontend.native.callers import Caller, Callers
@@ -30,7 +28,7 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.producing import Hosted, Producing
 from ledgermq.node.frontend.native.sources import Sources
 from ledgermq.node.frontend.native.verifying import Verifier
-from ledgermq.node.frontend.ports import Engine, Metadata, Spans
+from ledgermq.node.frontend.ports import Engine, Metadata, Method, ServerCall, Spans, StreamMethod, UnaryMethod
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -113,18 +111,17 @@ class LogService:
             parts.spans,
         )
 
-    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The handlers, for a `grpc.aio` server. Requests stay bytes, so that large ones are read without copying."""
-        methods: dict[str, Any] = {
+    def methods(self) -> dict[str, Method]:
+        """The methods by name. Requests stay bytes, so that large ones are read without copying."""
+        return {
             "Locate": self._unary("Locate", self._locator.locate),
             "Commit": self._unary("Commit", self._committer.commit),
             "Offsets": self._unary("Offsets", self._committer.offsets),
-            joining.METHOD: grpc.stream_stream_rpc_method_handler(self._joiner.serve),
-            fetching.METHOD: grpc.stream_stream_rpc_method_handler(self._fetcher.serve),
+            joining.METHOD: StreamMethod(self._joiner.serve),
+            fetching.METHOD: StreamMethod(self._fetcher.serve),
             verifying.METHOD: self._unary(verifying.METHOD, self._verifier.verify),
-            producing.METHOD: grpc.stream_stream_rpc_method_handler(self._producing.serve),
+            producing.METHOD: StreamMethod(self._producing.serve),
         }
-        return (grpc.method_handlers_generic_handler(SERVICE, methods),)
 
     def led_elsewhere(self, broker_group: str) -> None:
         """This node no longer serves the broker group: redirect its streams."""
@@ -159,12 +156,12 @@ class LogService:
             raise CallRefused(Refused("internal", detail=f"this node does not know the call {method}"))
         return await self._verifier.execute(group, request)
 
-    def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> Any:
+    def _unary(self, name: str, work: Callable[[Any, Caller], Awaitable[Any]]) -> UnaryMethod:
         """Wrap a unary method. `work` raises `Moved` if another node must be asked."""
         read, response = getattr(log_pb2, f"{name}Request").FromString, getattr(log_pb2, f"{name}Response")
         meter, parts = self._parts.meters.of(f"Log/{name}"), self._parts
 
-        async def serve(data: bytes, context: Any) -> bytes:
+        async def serve(data: bytes, context: ServerCall) -> bytes:
             began, code = perf_counter(), int(Code.OK)
             try:
                 answer = await work(read(data), await parts.callers.of(context))
@@ -177,4 +174,4 @@ class LogService:
             found: bytes = answer.SerializeToString()
             return found
 
-        return grpc.unary_unary_rpc_method_handler(serve)
+        return UnaryMethod(serve)

@@ -135,6 +135,8 @@ class Sources:
         source = self._open.get(group)
         if source is None:
             files, recent, log_id = await self._opened(group)
+            # The next turn asks the leader for news of commits on behalf of the new reader.
+            self.engine.wake(group)
             source = self._open.get(group)
             if source is None:
                 source = self._open[group] = GroupSource(group, log_id, self.engine, self._threads, files, recent)

@@ -176,7 +176,7 @@ class QueueTail:
             answer = await self._source.cold(read)
             if answer[0] is None or answer[0].count:
                 return answer
-            # Committed, but not durable here: only the engine's thread can read it.
+            # Committed, but not durable here: only the loop can read it, between two turns.
             anyway = True
         found = await self._source.run(waiting(topic, queue, first, stop, max_bytes, anyway=anyway))
         if isinstance(found, int):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -140,4 +139,4 @@ class Verifier:
 
 def _kept(entries: Range) -> Range:
     """A copy of the entries: mapped bytes may be truncated while another thread reads them."""
-    return replace(entries, data=memoryview(bytes(entries.data)))
+    return entries.copied()

@@ -7,9 +7,9 @@ bypasses it, so that calls cost nothing more. A call that a peer forwards has al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ledgermq.node.controller.grants import Kind, Need
+from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.rocketmq.wire.needs import RULES, needs_of_settings
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller
 from ledgermq.node.frontend.routing.worker_proxy import common_name
@@ -34,7 +34,7 @@ class AccessControl:
     def open(self) -> bool:
         return self._authority is None and self._quotas is None
 
-    async def user(self, metadata: Mapping[str, str], context: Any) -> str:
+    async def user(self, metadata: Mapping[str, str], context: ServerCall) -> str:
         """The name of the calling user; empty without an authority. Raises UNAUTHORIZED."""
         if self._authority is None:
             return ""
@@ -77,7 +77,7 @@ def _scopes(method: str, caller: Caller, needs: Sequence[tuple[Need, ...]]) -> l
     return scopes + [(kind.value, name) for name in sorted(named)]
 
 
-def common_name_of(context: Any) -> str:
+def common_name_of(context: ServerCall) -> str:
     """The common name of the client's certificate, which gRPC has verified, on this worker or on the one that passed the call on."""
     names = context.auth_context().get("x509_common_name", ())
     return names[0].decode("utf-8", "replace") if names else common_name(context)

@@ -46,7 +46,7 @@ class Checker:
         while True:
             await asyncio.sleep(self._every_s)
             for broker_group, view in list(self._engine.views.items()):
-                if view.serving and view.statistics.get("transactions_undecided"):
+                if view.serving and view.undecided:
                     try:
                         await self.look(broker_group)
                     except Exception:  # whatever happened in this round, the next one starts anew

@@ -15,13 +15,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from ledgermq.node.broker.calls.consumer_calls import session_of
 from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
 from ledgermq.node.controller.state import State
-from ledgermq.node.frontend.ports import Engine, Metadata
+from ledgermq.node.frontend.ports import Engine, Metadata, Method, ServerCall, ServerStreamMethod, StreamMethod, UnaryMethod
 from ledgermq.node.frontend.rocketmq import (
     acknowledging,
     commanding,
@@ -71,26 +68,6 @@ from ledgermq.proto.status import Code, LedgerError, fail
 SERVICE = "apache.rocketmq.v2.MessagingService"
 REQUEST_BYTES = 24 << 20
 """The largest request accepted: several messages of the largest size. A forwarded request must fit a peer frame."""
-SERVER_OPTIONS = (
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_receive_message_length", REQUEST_BYTES),
-    ("grpc.max_send_message_length", -1),
-    # Detects clients whose machine vanished: they must not keep their leases.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    # Calls wait until the loop gets to them: by default gRPC cancels random calls from the thousandth waiting one on, as when many clients
-    # reconnect at once. A waiting call costs a few kilobytes.
-    ("grpc.server.max_pending_requests", 20_000),
-    ("grpc.server.max_pending_requests_hard_limit", 40_000),
-    # A connection without a complete TLS handshake or HTTP/2 preface is closed.
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # Clients ping without calls: Java every five minutes, others every minute.
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-    ("grpc.http2.max_ping_strikes", 0),
-)
 _NOTHING: Sequence[bytes] = ()
 _NO_HOLD = contextlib.nullcontext()
 RESPONSES_BESIDE = 2
@@ -98,8 +75,7 @@ RESPONSES_BESIDE = 2
 CONSUMERS = frozenset({pb.PUSH_CONSUMER, pb.SIMPLE_CONSUMER, pb.PULL_CONSUMER, pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER})
 
 log = get_logger()
-Context = Any
-Unary = Callable[[bytes, Caller, Context], Awaitable[bytes]]
+Unary = Callable[[bytes, Caller, ServerCall], Awaitable[bytes]]
 Failure = Callable[[pb.Status, bytes], bytes]
 
 
@@ -194,16 +170,15 @@ class MessagingService:
         """The names of the unary methods."""
         return frozenset(self._unary_methods())
 
-    def handlers(self, around: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> tuple[grpc.GenericRpcHandler, ...]:
-        """The handlers, for a `grpc.aio` server. `around` may wrap each method."""
-        methods: dict[str, Any] = {
-            name: grpc.unary_unary_rpc_method_handler(self._unary(name, work, failure))
-            for name, (work, failure) in self._unary_methods().items()
+    def methods(self) -> dict[str, Method]:
+        """The methods by name."""
+        methods: dict[str, Method] = {
+            name: UnaryMethod(self._unary(name, work, failure)) for name, (work, failure) in self._unary_methods().items()
         }
-        methods[pulling.METHOD] = grpc.unary_stream_rpc_method_handler(self._pull)
-        methods[receiving.METHOD] = grpc.unary_stream_rpc_method_handler(self._receive)
-        methods[telemetry.METHOD] = grpc.stream_stream_rpc_method_handler(self._serve_telemetry)
-        return (grpc.method_handlers_generic_handler(SERVICE, around(methods)),)
+        methods[pulling.METHOD] = ServerStreamMethod(self._pull)
+        methods[receiving.METHOD] = ServerStreamMethod(self._receive)
+        methods[telemetry.METHOD] = StreamMethod(self._serve_telemetry)
+        return methods
 
     def _unary_methods(self) -> dict[str, tuple[Unary, Failure]]:
         return {
@@ -221,10 +196,10 @@ class MessagingService:
             lite_subscriptions.METHOD: (self._sync_lite, _plain(pb.SyncLiteSubscriptionResponse)),
         }
 
-    def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    def _unary(self, name: str, work: Unary, failure: Failure) -> Callable[[bytes, ServerCall], Awaitable[bytes]]:
         meter = self.meters.of(name)
 
-        async def serve(data: bytes, context: Context) -> bytes:
+        async def serve(data: bytes, context: ServerCall) -> bytes:
             began = perf_counter()
             try:
                 response = await work(data, self._enter(context), context)
@@ -233,7 +208,7 @@ class MessagingService:
             meter.count(response, perf_counter() - began)
             return response
 
-        async def serve_admitted(data: bytes, context: Context) -> bytes:
+        async def serve_admitted(data: bytes, context: ServerCall) -> bytes:
             began = perf_counter()
             try:
                 caller = await self._authenticated(context)
@@ -247,11 +222,11 @@ class MessagingService:
 
         return serve if self._access.open else serve_admitted
 
-    def _enter(self, context: Context) -> Caller:
+    def _enter(self, context: ServerCall) -> Caller:
         """The caller without authentication. Any call is a sign of life."""
         return self._caller(dict(context.invocation_metadata()))
 
-    async def _authenticated(self, context: Context) -> Caller:
+    async def _authenticated(self, context: ServerCall) -> Caller:
         """The caller after authentication; an unauthenticated call is no sign of life."""
         metadata = dict(context.invocation_metadata())
         return self._caller(metadata, await self._access.user(metadata, context))
@@ -287,34 +262,35 @@ class MessagingService:
 
     # Methods of the leaders
 
-    async def _send(self, data: bytes, caller: Caller, context: Context) -> bytes:
-        response, durability = await self._sender.route(data, caller, _deadline(context))
+    async def _send(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
+        response, durability, queue = await self._sender.route(data, caller, _deadline(context))
         if durability is not None:
-            context.set_trailing_metadata(((sending.DURABILITY_KEY, durability.value),))
+            of_queue = () if queue is None else ((sending.QUEUE_KEY, str(queue)),)
+            context.set_trailing_metadata(((sending.DURABILITY_KEY, durability.value), *of_queue))
         return response
 
-    async def _ack(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _ack(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._acknowledger.route_ack(data, caller, _deadline(context))
 
-    async def _recall(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _recall(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._recaller.route(data, caller, _deadline(context))
 
-    async def _change(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _change(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._acknowledger.route_change(data, caller, _deadline(context))
 
-    async def _sync_lite(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _sync_lite(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._lite.route(data, caller, _deadline(context))
 
-    async def _end_transaction(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _end_transaction(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._transactor.route(data, caller, _deadline(context))
 
-    async def _forward(self, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _forward(self, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._letters.route(data, caller, _deadline(context))
 
-    async def _offset(self, method: str, data: bytes, caller: Caller, context: Context) -> bytes:
+    async def _offset(self, method: str, data: bytes, caller: Caller, context: ServerCall) -> bytes:
         return await self._offsets.route(method, data, caller, _deadline(context))
 
-    async def _pull(self, data: bytes, context: Context) -> None:
+    async def _pull(self, data: bytes, context: ServerCall) -> None:
         responses: Sequence[bytes] = _NOTHING
         hold: Hold | None = None
         began = perf_counter()
@@ -333,7 +309,7 @@ class MessagingService:
         self._pull_meter.count_stream(responses, perf_counter() - began)
         await _write(context, responses or pulling.failure(statuses.status(Code.HA_NOT_AVAILABLE, "the node is stopping; ask another one")))
 
-    async def _receive(self, data: bytes, context: Context) -> None:
+    async def _receive(self, data: bytes, context: ServerCall) -> None:
         caller: Caller | None = None
         hold: Hold | None = None
         responses: Sequence[bytes] = _NOTHING
@@ -403,13 +379,13 @@ class MessagingService:
 
     # Local methods
 
-    async def _query_route(self, data: bytes, caller: Caller, _: Context) -> bytes:
+    async def _query_route(self, data: bytes, caller: Caller, _: ServerCall) -> bytes:
         request = pb.QueryRouteRequest.FromString(data)
         topic = await self._topics.find(topic_of(request.topic, caller))
         queues = routes.route(topic, request.topic, self._endpoints(request.endpoints))
         return pb.QueryRouteResponse(status=statuses.OK, message_queues=queues).SerializeToString()
 
-    async def _query_assignment(self, data: bytes, caller: Caller, _: Context) -> bytes:
+    async def _query_assignment(self, data: bytes, caller: Caller, _: ServerCall) -> bytes:
         request = pb.QueryAssignmentRequest.FromString(data)
         stored = topic_of(request.topic, caller)
         group = self._topics.group(group_of(request.group, caller))
@@ -421,7 +397,7 @@ class MessagingService:
     def _endpoints(self, given: pb.Endpoints) -> pb.Endpoints:
         return routes.endpoints_of(given, self._config.host, self._config.port)
 
-    async def _heartbeat(self, data: bytes, caller: Caller, _: Context) -> bytes:
+    async def _heartbeat(self, data: bytes, caller: Caller, _: ServerCall) -> bytes:
         request = pb.HeartbeatRequest.FromString(data)
         settings = self.clients.settings(caller.client_id)
         if settings is None:
@@ -430,7 +406,7 @@ class MessagingService:
             group_of(request.group, caller)
         return pb.HeartbeatResponse(status=statuses.OK).SerializeToString()
 
-    async def _terminate(self, data: bytes, caller: Caller, _: Context) -> bytes:
+    async def _terminate(self, data: bytes, caller: Caller, _: ServerCall) -> bytes:
         request = pb.NotifyClientTerminationRequest.FromString(data)
         if request.group.name:
             group_of(request.group, caller)
@@ -438,7 +414,7 @@ class MessagingService:
             raise fail(Code.UNRECOGNIZED_CLIENT_TYPE, "no settings of this client are known here")
         return pb.NotifyClientTerminationResponse(status=statuses.OK).SerializeToString()
 
-    async def _serve_telemetry(self, _: Any, context: Context) -> None:
+    async def _serve_telemetry(self, context: ServerCall) -> None:
         # Sent at once, because some clients wait for the headers before they send anything.
         await context.send_initial_metadata(())
         try:
@@ -466,18 +442,19 @@ def _response_of(method: str) -> Callable[..., Any]:
     return found
 
 
-async def _write(context: Context, responses: Sequence[bytes]) -> None:
-    """Send an answer of several messages."""
+async def _write(context: ServerCall, responses: Sequence[bytes]) -> None:
+    """Send an answer of several messages, and wait until the socket has taken it."""
     try:
         for response in responses:
             await context.write(response)
+        await context.finish()
     except asyncio.CancelledError:
-        # The client has gone. If the library raises an error of its own instead, `logs` counts it.
+        # The client has gone. A CallGone is counted by the server.
         metrics.CALLS_LEFT.inc()
         raise
 
 
-def _deadline(context: Context) -> float:
+def _deadline(context: ServerCall) -> float:
     """The deadline of the call, in the loop's time."""
     remaining: float | None = context.time_remaining()
     return asyncio.get_running_loop().time() + (NO_DEADLINE_S if remaining is None else remaining)

@@ -11,13 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX, Receive, Received
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.filters.filters import TagFilter
 from ledgermq.node.broker.ports import Filter
 from ledgermq.node.controller.state import Topic
+from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.lite_subscriptions import check_lite_group
@@ -207,7 +207,7 @@ class _Job:
         self.attempt_id = ""
 
 
-def takes(context: Any, size: int) -> bool:
+def takes(context: ServerCall, size: int) -> bool:
     """Whether the client of this call accepts a message of this many bytes."""
     if size <= WIRE_MAX:
         return True
@@ -215,7 +215,7 @@ def takes(context: Any, size: int) -> bool:
     return not any(name in user_agent for name in _SMALL)
 
 
-def fitting(responses: Sequence[bytes], context: Any) -> tuple[Sequence[bytes], list[pb.Message]]:
+def fitting(responses: Sequence[bytes], context: ServerCall) -> tuple[Sequence[bytes], list[pb.Message]]:
     """The stream without the messages that are too large for its caller, and those messages: one of them would end the call, and the caller
     would lose the others too."""
     large = [data for data in responses if not takes(context, len(data))]

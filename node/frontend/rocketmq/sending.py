@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.broker.calls.send_calls import Produce, Produced
@@ -35,12 +36,22 @@ from ledgermq.proto.types import Draft, TopicKind
 METHOD = "SendMessage"
 DURABILITY_KEY = "x-ledgermq-durability"
 """Trailing metadata of a successful send: the durability class of its acknowledgement (docs/architecture.md, Durability)."""
+QUEUE_KEY = "x-ledgermq-queue"
+"""Trailing metadata of a successful send of one message that is visible at once: the number of its queue in the topic. The response has the
+offset, and no field for the queue."""
 
 GROUPED = frozenset({TopicKind.FIFO, TopicKind.MIXED})
 """Kinds of topics in which all messages of a message group stay in one queue."""
 
-Stored = tuple[bytes, Durability | None]
-"""A response and its durability class; None unless everything is stored."""
+
+
+class Stored(NamedTuple):
+    """A response, its durability class (None unless everything is stored), and the queue of its only message: in its broker group or,
+    in the result of `route`, in the topic. Several messages, and one that has no place in its topic yet, have None."""
+
+    response: bytes
+    durability: Durability | None
+    queue: int | None = None
 
 
 class Sender:
@@ -70,16 +81,19 @@ class Sender:
         parts = self._parts(request, stored, topic)
         if len(parts) == 1:
             ((broker_group, places),) = parts.items()
-            return await self._store(broker_group, request, data, stored, [queue for _, queue in places], caller, deadline)
+            done = await self._store(broker_group, request, data, stored, [queue for _, queue in places], caller, deadline)
+            return done._replace(queue=self._number(broker_group, done.queue, stored, topic))
         return await self._store_parts(parts, request, stored, caller, deadline)
 
     async def execute(self, broker_group: str, data: bytes, caller: Caller, deadline: float) -> list[bytes]:
-        """Execute, on this node as leader, a call of another node. Returns the response and the durability class for that node."""
+        """Execute, on this node as leader, a call of another node. Returns the response, the durability class and, of one message, the
+        queue in the broker group for that node."""
         request = pb.SendMessageRequest.FromString(data)
         stored, topic = await self._check(request, caller)
         queues = self._queues_here(broker_group, request, stored, topic)
-        response, durability = await self._produce(broker_group, request.messages, stored, queues, deadline)
-        return [response, durability.value.encode()]
+        response, durability, queue = await self._produce(broker_group, request.messages, stored, queues, deadline)
+        assert durability is not None
+        return [response, durability.value.encode(), *([] if queue is None else [str(queue).encode()])]
 
     async def _check(self, request: pb.SendMessageRequest, caller: Caller) -> tuple[str, Topic]:
         stored = check_send(request, caller, self._config.limits, time.time_ns() // 1_000_000)
@@ -90,6 +104,12 @@ class Sender:
         return stored, topic
 
     # Queues
+
+    def _number(self, broker_group: str, queue: int | None, stored: str, topic: Topic) -> int | None:
+        """The number, in the topic, of a queue of a broker group; None if this node does not know the queue yet."""
+        slots = self._topics.slots(stored, topic)
+        slot = broker_group, -1 if queue is None else queue
+        return slots.index(slot) if slot in slots else None
 
     def _turn(self, stored: str) -> int:
         turn = self._turns.get(stored, -1) + 1
@@ -183,12 +203,14 @@ class Sender:
         responses = await self._forwarder.submit(broker_group, METHOD, caller.metadata(), data, until, repeatable=repeatable)
         response = responses[0]
         if pb.SendMessageResponse.FromString(response).status.code != pb.OK:
-            return response, None
-        return response, Durability(bytes(responses[1]).decode())
+            return Stored(response, None)
+        # A leader of an older release does not state the queue.
+        queue = int(bytes(responses[2])) if len(responses) > 2 else None
+        return Stored(response, Durability(bytes(responses[1]).decode()), queue)
 
     async def _produce(
         self, broker_group: str, messages: Sequence[pb.Message], stored: str, queues: list[int], deadline: float
-    ) -> tuple[bytes, Durability]:
+    ) -> Stored:
         """Store messages in a broker group led here."""
         drafts = [_draft(stored, queue, message) for queue, message in zip(queues, messages, strict=True)]
         if messages[0].system_properties.message_type == pb.TRANSACTION:
@@ -209,11 +231,15 @@ class Sender:
                 entry.recall_handle = self._recalls.make(
                     Delayed(broker_group, stored, draft.deliver_ms, fire_ms, offset, entry.message_id)
                 )
-        return response.SerializeToString(), Durability(produced.durability)
+        queue = None
+        if len(messages) == 1 and not response.entries[0].recall_handle and not messages[0].system_properties.lite_topic:
+            # A message that was stored before may lie in another queue: the topic may have got more queues since.
+            queue = (produced.queues or queues)[0]
+        return Stored(response.SerializeToString(), Durability(produced.durability), queue)
 
     async def _prepare(
         self, broker_group: str, messages: Sequence[pb.Message], stored: str, drafts: list[Draft], deadline: float
-    ) -> tuple[bytes, Durability]:
+    ) -> Stored:
         """Store half messages: no consumer sees them, and each gets an id with which its transaction is decided."""
         recoveries = [recovery_ms(message.system_properties) for message in messages]
         call = Prepare(self._groups.engine.new_token(), drafts, recoveries)
@@ -223,7 +249,7 @@ class Sender:
             message_id = message.system_properties.message_id
             transaction_id = self._ids.make(Transaction(broker_group, stored, offset, message_id))
             response.entries.add(status=statuses.OK, message_id=message_id, transaction_id=transaction_id, offset=offset)
-        return response.SerializeToString(), Durability(produced.durability)
+        return Stored(response.SerializeToString(), Durability(produced.durability))
 
     async def _store_parts(
         self, parts: dict[str, list[tuple[int, int]]], request: pb.SendMessageRequest, stored: str, caller: Caller, deadline: float
@@ -236,7 +262,7 @@ class Sender:
             part = pb.SendMessageRequest(messages=[request.messages[place] for place, _ in places])
             queues = [queue for _, queue in places]
             try:
-                data, durability = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
+                data, durability, _ = await self._store(broker_group, part, part.SerializeToString(), stored, queues, caller, deadline)
                 classes.update(() if durability is None else (durability,))
                 response = pb.SendMessageResponse.FromString(data)
             except Exception as error:  # the other parts may be stored, so this failure becomes the status of this part's entries
@@ -250,7 +276,7 @@ class Sender:
         code = common({entry.status.code for entry in entries})
         message = next((entry.status.message for entry in entries if entry.status.code != pb.OK), "OK")
         response = pb.SendMessageResponse(status=statuses.status(code, message), entries=entries)
-        return response.SerializeToString(), weakest(classes) if code is Code.OK else None
+        return Stored(response.SerializeToString(), weakest(classes) if code is Code.OK else None)
 
 
 def _lite_parts(request: pb.SendMessageRequest, topic: Topic) -> dict[str, list[tuple[int, int]]]:

@@ -6,18 +6,12 @@ command may be lost, as it may be on the network. The registry is local to the n
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import grpc.aio
 
 from ledgermq.node.frontend.ports import Stream
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller
 from ledgermq.proto import messaging_pb2 as pb
-
-GONE = (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError, asyncio.InvalidStateError)
-"""What the library raises from a stream whose client has gone; not an error of the node."""
 
 
 @dataclass(frozen=True, slots=True)

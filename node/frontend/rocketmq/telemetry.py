@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
+from ledgermq.node.frontend.ports import CallAborted, CallGone, ServerCall, StatusCode
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.client_settings import merge
 from ledgermq.node.frontend.rocketmq.clients import Clients
 from ledgermq.node.frontend.rocketmq.receiving import takes
 from ledgermq.node.frontend.rocketmq.service_config import ServiceConfig
-from ledgermq.node.frontend.rocketmq.streams import GONE, Open, Streams
+from ledgermq.node.frontend.rocketmq.streams import Open, Streams
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire import statuses
 from ledgermq.node.frontend.rocketmq.wire.validation import Caller, check_settings, group_of, topic_of
@@ -47,11 +45,11 @@ class Telemetry:
         self._streams = streams
         self._beat_s = min(BEAT_S, config.delivery.liveness_ms / 4000)
 
-    async def serve(self, caller: Caller, context: Any) -> None:
+    async def serve(self, caller: Caller, context: ServerCall) -> None:
         """Serve one stream until the client ends it."""
         stream = _Stream(context, self._beat_s, lambda: self._clients.still_open(caller.client_id))
         try:
-            while (data := await context.read()) is not grpc.aio.EOF:
+            while (data := await context.read()) is not None:
                 self._clients.on_contact(caller.client_id)
                 command = pb.TelemetryCommand.FromString(data)
                 if command.WhichOneof("command") == "settings":
@@ -62,12 +60,12 @@ class Telemetry:
                     self._streams.opened(found)
                     await stream.answer(self._merged(found))
         except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand")
+            raise CallAborted(StatusCode.INVALID_ARGUMENT, "a message on the stream is not a valid TelemetryCommand") from None
         except Forbidden as error:
             # As for wrong credentials: the answer is a command with only a status, and then the stream ends.
             await stream.refuse(pb.TelemetryCommand(status=statuses.status_of(error)).SerializeToString())
         except LedgerError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise CallAborted(StatusCode.INVALID_ARGUMENT, str(error)) from None
         finally:
             self._streams.closed(caller.client_id, stream)
             stream.close()
@@ -92,7 +90,7 @@ def _described(stream: _Stream, settings: pb.Settings, caller: Caller) -> Open:
 class _Stream:
     """The writing side of one stream; the reader and a timer write, one at a time. While the stream is open it gives signs of life."""
 
-    def __init__(self, context: Any, beat_s: float, beat: Callable[[], None]) -> None:
+    def __init__(self, context: ServerCall, beat_s: float, beat: Callable[[], None]) -> None:
         self._context = context
         self._lock = asyncio.Lock()
         self._beat_s = beat_s
@@ -146,7 +144,7 @@ class _Stream:
 
     async def _write(self, data: bytes) -> None:
         # The client may have just gone; the stream's own task notices.
-        with contextlib.suppress(*GONE):
+        with contextlib.suppress(CallGone):
             async with self._lock:
                 await self._context.write(data)
 

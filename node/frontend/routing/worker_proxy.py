@@ -4,6 +4,8 @@ The workers of a node share its one public port, and the system distributes the 
 worker: they go to the leader of their broker group over the streams between nodes. But a stream of the native service stays where it was
 opened, and an audit of a replica needs that replica's disk; these callers name the worker in the metadata of the call. Another worker then
 passes the call on, as bytes, over a Unix socket. The name of another node has no effect: to reach another node, clients use its endpoint.
+Nor has a name in a call of the client contract: the worker that has the client's connection serves it. Only that worker learns that a
+client has left without the messages of a Receive, and releases their leases; one that answered through another worker would not.
 
 The named worker authenticates the caller. It sees the caller's signature unchanged, and takes the common name of the certificate from the
 passing worker (`common_name`): only workers of this node can connect to that socket, and only they have no name there.
@@ -13,16 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import grpc.aio
 
+from ledgermq.node.frontend.ports import CallAborted, CallGone, CallMetadata, ServerCall, StatusCode, StreamMethod
 from ledgermq.node.frontend.routing.worker_registry import WorkerRegistry
 from ledgermq.proto.workers import MEMBER_METADATA, PASSED_BY
 
 COMMON_NAME = "x-ledgermq-common-name"
+_CONTRACT = "/apache.rocketmq.v2."
 _OWN_OF_TRANSPORT = ("grpc-", "user-agent", ":")
 OPTIONS = (
     # The named worker refuses what is too large.
@@ -31,25 +33,29 @@ OPTIONS = (
     # A worker may recover for minutes before it listens; then it must be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # By default it is the path of the socket, which is no authority in the sense of HTTP/2: the native server resets such calls.
+    ("grpc.default_authority", "localhost"),
 )
 SIBLING = "unix:"
 """gRPC's name for a peer that came over a Unix socket without a name. A peer that came through the front has a name."""
 
 
-class WorkerProxy(grpc.GenericRpcHandler):
-    """The first handler of a worker's server: takes the calls for another worker and leaves all others to the next handlers."""
+class WorkerProxy:
+    """Takes the calls for another worker, before the services of this one see them."""
 
     def __init__(self, workers: WorkerRegistry) -> None:
         self._workers = workers
         self._channels: dict[str, grpc.aio.Channel] = {}
 
-    def service(self, handler_call_details: Any) -> Any:
-        for key, value in handler_call_details.invocation_metadata or ():
+    def divert(self, path: str, metadata: CallMetadata) -> StreamMethod | None:
+        """What serves a call for another worker; None for a call that stays here."""
+        if path.startswith(_CONTRACT):
+            return None
+        for key, value in metadata:
             if key == MEMBER_METADATA:
                 if value == self._workers.own or value not in self._workers.names:
                     return None
-                passage = _ProxiedCall(self._workers.own, self._channel(value), handler_call_details.method)
-                return grpc.stream_stream_rpc_method_handler(passage.serve)
+                return StreamMethod(_ProxiedCall(self._workers.own, self._channel(value), path).serve)
         return None
 
     def _channel(self, worker: str) -> grpc.aio.Channel:
@@ -72,42 +78,42 @@ class _ProxiedCall:
         self._channel = channel
         self._method = method
 
-    async def serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def serve(self, context: ServerCall) -> None:
         """Pass both directions concurrently, with backpressure, until the other worker has ended the call."""
         call: Any = self._channel.stream_stream(self._method)(metadata=_metadata_of(context), timeout=context.time_remaining())
-        sender = asyncio.create_task(_send(requests, call))
+        sender = asyncio.create_task(_send(context, call))
         try:
             await context.send_initial_metadata(((PASSED_BY, self._own),))
             while (data := await call.read()) is not grpc.aio.EOF:
                 await context.write(data)
-            context.set_code(await call.code())
-            context.set_details(await call.details())
             context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+            code = StatusCode[(await call.code()).name]
+            if code is not StatusCode.OK:
+                raise CallAborted(code, await call.details() or "")
         except grpc.aio.AioRpcError as error:
-            context.set_trailing_metadata(tuple(error.trailing_metadata()))
-            await context.abort(error.code(), error.details() or "")
+            raise CallAborted(StatusCode[error.code().name], error.details() or "", tuple(error.trailing_metadata())) from None
         finally:
             call.cancel()
             sender.cancel()
             await asyncio.gather(sender, return_exceptions=True)
 
 
-async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
+async def _send(context: ServerCall, call: Any) -> None:
     # A peer that has finished its answer takes no more; the other direction reports how the call ended.
-    with contextlib.suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.UsageError):
-        async for data in requests:
+    with contextlib.suppress(CallGone, asyncio.InvalidStateError, grpc.aio.AioRpcError, grpc.aio.UsageError):
+        while (data := await context.read()) is not None:
             await call.write(data)
         await call.done_writing()
 
 
-def _metadata_of(context: Any) -> tuple[tuple[str, str | bytes], ...]:
+def _metadata_of(context: ServerCall) -> tuple[tuple[str, str | bytes], ...]:
     """The caller's metadata, plus the common name of its certificate. A common name in the caller's own metadata is dropped."""
     kept = [(key, value) for key, value in context.invocation_metadata() if key != COMMON_NAME and not key.startswith(_OWN_OF_TRANSPORT)]
     names = context.auth_context().get("x509_common_name", ())
     return (*kept, *((COMMON_NAME, name.decode("utf-8", "replace")) for name in names[:1]))
 
 
-def common_name(context: Any) -> str:
+def common_name(context: ServerCall) -> str:
     """The common name that another worker saw for the caller of a call it passed on; empty for every other call."""
     if context.peer() != SIBLING:
         return ""

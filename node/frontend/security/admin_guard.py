@@ -5,19 +5,25 @@ A method that is not in the table needs an administrator of the whole cluster, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Any
 
-import grpc
-import grpc.aio
-
 from ledgermq.node.controller.grants import USERS, Action, Kind, Need
+from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.names import stored_name
+from ledgermq.proto.names import DLQ_PREFIX, stored_name
 from ledgermq.proto.status import LedgerError
 
-Handlers = Mapping[str, Any]
+Serve = Callable[[Any, ServerCall], Awaitable[Any]]
+"""A method of the admin service: takes and returns messages."""
+_CALLER: ContextVar[str] = ContextVar("caller", default="")
+
+
+def caller() -> str:
+    """The name of the user whose call is being served; empty if calls are not signed."""
+    return _CALLER.get()
 
 
 def _topic(request: Any) -> Need:
@@ -38,9 +44,11 @@ def _cluster(_: Any) -> Need:
 
 NEEDS: dict[str, Callable[[Any], Need]] = {
     **dict.fromkeys(("CreateTopic", "UpdateTopic", "DescribeTopic", "DeleteTopic", "Peek", "Query", "MessageDetail"), _topic),
-    "TraceMessage": _topic,
+    **dict.fromkeys(("TraceMessage", "ListWaiting", "CancelWaiting"), _topic),
     "WhyNotDelivered": _group,
     **dict.fromkeys(("CreateGroup", "UpdateGroup", "DescribeGroup", "DeleteGroup", "GroupLag", "ResetGroup"), _group),
+    **dict.fromkeys(("ListDeadLetters", "SettleDeadLetters"), _group),
+    "CountDeadLetters": lambda request: _group(request) if request.HasField("group") else _cluster(request),
     **dict.fromkeys(("CreateUser", "ChangeUser", "DeleteUser", "ListUsers"), _users),
 }
 
@@ -60,18 +68,20 @@ def _topic_beside(method: str, request: Any) -> str | None:
         return stored_name(request.topic.namespace, request.topic.name)
     if "lite_topic" in fields and request.lite_topic:
         return stored_name(request.group.namespace, request.lite_topic)
+    if method in ("ListDeadLetters", "SettleDeadLetters"):
+        return stored_name(request.group.namespace, DLQ_PREFIX + request.group.name)
     return stored_name(request.group.namespace, "*") if method == "WhyNotDelivered" else None
 
 
-def guarded(handlers: Handlers, authority: Authority, common_name_of: Callable[[Any], str]) -> dict[str, Any]:
+def guarded(methods: Mapping[str, Serve], authority: Authority, common_name_of: Callable[[ServerCall], str]) -> dict[str, Serve]:
     """The same methods, each asking the authority first. All of them are unary, and every response has a status."""
-    return {method: _guarded(method, handler, authority, common_name_of) for method, handler in handlers.items()}
+    return {method: _guarded(method, serve, authority, common_name_of) for method, serve in methods.items()}
 
 
-def _guarded(method: str, handler: Any, authority: Authority, common_name_of: Callable[[Any], str]) -> Any:
-    serve, response = handler.unary_unary, getattr(admin_pb2, f"{method}Response")
+def _guarded(method: str, serve: Serve, authority: Authority, common_name_of: Callable[[ServerCall], str]) -> Serve:
+    response = getattr(admin_pb2, f"{method}Response")
 
-    async def ask(request: Any, context: Any) -> Any:
+    async def ask(request: Any, context: ServerCall) -> Any:
         try:
             name = common_name_of(context) if authority.wants_certificates else ""
             user = await authority.authenticate(dict(context.invocation_metadata()), name, context.peer)
@@ -79,6 +89,7 @@ def _guarded(method: str, handler: Any, authority: Authority, common_name_of: Ca
                 authority.authorize(user, (need,))
         except LedgerError as error:
             return response(status=admin_pb2.Status(code=int(error.code), message=error.message))
+        _CALLER.set(user)
         return await serve(request, context)
 
-    return grpc.unary_unary_rpc_method_handler(ask, handler.request_deserializer, handler.response_serializer)
+    return ask

@@ -47,20 +47,21 @@ def ensure(directory: Path, nodes: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     certificate_file, key_file = directory / CA_CERTIFICATE, directory / CA_KEY
-    if certificate_file.exists() != key_file.exists():
-        raise ConfigError(
-            f"{directory} holds only one of {CA_CERTIFICATE} and {CA_KEY}", "restore the other one, or use another directory"
-        )
-    if certificate_file.exists():
+    if certificate_file.exists() and not key_file.exists():
+        raise ConfigError(f"{directory} holds {CA_CERTIFICATE} without {CA_KEY}", "restore the key, or use another directory")
+    if key_file.exists():
         try:
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes()) if certificate_file.exists() else None
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{certificate_file} or its key cannot be read ({error})", "use another directory") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ConfigError(f"{key_file} was not made by this command", "configure the files of your authority instead")
-        return certificate, key
-    key = ec.generate_private_key(ec.SECP256R1())
+        if certificate is not None:
+            return certificate, key
+        # The run that wrote the key ended before it wrote the certificate.
+    else:
+        key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "LedgerMQ cluster authority")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     certificate = (
@@ -70,7 +71,8 @@ def _authority(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePriva
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write(key_file, _pem_of(key), 0o600)
+    if not key_file.exists():
+        _write(key_file, _pem_of(key), 0o600)
     _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate, key
 

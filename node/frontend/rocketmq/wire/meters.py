@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
+from ledgermq.node.runtime import mirrored
+
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 NO_CODE = 0
 """There was no answer, or none with a status."""
@@ -53,12 +55,7 @@ class Meters:
 
     def families(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
         """The meters as Prometheus families."""
-        calls = CounterMetricFamily(
-            "ledgermq_calls", "Client calls answered by this node, by status code; 0: no status.", labels=["method", "code"]
-        )
-        seconds = HistogramMetricFamily(
-            "ledgermq_call_seconds", "Time from the arrival of a call to its answer, including the wait of a long poll.", labels=["method"]
-        )
+        calls, seconds = mirrored.CALLS.counter(), mirrored.CALL_SECONDS.histogram()
         for method, meter in sorted(self._meters.items()):
             for code, count in sorted(meter.codes.items()):
                 calls.add_metric([method, str(code)], count)

@@ -1,0 +1,158 @@
+"""What the leader of a broker group says of its dead letters, and their settlement: one broker group's part of `letters_admin.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ledgermq.node.broker.calls.operator_calls import LettersSettled, SettleLetters
+from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.read_calls import Peek
+from ledgermq.node.broker.state import dead_letters
+from ledgermq.node.frontend.admin.group_reads import ANSWER_BYTES, ANSWER_MAX, message_of, name_of, peek
+from ledgermq.node.frontend.ports import Engine
+from ledgermq.proto import admin_pb2, peer_pb2
+from ledgermq.proto.names import is_dead_letter_topic, parent_of, parse_member
+from ledgermq.proto.status import refused
+
+PAGE = 64
+PAGE_BYTES = 1 << 20
+LOOK_MAX = 4096
+"""How many letters one answer looks at, at most one page more."""
+_UNSETTLED = frozenset({dead_letters.WAITING, dead_letters.ORPHANED})
+
+QueryGroup = Callable[[str, peer_pb2.GroupQuery], Awaitable[peer_pb2.GroupQueryReply]]
+
+
+class GroupLetters:
+    """Answers for the broker groups that this node leads. `query` finds messages of one broker group by their id."""
+
+    def __init__(self, engine: Engine, query: QueryGroup) -> None:
+        self._engine = engine
+        self._query = query
+
+    async def letters(self, group: str, wanted: peer_pb2.GroupLetters) -> peer_pb2.GroupLettersReply:
+        """Dead letters of one dead-letter topic, at most `ANSWER_BYTES` plus one message."""
+        topic = wanted.topic
+        reply = peer_pb2.GroupLettersReply()
+        if not await self._engine.run(group, lambda hosted: topic in hosted.machine.topics):
+            return reply
+        if wanted.message_ids:
+            await self._by_id(group, wanted, reply)
+            return reply
+        offset = wanted.offset
+        if wanted.HasField("begin_ms"):
+            offset = max(offset, await self._engine.run(group, lambda hosted: hosted.machine.offset_at(topic, 0, wanted.begin_ms)))
+        size = looked = 0
+        while len(reply.letters) < min(wanted.max, ANSWER_MAX) and size < ANSWER_BYTES and looked < LOOK_MAX:
+            if not wanted.settled:
+                offset = await self._engine.run(group, _next_unsettled(topic, offset))
+            count = min(PAGE, wanted.max - len(reply.letters), wanted.end - offset)
+            if count <= 0:
+                return reply
+            peeked = await peek(self._engine, group, Peek(self._engine.new_token(), topic, 0, offset, count, PAGE_BYTES))
+            if not peeked.records:
+                return reply
+            first = peeked.next_offset - len(peeked.records)
+            page = [message_of(record, *_named(topic), 0, group, 0, first + at) for at, record in enumerate(peeked.records)]
+            # If letters were trimmed meanwhile, the page begins at a higher offset than was asked for.
+            page = [message for message in page if message.offset < wanted.end]
+            if wanted.HasField("end_ms"):
+                page = [message for message in page if message.store_ms < wanted.end_ms]
+            for letter in await self._judged(group, wanted, page):
+                size += len(letter.message.body)
+                reply.letters.append(letter)
+            offset, looked = peeked.next_offset, looked + len(peeked.records)
+            if len(page) < len(peeked.records):
+                return reply
+        if offset < wanted.end:
+            reply.next_offset = offset
+        return reply
+
+    async def _by_id(self, group: str, wanted: peer_pb2.GroupLetters, reply: peer_pb2.GroupLettersReply) -> None:
+        for message_id in dict.fromkeys(wanted.message_ids):
+            query = peer_pb2.GroupQuery(topic=wanted.topic, message_id=message_id, max=ANSWER_MAX)
+            for name in ("begin_ms", "end_ms"):
+                if wanted.HasField(name):
+                    setattr(query, name, getattr(wanted, name))
+            found = await self._query(group, query)
+            if found.HasField("lagging"):
+                reply.lagging.CopyFrom(found.lagging)
+            for message in found.messages:
+                message.topic.CopyFrom(name_of(wanted.topic))
+            page = sorted((message for message in found.messages if message.offset < wanted.end), key=lambda message: message.offset)
+            reply.letters.extend(await self._judged(group, wanted, page))
+
+    async def _judged(
+        self, group: str, wanted: peer_pb2.GroupLetters, page: Sequence[admin_pb2.PeekedMessage]
+    ) -> list[admin_pb2.DeadLetter]:
+        """The messages as letters with their states, without those that are not wanted."""
+        topic = wanted.topic
+
+        def look(hosted: Any) -> list[tuple[str, Any]]:
+            machine = hosted.machine
+            states = [dead_letters.state_of(machine, topic, message.offset) for message in page]
+            return [
+                (state, None if state == dead_letters.GONE else dead_letters.origin_of(machine, topic, message.offset))
+                for state, message in zip(states, page, strict=True)
+            ]
+
+        letters = []
+        for message, (state, origin) in zip(page, await self._engine.run(group, look), strict=True):
+            # A letter may have been trimmed since it was read.
+            if state == dead_letters.GONE or (state not in _UNSETTLED and not wanted.settled):
+                continue
+            letter = admin_pb2.DeadLetter(state=state, body_bytes=len(message.body))
+            letter.message.CopyFrom(message)
+            if not wanted.bodies:
+                letter.message.ClearField("body")
+            if origin is not None:
+                (reader, stored, letter.group_queue), letter.offset = origin
+                letter.client = parse_member(reader)[1]
+                letter.topic.CopyFrom(name_of(parent_of(stored)))
+            letters.append(letter)
+        return letters
+
+    async def counts(self, group: str, wanted: peer_pb2.GroupLetterCounts) -> peer_pb2.GroupLetterCountsReply:
+        """How many dead letters there are, and how many are settled; all from one applied state."""
+
+        def look(hosted: Any) -> peer_pb2.GroupLetterCountsReply:
+            machine = hosted.machine
+            reply = peer_pb2.GroupLetterCountsReply()
+            for topic in sorted(set(wanted.topics or machine.topics) & machine.topics.keys()):
+                if is_dead_letter_topic(topic):
+                    reply.counts.append(_count(machine, topic))
+                    reply.ends.append(machine.end(topic, 0))
+            return reply
+
+        return await self._engine.run(group, look)
+
+    async def settle(self, group: str, wanted: peer_pb2.GroupSettle) -> peer_pb2.GroupSettleReply:
+        """Settle dead letters of one topic, by one record of the log. Raises LedgerError."""
+        call = SettleLetters(self._engine.new_token(), wanted.topic, tuple(wanted.offsets), wanted.how, wanted.user)
+        outcome = await self._engine.call(group, call)
+        if isinstance(outcome, Refused):
+            raise refused(outcome.reason, outcome.detail)
+        assert isinstance(outcome, LettersSettled)
+        return peer_pb2.GroupSettleReply(states=outcome.states)
+
+
+def _named(topic: str) -> tuple[str, str]:
+    name = name_of(topic)
+    return name.namespace, name.name
+
+
+def _next_unsettled(topic: str, offset: int) -> Callable[[Any], int]:
+    return lambda hosted: int(hosted.machine.letters.next_unsettled(topic, max(offset, hosted.machine.begin(topic, 0))))
+
+
+def _count(machine: Any, topic: str) -> admin_pb2.DeadLetterCount:
+    begin, end = machine.begin(topic, 0), machine.end(topic, 0)
+    count = admin_pb2.DeadLetterCount(group=name_of(topic), unsettled=end - begin)
+    for first, to, how in machine.letters.ranges(topic):
+        letters = max(0, to - max(first, begin))
+        setattr(count, how, getattr(count, how) + letters)
+        count.unsettled -= letters
+    if count.unsettled:
+        count.oldest_ms = machine.stored_ms(topic, 0, machine.letters.next_unsettled(topic, begin))
+    return count
