@@ -19,6 +19,7 @@ from ledgermq.client import results
 from ledgermq.client.admin_calls import PAGE
 from ledgermq.client.connection import AsyncConnection, Connection
 from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.letters import BATCH
 from ledgermq.client.reading import ms_of, name_of, read, read_all
 from ledgermq.client.service import ADMIN
 from ledgermq.client.talks import Pause, Talk
@@ -351,6 +352,109 @@ class Operations:
         """Why a consumer group has not received a message, or that it has. `ledgermq why-not-delivered --help` lists the reasons."""
         request = pb.WhyNotDeliveredRequest(message_id=message_id, group=name_of(group), topic=None if topic is None else name_of(topic))
         return read(results.Explanation, (yield from self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)))
+
+    # -- dead letters
+
+    @operation
+    def dead_letter_counts(self, group: str | None = None) -> Talk[tuple[results.DeadLetterCount, ...]]:
+        """How many dead letters a consumer group has, or every group that has any."""
+        request = pb.CountDeadLettersRequest(group=None if group is None else name_of(group))
+        return read_all(results.DeadLetterCount, (yield from self._ask("CountDeadLetters", request, pb.CountDeadLettersResponse)).groups)
+
+    @operation
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        message_ids: Sequence[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        settled: bool = False,
+        bodies: bool = False,
+        limit: int = 1000,
+    ) -> Talk[tuple[results.DeadLetter, ...]]:
+        """Up to `limit` dead letters of a consumer group, oldest first within each broker group. `settled`: also those that were resent or
+        purged."""
+        request = pb.ListDeadLettersRequest(group=name_of(group), message_ids=message_ids, settled=settled, bodies=bodies)
+        for side, moment in (("begin_ms", since), ("end_ms", until)):
+            if moment is not None:
+                setattr(request, side, _ms(moment))
+        found: list[results.DeadLetter] = []
+        while len(found) < limit:
+            request.max = min(limit - len(found), PAGE)
+            page = yield from self._ask("ListDeadLetters", request, pb.ListDeadLettersResponse)
+            found += read_all(results.DeadLetter, page.letters)
+            request.after = page.next
+            if not page.next:
+                break
+        return tuple(found[:limit])
+
+    @operation
+    def resend_dead_letters(self, group: str, letters: Sequence[results.DeadLetter]) -> Talk[tuple[str, ...]]:
+        """Deliver the messages to their consumer group again, and to no other, with all their attempts. Returns the state of each letter:
+        resent, by this call or before it, or why not (purged, orphaned, gone). No letter is ever resent twice."""
+        return (yield from self._settle(group, letters, "resent"))
+
+    @operation
+    def purge_dead_letters(self, group: str, letters: Sequence[results.DeadLetter]) -> Talk[tuple[str, ...]]:
+        """Take letters off the list for good. Retention frees their space. Returns the state of each letter."""
+        return (yield from self._settle(group, letters, "purged"))
+
+    def _settle(self, group: str, letters: Sequence[results.DeadLetter], how: str) -> Talk[tuple[str, ...]]:
+        states: list[str] = []
+        for at in range(0, len(letters), BATCH):
+            places = [
+                pb.DeadLetterPlace(broker_group=letter.message.broker_group, offset=letter.message.offset)
+                for letter in letters[at : at + BATCH]
+            ]
+            request = pb.SettleDeadLettersRequest(group=name_of(group), how=how, letters=places)
+            states += (yield from self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)).states
+        return tuple(states)
+
+    # -- messages that wait
+
+    @operation
+    def waiting(
+        self,
+        topic: str,
+        kind: Literal["delayed", "half"],
+        *,
+        message_ids: Sequence[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 1000,
+    ) -> Talk[tuple[results.WaitingMessage, ...]]:
+        """Up to `limit` messages of a topic that are not visible yet: delayed messages, or half messages of undecided transactions."""
+        request = pb.ListWaitingRequest(topic=name_of(topic), kind=kind, message_ids=message_ids)
+        for side, moment in (("begin_ms", since), ("end_ms", until)):
+            if moment is not None:
+                setattr(request, side, _ms(moment))
+        found: list[results.WaitingMessage] = []
+        while len(found) < limit:
+            request.max = min(limit - len(found), PAGE)
+            page = yield from self._ask("ListWaiting", request, pb.ListWaitingResponse)
+            found += read_all(results.WaitingMessage, page.messages)
+            request.after = page.next
+            if not page.next:
+                break
+        return tuple(found)
+
+    @operation
+    def cancel_waiting(
+        self, topic: str, kind: Literal["delayed", "half"], messages: Sequence[results.WaitingMessage]
+    ) -> Talk[tuple[str, ...]]:
+        """Recall delayed messages, or roll half messages back: they are never delivered. Returns for each message whether it is
+        `cancelled`, by this call or before it, or `gone`, because it became visible."""
+        states: list[str] = []
+        for at in range(0, len(messages), BATCH):
+            places = [message.place for message in messages[at : at + BATCH]]
+            request = pb.CancelWaitingRequest(topic=name_of(topic), kind=kind)
+            for place in places:
+                request.messages.add(
+                    broker_group=place.broker_group, fire_ms=place.fire_ms, offset=place.offset, message_id=place.message_id
+                )
+            states += (yield from self._ask("CancelWaiting", request, pb.CancelWaitingResponse)).states
+        return tuple(states)
 
     # -- users
 

@@ -138,6 +138,22 @@ class AdminCalls:
     def why_not_delivered(self, request: pb.WhyNotDeliveredRequest) -> pb.WhyNotDeliveredResponse:
         return self._ask("WhyNotDelivered", request, pb.WhyNotDeliveredResponse)
 
+    def list_dead_letters(self, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
+        return self._ask("ListDeadLetters", request, pb.ListDeadLettersResponse)
+
+    def count_dead_letters(self, group: pb.Name | None = None) -> pb.CountDeadLettersResponse:
+        """The dead letters of one consumer group, or of all that have any."""
+        return self._ask("CountDeadLetters", pb.CountDeadLettersRequest(group=group), pb.CountDeadLettersResponse)
+
+    def settle_dead_letters(self, request: pb.SettleDeadLettersRequest) -> pb.SettleDeadLettersResponse:
+        return self._ask("SettleDeadLetters", request, pb.SettleDeadLettersResponse)
+
+    def list_waiting(self, request: pb.ListWaitingRequest) -> pb.ListWaitingResponse:
+        return self._ask("ListWaiting", request, pb.ListWaitingResponse)
+
+    def cancel_waiting(self, request: pb.CancelWaitingRequest) -> pb.CancelWaitingResponse:
+        return self._ask("CancelWaiting", request, pb.CancelWaitingResponse)
+
     def why_kept(self, request: pb.WhyKeptRequest) -> pb.WhyKeptResponse:
         return self._ask("WhyKept", request, pb.WhyKeptResponse)
 

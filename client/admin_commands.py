@@ -5,20 +5,25 @@ Only argument parsing and exit statuses live here; the client package does the w
 
 from __future__ import annotations
 
+import sys
 import time
+from contextlib import suppress
+from datetime import UTC, datetime
 
 import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import DURATION, cluster_command, confirmed, json_option, namespace_option
+from ledgermq.client.commands import DURATION, cluster_command, confirmed, exact_option, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Unreachable
 from ledgermq.proto import admin_pb2
 
+SHORTEST_WATCH_S = 0.1
 KINDS = ["normal", "fifo", "delay", "transaction", "mixed", "priority", "lite"]
 PERMISSIONS = ["rw", "r", "w", "none"]
 DURABILITIES = ["group", "high", "memory", "hybrid"]
+PERMISSION_HELP = "Whether clients may receive (r) and send (w)."
 DEDUP_HELP = "Answer a repeated message id within this time without storing it again; 0s: never."
 DURABILITY_HELP = "A send waits for: a majority's disks (high) or memory (memory), by PRIORITY (hybrid), or the group's default (group)."
 
@@ -28,27 +33,41 @@ DURABILITY_HELP = "A send waits for: a majority's disks (high) or memory (memory
 @click.command()
 @cluster_command
 @click.option("--wait", "wait_s", type=DURATION, default="0s", help="Wait up to this long for a healthy state.")
+@click.option("--watch", is_flag=True, help="Show the state again and again until Ctrl-C.")
+@click.option("--every", "every_s", type=DURATION, default="2s", show_default=True, help="With --watch: the time between two answers.")
 @click.option("--strict", is_flag=True, help="Also require that every node is up and every replica has caught up.")
+@exact_option
 @json_option
-def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -> None:
+def status(connection: Connection, wait_s: float, watch: bool, every_s: float, strict: bool, exact: bool, as_json: bool) -> None:
     """Nodes, broker groups, replicas and topics.
 
     \b
     Examples:
       ledgermq status
       ledgermq status --wait 30s --strict --json
+      ledgermq status --watch --every 5s
+
+    With --watch a terminal is cleared before each answer; elsewhere, answers follow each other. A cluster that does not answer is reported
+    and asked again.
 
     Exit status: 0 every group has a leader and a quorum, 1 a group has none (--strict: or a node is down or a replica lags),
-    3 no node answers.
+    3 no node answers. With --watch: 0 after Ctrl-C.
     """
+    if watch:
+        if wait_s:
+            raise BadArgument("--wait and --watch exclude each other", "give one of them")
+        if every_s < SHORTEST_WATCH_S:
+            raise BadArgument("--every is too short", "give at least 100ms")
+        watch_status(AdminCalls(connection), every_s, exact, as_json)
+        return
     end = time.monotonic() + wait_s
     while True:
         try:
             answer = AdminCalls(connection).cluster_status()
-        except Unreachable:
-            if time.monotonic() >= end:
-                raise
-            continue
+        except Unreachable as error:
+            if time.monotonic() < end:
+                continue
+            raise Unreachable(f"no node answered within {wait_s:g} s: {error.what}", error.remedy) if wait_s else error from None
         good = healthy(answer, strict)
         if good or time.monotonic() >= end:
             break
@@ -56,9 +75,29 @@ def status(connection: Connection, wait_s: float, strict: bool, as_json: bool) -
     if as_json:
         render.print_json(**render.status_json(answer))
     else:
-        render.status_text(answer)
+        render.status_text(answer, exact)
     if not good:
         raise SystemExit(1)
+
+
+def watch_status(admin: AdminCalls, every_s: float, exact: bool, as_json: bool) -> None:
+    """Show the state of the cluster until Ctrl-C, also while no node answers."""
+    clear = "\x1b[H\x1b[2J\x1b[3J" if sys.stdout.isatty() and not as_json else ""
+    with suppress(KeyboardInterrupt):
+        while True:
+            began = time.monotonic()
+            try:
+                answer = admin.cluster_status()
+            except Unreachable as error:
+                print(f"{clear}{datetime.now(UTC):%H:%M:%S} UTC: {error}", file=sys.stderr, flush=True)
+            else:
+                if as_json:
+                    render.print_json(**render.status_json(answer))
+                else:
+                    print(f"{clear}{datetime.now(UTC):%H:%M:%S} UTC")
+                    render.status_text(answer, exact)
+                    sys.stdout.flush()
+            time.sleep(max(0.0, began + every_s - time.monotonic()))
 
 
 def healthy(answer: admin_pb2.ClusterStatusResponse, strict: bool) -> bool:
@@ -90,9 +129,9 @@ def topic() -> None:
 
 @topic.command("create")
 @click.argument("name")
-@click.option("--kind", type=click.Choice(KINDS), default="normal", show_default=True)
+@click.option("--kind", type=click.Choice(KINDS), default="normal", show_default=True, help="The type of messages that the topic takes.")
 @click.option("--queues", type=click.IntRange(1, 4096), default=8, show_default=True, help="Message queues over all broker groups.")
-@click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True)
+@click.option("--permission", type=click.Choice(PERMISSIONS), default="rw", show_default=True, help=PERMISSION_HELP)
 @click.option("--durability", type=click.Choice(DURABILITIES), default="group", show_default=True, help=DURABILITY_HELP)
 @click.option("--dedup", "dedup_s", type=DURATION, default="0s", show_default=True, help=DEDUP_HELP)
 @namespace_option
@@ -126,7 +165,7 @@ def topic_create(
 @click.argument("name")
 @click.option("--queues", type=click.IntRange(1, 4096), help="New total number of queues, spread evenly over the broker groups.")
 @click.option("--add-group", metavar="GROUP", help="Create queues in this broker group, which has none of this topic yet.")
-@click.option("--permission", type=click.Choice(PERMISSIONS))
+@click.option("--permission", type=click.Choice(PERMISSIONS), help=PERMISSION_HELP)
 @click.option("--durability", type=click.Choice(DURABILITIES), help=DURABILITY_HELP)
 @click.option("--dedup", "dedup_s", type=DURATION, help=DEDUP_HELP)
 @namespace_option

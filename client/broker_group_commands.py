@@ -16,21 +16,15 @@ from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument, ClusterError, Refused
+from ledgermq.client.errors import BadArgument, ClusterError, Refused, Stopped
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.names import stored_name
-from ledgermq.proto.status import Code, ExitCode
+from ledgermq.proto.status import Code
 
 ASK_AGAIN_S = 0.3
 MOVE_REPLICA, MOVE_LEADER = "move-replica", "move-leader"
 
 A = TypeVar("A", pb.AddBrokerGroupResponse, pb.MoveReplicaResponse)
-
-
-class Stopped(ClusterError):
-    """Ctrl-C: says what state the change is in, and how to continue or abort it."""
-
-    exit_code = ExitCode.INTERRUPTED
 
 
 @click.group("broker-group")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from ledgermq.client import contexts
 from ledgermq.client.connection import DEFAULT_ENDPOINTS, Connection
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import BadArgument, Stopped
 from ledgermq.proto import units
+from ledgermq.proto.names import parse_stored
 from ledgermq.proto.signature import Credentials
 
+ENDPOINTS_HELP = "Client ports of one or more nodes: 'host:port;host:port'."
 PROGRESS_LINE_S = 5.0
 
 
@@ -40,14 +44,46 @@ class Duration(click.ParamType[float]):
         return milliseconds / 1000
 
 
+class Size(click.ParamType[int]):
+    """`64KiB`, `64MiB`, `1GiB` as bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        parsed = units.size_bytes(str(value))
+        if parsed is None:
+            self.fail(f"{value!r} is not a size; give {units.SIZE_FORM}", param, ctx)
+        return parsed
+
+
 DURATION = Duration()
+SIZE = Size()
 _FILE = click.Path(path_type=Path)
+
+
+def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The names of contexts for the shell's completion, which has no place for an error."""
+    with suppress(BadArgument):
+        return [name for name in sorted(contexts.load().known) if name.startswith(incomplete)]
+    return []
 
 
 def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that every cluster command takes, and pass an open Connection as the first argument."""
 
-    @click.option("--endpoints", envvar="LEDGERMQ_ENDPOINTS", default=DEFAULT_ENDPOINTS, show_default=True, help="'host:port;host:port'")
+    @click.option(
+        "--endpoints", envvar="LEDGERMQ_ENDPOINTS", show_envvar=True, default=None, show_default=DEFAULT_ENDPOINTS, help=ENDPOINTS_HELP
+    )
+    @click.option(
+        "--context",
+        "context_name",
+        envvar="LEDGERMQ_CONTEXT",
+        show_envvar=True,
+        shell_complete=context_names,
+        help="Use the cluster of this name (ledgermq context).",
+    )
     @click.option("--timeout", "timeout_s", type=DURATION, default="10s", show_default=True, help="Time limit of a call, retries included.")
     @click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
     @click.option("--tls", is_flag=True, help="Connect with TLS.")
@@ -56,7 +92,8 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--certificate-key", type=_FILE, help="PEM file of the client certificate's key.")
     @wraps(command)
     def with_connection(
-        endpoints: str,
+        endpoints: str | None,
+        context_name: str | None,
         timeout_s: float,
         quiet: bool,
         tls: bool,
@@ -66,11 +103,36 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         wire = wire_of(tls, ca, certificate, certificate_key)
-        with Connection(endpoints, timeout_s=timeout_s, credentials=credentials_of_environment(), **wire) as connection:
+        credentials = credentials_of_environment()
+        if (context := chosen_context(endpoints, context_name)) is not None:
+            endpoints = context.endpoints
+            if not tls:
+                wire = wire_of(context.tls, *(Path(text) if text else None for text in _files_of(context)))
+            if credentials is None and context.access_key:
+                credentials = Credentials(context.access_key, context.secret_key)
+        with Connection(endpoints or DEFAULT_ENDPOINTS, timeout_s=timeout_s, credentials=credentials, **wire) as connection:
             click.get_current_context().ensure_object(dict)["quiet"] = quiet
             return command(connection, **options)
 
     return with_connection
+
+
+def chosen_context(endpoints: str | None, name: str | None) -> contexts.Context | None:
+    """The context of a command. Endpoints that are given exclude it: keys of one cluster must not be used for another. Raises BadArgument
+    and Refused."""
+    if endpoints is not None:
+        source = click.get_current_context().get_parameter_source("context_name")
+        if name is not None and source == click.core.ParameterSource.COMMANDLINE:
+            raise BadArgument("--context names a cluster, and --endpoints or LEDGERMQ_ENDPOINTS another one", "give one of them")
+        return None
+    if name is not None:
+        return contexts.load().get(name)
+    found = contexts.load()
+    return found.get(found.current) if found.current else None
+
+
+def _files_of(context: contexts.Context) -> tuple[str, str, str]:
+    return context.ca, context.certificate, context.certificate_key
 
 
 def credentials_of_environment() -> Credentials | None:
@@ -101,7 +163,29 @@ def file_bytes(path: Path) -> bytes:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-namespace_option = click.option("--namespace", default="", help="Namespace of the topic or group. [default: none]")
+
+exact_option = click.option("--bytes", "exact", is_flag=True, help="Show exact bytes and milliseconds instead of rounded sizes and ages.")
+
+NAMED = ("name", "topic_name", "group_name", "lite_topic")
+"""The parameters of commands that hold the name of a topic or consumer group."""
+
+
+def namespace_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --namespace, and accept NAMESPACE@NAME wherever the command takes the name of a topic or consumer group. Names of one command are
+    in one namespace."""
+
+    @click.option("--namespace", default="", help="Namespace of the topic and consumer group; or write NAMESPACE@NAME. [default: none]")
+    @wraps(command)
+    def with_namespace(*arguments: Any, namespace: str, **options: Any) -> Any:
+        for key in NAMED:
+            if isinstance(given := options.get(key), str) and "@" in given:
+                found, options[key] = parse_stored(given)
+                if namespace not in ("", found):
+                    raise BadArgument(f"{given!r} is not in the namespace {namespace!r}", "name one namespace, once")
+                namespace = found
+        return command(*arguments, namespace=namespace, **options)
+
+    return with_namespace
 
 
 class Meter:
@@ -115,6 +199,8 @@ class Meter:
         self._task = self._bar.add_task(what, total=total)
         self._plain = not self._quiet and not console.is_terminal
         self._what, self._last = what, time.monotonic()
+        self.done = 0
+        """The number that was shown last."""
         self._total: int | None = None
         self._left = ""
 
@@ -123,7 +209,9 @@ class Meter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        # Releases 13 of rich print an empty line when a disabled bar stops.
+        if not self._bar.disable:
+            self._bar.stop()
 
     def expect(self, total: int | None, seconds_left: float | None) -> None:
         """Set the expected total and remaining time, when they become known."""
@@ -131,11 +219,21 @@ class Meter:
         self._bar.update(self._task, total=total, description=f"{self._what}{self._left}")
 
     def show(self, done: int) -> None:
+        self.done = done
         self._bar.update(self._task, completed=done)
         if self._plain and time.monotonic() - self._last >= PROGRESS_LINE_S:
             self._last = time.monotonic()
             of = "" if self._total is None else f" of {self._total}"
             print(f"{self._what}: {done}{of}{self._left}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def told_if_interrupted(what: Callable[[], str], remedy: str) -> Iterator[None]:
+    """For a change that must not simply be made again: after Ctrl-C, `what` says what may have been done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(f"interrupted: {what()}", remedy) from None
 
 
 def confirmed(what: str, yes: bool) -> None:

@@ -25,6 +25,7 @@ from google.protobuf.message import Message
 from ledgermq.client.errors import UNKNOWN_REMEDY, BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import Metadata
 from ledgermq.client.talks import Call, Pause, Step, Talk, carry_out, carry_out_async
+from ledgermq.client.transport import CHECK, cause_of, failure_of, transport_code
 from ledgermq.proto.signature import AUTHORIZATION, DATE_TIME, Credentials, sign
 from ledgermq.proto.workers import MEMBER_METADATA, MEMBER_NAME, is_first
 
@@ -177,16 +178,15 @@ class Endpoints(Generic[C]):
         Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
-        last, remedy, said = "no endpoint was tried", "check the endpoints and that the nodes run", ""
+        last, hint, said, remedy = "no endpoint was tried", CHECK, "", CHECK
         while (left := end - time.monotonic()) > 0:
             address = self.address
             try:
                 answer = yield Call(path, request, response, min(left, max(1.0, self.timeout_s / 2)))
             except grpc.RpcError as error:
-                code = transport_code(error)
-                if code not in FAILOVER_CODES:
-                    raise refusal(50001, f"the call failed with {code.name}") from error
-                last = f"{address} answers {code.name}"
+                if transport_code(error) not in FAILOVER_CODES:
+                    raise failure_of(address, error) from error
+                last, hint = cause_of(address, error)
             else:
                 problem = _trouble(answer)
                 if problem is None:
@@ -201,7 +201,7 @@ class Endpoints(Generic[C]):
         endpoints = ";".join(str(a) for a in self.addresses)
         # An answer from a node explains more than the transport error of the last try.
         what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last})"
-        raise Unreachable(what, remedy)
+        raise Unreachable(what, remedy if said else hint)
 
 
 def _trouble(answer: Any) -> Refused | None:
@@ -272,12 +272,6 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
         return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
-
-
-def transport_code(error: grpc.RpcError) -> grpc.StatusCode:
-    """The status code of a call that failed in transport."""
-    code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
-    return code if isinstance(code, grpc.StatusCode) else grpc.StatusCode.UNKNOWN
 
 
 def _is_loopback(host: str) -> bool:

@@ -23,8 +23,8 @@ from ledgermq.proto.status import Code
 
 
 @click.command()
-@click.option("--topic", "topic_name", required=True)
-@click.option("--group", "group_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
+@click.option("--group", "group_name", required=True, help="Name of the consumer group.")
 @click.option("--filter", "expression", default="*", show_default=True, help="Tags joined with ||, or sql: followed by a SQL92 condition.")
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
 @click.option("--until-empty", "until_empty_s", type=DURATION, help="Stop when no message arrived for this long.")
@@ -69,7 +69,8 @@ def consume(
         return
     if kind == ".parquet":
         what = f"group {group_name} consumes topic {topic_name} by leases, which would expire before a Parquet file is complete"
-        raise BadArgument(what, "consume to a .jsonl or .csv file, or with another group and without --filter sql:")
+        other = "with another group and without --filter sql:, unless the topic is of kind priority or lite"
+        raise BadArgument(what, f"consume to a .jsonl or .csv file, or {other}")
     receiver = Receiver(connection, topic_name, group_name, expression=expression, namespace=namespace)
     # Ctrl-C is the normal end of following a topic.
     with suppress(KeyboardInterrupt):

@@ -12,12 +12,14 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from base64 import b64decode
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ledgermq.client import render
+from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ FIELDS = ("message_id", "topic", "queue", "offset", "tag", "keys", "message_grou
 CSV_COLUMNS = (*FIELDS, "body", "body_base64", "born_ms", "store_ms")
 DATA = (".jsonl", ".csv", ".parquet")
 _TAIL_BYTES = 1 << 20
+_EXPORT_ROWS = 1000
+"""How many rows of an export a row group of a Parquet file has."""
 
 Row = dict[str, Any]
 """A message as `consume --json` shows it."""
@@ -113,31 +117,41 @@ def _cell(value: Any) -> Any:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else value
 
 
+def _parquet() -> Any:
+    """pyarrow's module for Parquet. Raises BadArgument."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise BadArgument("Parquet files need pyarrow, which is not installed", "install it, or give a .jsonl or .csv file") from error
+    return pyarrow.parquet
+
+
+def _aside(path: Path, why: str) -> Aside:
+    """A new file that gets its name when it is complete; `why` it must be new. Raises BadArgument."""
+    try:
+        return Aside(path)
+    except FileExistsError:
+        raise BadArgument(f"{path} exists, and {why}", "give another file, or remove it") from None
+    except BlockingIOError:
+        raise BadArgument(f"another process is writing {path}", "give another file") from None
+    except OSError as error:
+        raise BadArgument(f"{path} cannot be written ({error.strerror})", "give another file") from error
+
+
 class Parquet:
     """One Parquet file with the columns of `Batch.to_arrow`."""
 
     whole = True
 
     def __init__(self, path: Path) -> None:
-        try:
-            import pyarrow.parquet
-        except ImportError as error:
-            raise BadArgument(f"{path} needs pyarrow, which is not installed", "install it, or consume to a .jsonl or .csv file") from error
-        self._module = pyarrow
-        self._path = path
-        self._part = path.with_name(f".{path.name}.part")
-        if path.exists():
-            raise BadArgument(f"{path} exists, and a Parquet file cannot be appended to", "give another file, or remove it")
-        try:
-            self._file: IO[bytes] = open(self._part, "wb")  # noqa: SIM115 - closed by `close` and `abandon`
-        except OSError as error:
-            raise BadArgument(f"{path} cannot be written ({error.strerror})", "give another file") from error
+        self._module = _parquet()
+        self._aside = _aside(path, "a Parquet file cannot be appended to")
         self._writer: Any = None
 
     def write_batch(self, batch: Batch) -> None:
         record_batch = batch.to_arrow()
         if self._writer is None:
-            self._writer = self._module.parquet.ParquetWriter(self._file, record_batch.schema)
+            self._writer = self._module.ParquetWriter(self._aside.file, record_batch.schema)
         self._writer.write_batch(record_batch)
 
     def flush(self) -> None:
@@ -148,21 +162,15 @@ class Parquet:
         if self._writer is None:
             self.abandon()
             return
-        self._writer.close()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        os.rename(self._part, self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+            self._writer.close()
+        except OSError:
+            self.abandon()
+            raise
+        self._aside.close()
 
     def abandon(self) -> None:
-        self._file.close()
-        with suppress(FileNotFoundError):
-            self._part.unlink()
+        self._aside.abandon()
 
 
 def appended(path: str) -> IO[bytes]:
@@ -212,3 +220,73 @@ def _is_json(line: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+class Export:
+    """A new file of rows, in the format that follows from its name. It gets its name in `close`; without rows there is no file."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BadArgument."""
+        self._kind = path.suffix
+        if self._kind == ".parquet":
+            _parquet()
+        self._aside = _aside(path, "an export never adds to a file")
+        self._lines = None if self._kind == ".parquet" else Lines(self._aside.file, self._kind)
+        self._writer: Any = None
+        self._rows: list[Row] = []
+        self._written = False
+
+    def write(self, row: Row) -> None:
+        self._written = True
+        if self._lines is not None:
+            self._lines.write((), [row])
+            return
+        self._rows.append(row)
+        if len(self._rows) >= _EXPORT_ROWS:
+            self._write_group()
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        from ledgermq.client.native.arrow import schema
+
+        wanted = pa.schema([("topic", pa.string()), *schema(None)])
+        if self._writer is None:
+            self._writer = _parquet().ParquetWriter(self._aside.file, wanted)
+        columns = [[_arrow_cell(row, name) for row in self._rows] for name in wanted.names]
+        arrays = [pa.array(column, type=kind) for column, kind in zip(columns, wanted.types, strict=True)]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=wanted))
+        self._rows = []
+
+    def close(self) -> None:
+        if not self._written:
+            self._aside.abandon()
+            return
+        if self._rows:
+            self._write_group()
+        if self._writer is not None:
+            self._writer.close()
+        self._aside.close()
+
+    def abandon(self) -> None:
+        self._aside.abandon()
+
+
+def _arrow_cell(row: Row, name: str) -> Any:
+    if name == "properties":
+        return list(row[name].items())
+    if name == "body":
+        return row["body"].encode() if "body" in row else b64decode(row["body_base64"])
+    return row[name]
+
+
+@contextmanager
+def exported_to(path: Path) -> Iterator[Export]:
+    """A new file for an export; complete if the block ends, and not there if it raises."""
+    file = Export(path)
+    try:
+        yield file
+        file.close()
+    except BaseException:  # Ctrl-C too: half an export is removed
+        file.abandon()
+        raise

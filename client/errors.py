@@ -2,12 +2,14 @@
 
 The command line prints `what` and `remedy` and exits with `exit_code`; retry loops read `retryable`. Codes are those of the RocketMQ client
 contract. Callers of the Python API meet `Unreachable`, `Refused` and `BadArgument`; producers also raise `SendFailed` and its subclasses.
-Only commands raise `Incomplete`.
+Only commands raise `Incomplete` and `Stopped`.
 """
 
 from __future__ import annotations
 
-from ledgermq.proto.status import Code, ExitCode, fail
+import re
+
+from ledgermq.proto.status import Code, ExitCode, Fault, fail
 
 
 class ClusterError(Exception):
@@ -68,6 +70,12 @@ class Incomplete(ClusterError):
     retryable = True
 
 
+class Stopped(ClusterError):
+    """Ctrl-C in a command that cannot simply be run again: says what was done, and how to continue."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 class BadArgument(ClusterError):
     """A value that cannot be sent; found before any call."""
 
@@ -87,16 +95,36 @@ REMEDIES: dict[int, str] = {
     Code.ILLEGAL_TOPIC: "a topic name has 1 to 127 characters of A-Z a-z 0-9 _ - % |",
     Code.ILLEGAL_CONSUMER_GROUP: "a group name has 1 to 120 characters of A-Z a-z 0-9 _ - % |",
     Code.ILLEGAL_FILTER_EXPRESSION: "use *, tags joined with ||, or sql: followed by a condition",
-    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "send to a topic of the matching kind: a message group needs a fifo topic",
+    Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE: "see the topic's kind: ledgermq topic describe NAME",
     Code.UNAUTHORIZED: "set LEDGERMQ_ACCESS_KEY and LEDGERMQ_SECRET_KEY to the keys of a user (ledgermq user create)",
-    Code.FORBIDDEN: "see its permission: ledgermq topic describe NAME",
-    Code.PRECONDITION_FAILED: "see its settings with `describe`, or choose another name",
+    Code.FORBIDDEN: "see the permissions: ledgermq user describe NAME",
+    Code.PRECONDITION_FAILED: "remove this cause, then repeat the request",
     Code.TOPIC_NOT_FOUND: "create it: ledgermq topic create NAME",
     Code.CONSUMER_GROUP_NOT_FOUND: "create it: ledgermq group create NAME",
-    Code.MESSAGE_BODY_TOO_LARGE: "a body has at most 4 MiB",
+    Code.MESSAGE_BODY_TOO_LARGE: "send a smaller body, or raise limits.max_body_bytes of the nodes",
     Code.MESSAGE_BODY_EMPTY: "give a body that is not empty",
 }
 
+
+PHRASES: tuple[tuple[int, re.Pattern[str], str], ...] = (
+    (Code.UNAUTHORIZED, re.compile("no credentials"), REMEDIES[Code.UNAUTHORIZED]),
+    (Code.UNAUTHORIZED, re.compile("unknown or the signature"), "check LEDGERMQ_ACCESS_KEY, LEDGERMQ_SECRET_KEY and this machine's clock"),
+    (Code.FORBIDDEN, re.compile("^(the )?topic "), "see its permission: ledgermq topic describe NAME"),
+    (Code.PRECONDITION_FAILED, re.compile("exists"), "see its settings with `describe`, or choose another name"),
+)
+"""Remedies for some texts of a code that has several causes."""
+NEEDED: dict[str, tuple[str, str]] = {
+    "NORMAL": ("normal or mixed", "give it what the topic's kind requires"),
+    "FIFO": ("fifo or mixed", "omit the message group"),
+    "DELAY": ("delay or mixed", "omit the delivery time"),
+    "TRANSACTION": ("transaction or mixed", "send it outside of a transaction"),
+    "PRIORITY": ("priority", "omit the priority"),
+    "LITE": ("lite", "omit the lite topic"),
+}
+"""For each type of message: the kinds of topics that take it, and how to send another type instead."""
+GIVES: dict[str, str] = {"FIFO": "a message group", "DELAY": "a delivery time", "PRIORITY": "a priority", "LITE": "a lite topic"}
+"""What makes a message one of this type."""
+_MISFIT = re.compile(r"a message of type ([A-Z]+) does not fit the topic, which takes ([A-Z]+(?: or [A-Z]+)*) messages")
 
 UNKNOWN_REMEDY = "see the node's log if the reason is not clear"
 
@@ -107,4 +135,25 @@ def refusal(code: int, message: str) -> Refused:
     if code == Code.ILLEGAL_FILTER_EXPRESSION:
         message, _, shown = message.partition("\n")
     what, _, remedy = message.partition("; ")
-    return Refused(code, what, remedy or REMEDIES.get(code, UNKNOWN_REMEDY), shown)
+    said = what or fail(code).message
+    special = next((text for known, phrase, text in PHRASES if known == code and phrase.search(said)), "") or _of_misfit(what)
+    if code == Code.UNAUTHORIZED:
+        # A node does not know the variables in which the caller keeps its keys.
+        remedy = special or remedy
+    return Refused(code, what, remedy or special or REMEDIES.get(code) or _of_fault(code), shown)
+
+
+def _of_misfit(what: str) -> str:
+    """The remedy for a message whose type the topic does not take; empty for other refusals."""
+    match = _MISFIT.fullmatch(what)
+    if match is None or match[1] not in NEEDED:
+        return ""
+    kinds, instead = NEEDED[match[1]]
+    if match[1] == "NORMAL" and match[2] in GIVES:
+        instead = f"give the message {GIVES[match[2]]}"
+    return f"{instead}, or send it to a topic of kind {kinds}"
+
+
+def _of_fault(code: int) -> str:
+    """The remedy for a code of which nothing more is known, by whose fault it is."""
+    return "correct the request" if fail(code).at_fault is Fault.CALLER else UNKNOWN_REMEDY

@@ -12,7 +12,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls, name_of
-from ledgermq.client.commands import cluster_command, confirmed, json_option, namespace_option
+from ledgermq.client.commands import cluster_command, confirmed, exact_option, json_option, namespace_option, told_if_interrupted
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete
 from ledgermq.client.moments import moment_ms
@@ -194,10 +194,11 @@ def group_delete(connection: Connection, name: str, namespace: str, yes: bool) -
 @group.command("lag")
 @click.argument("name")
 @click.option("--topic", "topic_name", help="Only this topic, even if the group has not used it yet.")
+@exact_option
 @namespace_option
 @cluster_command
 @json_option
-def group_lag(connection: Connection, name: str, topic_name: str | None, namespace: str, as_json: bool) -> None:
+def group_lag(connection: Connection, name: str, topic_name: str | None, exact: bool, namespace: str, as_json: bool) -> None:
     """Show how many messages a consumer group has still to consume, per topic and queue.
 
     lag: messages never delivered; leased: delivered but not acknowledged; oldest age: time since the oldest of them was stored.
@@ -213,7 +214,7 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, namespa
     if as_json:
         render.print_json(**render.lag_json(name, namespace, answer))
     else:
-        render.lag_text(answer)
+        render.lag_text(answer, exact)
     unknown = sorted({q.broker_group for t in answer.topics for q in t.queues if not q.HasField("lag")})
     if unknown:
         what = f"INCOMPLETE: the numbers of broker group {', '.join(unknown)} are unknown"
@@ -222,7 +223,7 @@ def group_lag(connection: Connection, name: str, topic_name: str | None, namespa
 
 @group.command("reset")
 @click.argument("name")
-@click.option("--topic", "topic_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--to", "where", required=True, metavar="PLACE", help="earliest, latest, a time, or an offset (with --queue).")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -260,7 +261,7 @@ def group_reset(
 
 @group.command("skip")
 @click.argument("name")
-@click.option("--topic", "topic_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--queue", type=click.IntRange(0), required=True, help="The queue's number, as shown by group lag.")
 @click.option("--count", type=click.IntRange(0), default=0, show_default=True, help="Messages to skip behind those in flight.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -287,7 +288,10 @@ def group_skip(
     offset = found[0].cursor + count
     confirmed(f"moving the consumer group {name} to offset {offset} of queue {queue} of topic {topic_name}", yes)
     request = admin_pb2.ResetGroupRequest(group=name_of(name, namespace), topic=name_of(topic_name, namespace), queue=queue, offset=offset)
-    _show_reset(name, topic_name, AdminCalls(connection).reset_group(request), as_json)
+    remedy = f"see where it is (ledgermq group lag {name}): the same command would skip further messages"
+    with told_if_interrupted(lambda: f"the consumer group {name} may have moved to offset {offset}", remedy):
+        answer = AdminCalls(connection).reset_group(request)
+    _show_reset(name, topic_name, answer, as_json)
 
 
 def _show_reset(name: str, topic_name: str, answer: admin_pb2.ResetGroupResponse, as_json: bool) -> None:

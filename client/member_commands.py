@@ -14,7 +14,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import Meter, cluster_command, json_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
@@ -145,18 +145,22 @@ def promote(connection: Connection, node: str, groups: tuple[str, ...], observer
 @click.argument("node")
 @_group_option
 @_wait_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @cluster_command
 @json_option
-def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
+def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: bool, yes: bool, as_json: bool) -> None:
     """Remove NODE from its broker groups and from the controller quorum. Its data stays on its disk; stop its process afterwards.
 
     \b
     Examples:
       ledgermq member remove n1
-      ledgermq member remove n1 --group g2
+      ledgermq member remove n1 --group g2 --yes
+
+    To come back, the node needs an empty directory and `member add`.
 
     Exit status: 0 it is out; 3 no leader; 4 refused because a quorum would be lost, with the explanation.
     """
+    confirmed(f"removing {node} from {'broker group ' + ' and '.join(groups) if groups else 'the cluster'}", yes)
     request = pb.ChangeMemberRequest(kind=Kind.REMOVE, node=node, broker_groups=groups)
     _carry_out(connection, request, "is removed", no_wait=no_wait, as_json=as_json)
 

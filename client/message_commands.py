@@ -15,7 +15,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
-from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
+from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option, told_if_interrupted
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
@@ -25,6 +25,7 @@ from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kin
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import ExitCode
 
 BAD_ROWS_SHOWN = 10
@@ -104,10 +105,10 @@ def delivery_times(delay_s: float | None, level: int | None, at: str | None) -> 
 
 
 @click.command()
-@click.option("--topic", "topic_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--body", help="Send one message with this text.")
 @click.option("--file", "path", help="Send the rows of a .jsonl, .csv or .parquet file, otherwise one message per line; - is stdin.")
-@click.option("--tag")
+@click.option("--tag", help="The tag by which consumers may filter.")
 @click.option("--key", "keys", multiple=True, help="Message key for lookups; repeatable.")
 @click.option("--property", "properties", multiple=True, metavar="K=V", help="User property; repeatable.")
 @click.option("--message-group", help="For fifo topics: messages of one group are delivered in order.")
@@ -157,6 +158,9 @@ def send(
 
     With --one-way a message is not sent again if its answer is lost: it is stored once or not at all (docs/delivery.md).
 
+    With --body, the id of the message, its topic, its queue and its offset in the queue are printed. `query --id` and `why-not-delivered`
+    ask for the id, `peek` for queue and offset.
+
     Each message is retried for --timeout. If no message was acknowledged for that long, the rest of the input is not sent.
 
     Exit status: 0 all acknowledged, 1 some not, 3 none; 4 the cluster refused all. With --one-way always 0.
@@ -171,7 +175,12 @@ def send(
         raise BadArgument("receipts exist for ordinary messages only", "omit --receipts, or the options that make the messages special")
     rows = (with_defaults(row, default) for row in rows_of(body, path, kind))
     bad_rows: list[BadRow] = []
-    with Meter("acknowledged", None) as meter:
+    with (
+        Meter("acknowledged", None) as meter,
+        told_if_interrupted(
+            lambda: f"{meter.done} messages were acknowledged, and more may be stored", "the same command would send all of them again"
+        ),
+    ):
         summary: SendSummary | None = None
         window = 1 if message_group else WINDOW
         if (kind is not None or receipts is not None) and not special:
@@ -195,9 +204,15 @@ def send(
     for bad in bad_rows[:BAD_ROWS_SHOWN]:
         print(f"line {bad.line}: {bad.reason}", file=sys.stderr)
     fields = {name: getattr(summary, name) for name in ("sent", "acknowledged", "failed", "duration_ms", "durability")}
+    if body is not None:
+        fields |= {"message_id": summary.message_id, "topic": topic_name, "queue": summary.queue, "offset": summary.offset}
     if as_json:
         render.print_json(**fields)
     else:
+        if body is not None and summary.message_id is not None and not summary.failed:
+            place = (("queue", summary.queue), ("offset", summary.offset))
+            known = "".join(f", {name} {number}" for name, number in place if number is not None)
+            print(f"message {summary.message_id}: topic {stored_name(namespace, topic_name)}{known}")
         print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
     if summary.failed and not one_way:
         assert summary.first_error is not None
@@ -210,10 +225,10 @@ def send(
 
 
 @click.command()
-@click.option("--topic", "topic_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--queue", type=click.IntRange(0), help="Only this queue. [default: all]")
 @click.option("--from", "start", default="earliest", show_default=True, help="earliest, latest, an offset, or a time as 1700000000000ms.")
-@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True)
+@click.option("--max", "limit", type=click.IntRange(1), default=10, show_default=True, help="Show at most N messages.")
 @namespace_option
 @cluster_command
 @json_option
@@ -264,7 +279,7 @@ def peek_pages(admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int) ->
 
 
 @click.command()
-@click.option("--topic", "topic_name", required=True)
+@click.option("--topic", "topic_name", required=True, help="Name of the topic.")
 @click.option("--key", help="Find messages that were sent with this key.")
 @click.option("--id", "message_id", help="Find the message with this id.")
 @click.option("--time-range", "time_range", metavar="A..B", help="Find messages stored at or after A and before B.")

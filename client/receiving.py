@@ -12,8 +12,9 @@ from typing import TypeVar
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import FAILOVER_CODES, OK, PAUSE_S, Connection, transport_code
+from ledgermq.client.connection import FAILOVER_CODES, OK, PAUSE_S, Connection
 from ledgermq.client.errors import Unreachable, refusal
+from ledgermq.client.transport import cause_of, failure_of, transport_code
 from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.status import Code
 
@@ -105,18 +106,17 @@ class Receiver:
             try:
                 status, answer = call(self._connection.channel(), self._connection.metadata)
             except grpc.RpcError as error:
-                code = transport_code(error)
-                if code not in FAILOVER_CODES:
-                    raise refusal(Code.INTERNAL_SERVER_ERROR, f"{what} failed with {code.name}") from error
-                problem = f"{address} answers {code.name}"
+                if transport_code(error) not in FAILOVER_CODES:
+                    raise failure_of(address, error) from error
+                problem, remedy = cause_of(address, error)
                 self._connection.fail_over(address)
             else:
                 if status is None or status.code in (OK, MESSAGE_NOT_FOUND) or not refusal(status.code, status.message).retryable:
                     return status, answer
-                problem = status.message
+                problem, remedy = status.message, "check the endpoints and ledgermq status"
             if time.monotonic() >= give_up_at:
                 what += f" failed for {self._connection.timeout_s:g} s ({problem})"
-                raise Unreachable(what, "check the endpoints and ledgermq status")
+                raise Unreachable(what, remedy)
             time.sleep(PAUSE_S)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,9 @@ from ledgermq.proto.workers import node_of, number_of
 
 VERSION = 1
 FILES_SHOWN = 5
+
+
+_NUMBER = re.compile(r"-?\d+|\d+(\.\d+)? [KMGT]?i?B")
 
 
 def known(message: Message, field: str) -> Any:
@@ -43,7 +47,7 @@ def print_table(title: str, columns: list[str], rows: Iterable[list[Any]]) -> No
     table = Table(title=title, title_justify="left")
     cells = [["?" if cell is None else str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
-        numeric = bool(cells) and all(row[number].lstrip("-").isdigit() or row[number] == "?" for row in cells)
+        numeric = bool(cells) and all(_NUMBER.fullmatch(row[number]) or row[number] == "?" for row in cells)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in cells:
         table.add_row(*row)
@@ -150,27 +154,29 @@ def _node_json(workers: Sequence[admin_pb2.NodeInfo]) -> dict[str, Any]:
         "endpoint": known(workers[0], "endpoint"),
         "up": all(worker.up for worker in workers),
         "version": known(workers[0], "version"),
+        "native": known(workers[0], "native"),
         "disk_used_bytes": None if None in used else sum(used),
     }
     return node if len(workers) == 1 else {**node, "workers": [{"worker": worker.node, "up": worker.up} for worker in workers]}
 
 
-def _node_row(workers: Sequence[admin_pb2.NodeInfo]) -> list[Any]:
+def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
     node = _node_json(workers)
     down = [worker.node for worker in workers if not worker.up]
     state = "down" if len(down) == len(workers) else f"{', '.join(down)} down" if down else "up"
     if len(workers) > 1 and not down:
         state = f"up, {len(workers)} workers"
-    return [node["node"], node["endpoint"], state, node["version"], node["disk_used_bytes"]]
+    return [node["node"], node["endpoint"], state, node["version"], node["native"], size(node["disk_used_bytes"], exact)]
 
 
-def _how_far(rebuild: admin_pb2.RebuildInfo) -> str:
+def _how_far(rebuild: admin_pb2.RebuildInfo, exact: bool) -> str:
     """The progress of a rebuild, as the end of a sentence."""
     if not rebuild.total_bytes:
         return ""
     source = f" from {rebuild.source}" if rebuild.source else ""
     left = f", about {rebuild.remaining_ms / 1000:.0f} s left" if rebuild.HasField("remaining_ms") else ""
-    return f" ({rebuild.done_bytes} of {rebuild.total_bytes} bytes{source}{left})"
+    done, total = size(rebuild.done_bytes, exact), size(rebuild.total_bytes, exact)
+    return f" ({done} of {total}{' bytes' if exact else ''}{source}{left})"
 
 
 def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
@@ -179,10 +185,22 @@ def catch_up_json(found: admin_pb2.CatchUp) -> dict[str, Any]:
     return {"state": found.state, **{name: known(found, name) for name in names}, "restarts": found.restarts, "note": found.note or None}
 
 
-def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
+def size(count: int | None, exact: bool) -> int | str | None:
+    """A number of bytes for a table."""
+    return count if exact or count is None else units.size_words(count)
+
+
+def age(milliseconds: int | None, exact: bool) -> int | str | None:
+    """A duration for a table."""
+    return milliseconds if exact or milliseconds is None else units.duration_words(milliseconds)
+
+
+def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
+    """The tables of `status`. `exact`: bytes as numbers; otherwise rounded, with a unit."""
     print(f"cluster {known(status, 'cluster_id') or '?'}: {status.health}")
-    node_rows = [_node_row(workers) for workers in _by_node(status)]
-    print_table("nodes", ["node", "endpoint", "state", "version", "disk used bytes"], node_rows)
+    node_rows = [_node_row(workers, exact) for workers in _by_node(status)]
+    columns = ["node", "endpoint", "state", "version", "native", "disk used bytes" if exact else "disk used"]
+    print_table("nodes", columns, node_rows)
     replica_rows = [
         [
             g.group,
@@ -202,12 +220,13 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
             if g.HasField("ha")
         ]
         print_table("HA groups", ["group", "master", "epoch", "in sync", "needs", "ack", "transfer"], ha_rows)
-    if behind := _behind(status):
-        print_table("behind", ["group", "node", "state", "entries", "bytes", "bytes/s", "seconds left", "note"], behind)
+    if behind := _behind(status, exact):
+        names = ["bytes", "bytes/s"] if exact else ["size", "per second"]
+        print_table("behind", ["group", "node", "state", "entries", *names, "seconds left", "note"], behind)
     kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
     if kinds:
-        disk_rows = [[g.group, r.node, *(r.disk_bytes.get(kind) for kind in kinds)] for g in status.groups for r in g.replicas]
-        print_table("disk, bytes by kind", ["group", "node", *kinds], disk_rows)
+        disk_rows = [[g.group, r.node, *(size(r.disk_bytes.get(kind), exact) for kind in kinds)] for g in status.groups for r in g.replicas]
+        print_table("disk, bytes by kind" if exact else "disk, by kind", ["group", "node", *kinds], disk_rows)
     for g in status.groups:
         if g.HasField("ha") and (lacks := _not_in_sync(g)):
             print(lacks)
@@ -215,7 +234,7 @@ def status_text(status: admin_pb2.ClusterStatusResponse) -> None:
             print(f"{g.group} is changing its replication: {g.replication}")
         for r in g.replicas:
             if r.HasField("rebuild"):
-                print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild)}")
+                print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild, exact)}")
             if r.differing_files:
                 print(f"{g.group} on {r.node} DIFFERS from what a majority sealed: {_files(r.differing_files)}")
         if g.disputed_files:
@@ -245,15 +264,16 @@ def _files(bases: Sequence[int]) -> str:
     return f"log file{'s' if len(bases) > 1 else ''} {shown}{' and more' if len(bases) > FILES_SHOWN else ''} (run: ledgermq audit)"
 
 
-def _behind(status: admin_pb2.ClusterStatusResponse) -> list[list[Any]]:
+def _behind(status: admin_pb2.ClusterStatusResponse, exact: bool) -> list[list[Any]]:
     """The replicas that lag, or are not in their proper state."""
     rows: list[list[Any]] = []
     for group in status.groups:
         for replica in group.replicas:
             found = replica.catch_up
             if replica.HasField("catch_up") and (found.state != "flowing" or found.behind_bytes or found.note):
-                rates = [None if not found.HasField(name) else round(getattr(found, name)) for name in ("bytes_per_s", "seconds_left")]
-                lacks = [known(found, "behind_entries"), known(found, "behind_bytes")]
+                rate, left = (None if not found.HasField(name) else round(getattr(found, name)) for name in ("bytes_per_s", "seconds_left"))
+                rates = [size(rate, exact), left]
+                lacks = [known(found, "behind_entries"), size(known(found, "behind_bytes"), exact)]
                 rows.append([group.group, replica.node, found.state, *lacks, *rates, found.note or "-"])
     return rows
 
@@ -437,21 +457,23 @@ def lag_json(name: str, namespace: str, lag: admin_pb2.GroupLagResponse) -> dict
     }
 
 
-def lag_text(lag: admin_pb2.GroupLagResponse) -> None:
+def lag_text(lag: admin_pb2.GroupLagResponse, exact: bool) -> None:
+    """The tables of `group lag`. `exact`: ages in milliseconds."""
+    column = "oldest age ms" if exact else "oldest age"
     rows: list[list[Any]] = []
     parts: list[list[Any]] = []
     for topic in lag.topics:
         name = f"{topic.topic.namespace}@{topic.topic.name}" if topic.topic.namespace else topic.topic.name
         for queue in topic.queues:
-            age = "-" if not known(queue, "lag") and queue.HasField("lag") else known(queue, "oldest_age_ms")
+            oldest = "-" if not known(queue, "lag") and queue.HasField("lag") else age(known(queue, "oldest_age_ms"), exact)
             numbers = [known(queue, field) for field in LAG_FIELDS[:-1]]
-            rows.append([name, queue.queue, queue.broker_group, *numbers, age])
-        age = "-" if not known(topic, "lag") and topic.HasField("lag") else known(topic, "oldest_age_ms")
-        rows.append([name, "all", "", "", "", known(topic, "lag"), known(topic, "leased"), age])
+            rows.append([name, queue.queue, queue.broker_group, *numbers, oldest])
+        oldest = "-" if not known(topic, "lag") and topic.HasField("lag") else age(known(topic, "oldest_age_ms"), exact)
+        rows.append([name, "all", "", "", "", known(topic, "lag"), known(topic, "leased"), oldest])
         parts += [
-            [name, part.client or part.lite_topic, part.lag, part.leased, known(part, "oldest_age_ms") if part.lag else "-"]
+            [name, part.client or part.lite_topic, part.lag, part.leased, age(known(part, "oldest_age_ms"), exact) if part.lag else "-"]
             for part in topic.parts
         ]
-    print_table("lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", "oldest age ms"], rows)
+    print_table("lag", ["topic", "queue", "broker group", "cursor", "end", "lag", "leased", column], rows)
     if parts:
-        print_table("clients of a broadcasting group, or lite topics", ["topic", "which", "lag", "leased", "oldest age ms"], parts)
+        print_table("clients of a broadcasting group, or lite topics", ["topic", "which", "lag", "leased", column], parts)

@@ -138,6 +138,8 @@ class Node:
     version: str | None
     disk_used_bytes: int | None
     disk_free_bytes: int | None
+    native: str | None
+    """The version of ledgermq-native, if the process uses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +294,55 @@ class Message:
     group_queue: int
     delayed_until: datetime | None = field(metadata=_of("delayed_until_ms"))
     """Set while the message is not visible yet; then its queue and offset are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a consumer group has given up."""
+
+    message: Message
+    """As it lies in the dead-letter topic: `stored` is when it was given up."""
+    state: str
+    """waiting, resent, purged, or orphaned: it cannot be resent, because the original message or the group's position is gone."""
+    topic: str | None
+    """The topic of the original message; None for a message that a client sent to the dead-letter topic."""
+    group_queue: int
+    offset: int
+    client: str | None
+    """The client of a broadcasting group that gave it up."""
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """How many dead letters a consumer group has, as far as retention kept them."""
+
+    group: str
+    unsettled: int
+    resent: int
+    purged: int
+    oldest: datetime | None = field(metadata=_of("oldest_ms"))
+    """When the oldest one that is not settled was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPlace:
+    """Where a message waits."""
+
+    broker_group: str
+    fire_ms: int
+    offset: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMessage:
+    """A delayed message, or a half message of an undecided transaction."""
+
+    message: Message
+    place: WaitingPlace
+    checks: int
+    """How often a producer was asked about a half message."""
 
 
 @dataclass(frozen=True, slots=True)

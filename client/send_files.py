@@ -270,7 +270,7 @@ class FileSender:
         self._ahead.append((rows, self._producer.send_batch([row.body for row in rows], **columns), before))
 
     def _settle(self) -> None:
-        from ledgermq.client.native.outcomes import BatchFailed
+        from ledgermq.client.native.outcomes import Acknowledged, BatchFailed
 
         rows, future, before = self._ahead.popleft()
         self._ahead_bytes -= _bytes_of(rows)
@@ -289,6 +289,8 @@ class FileSender:
             summary.acknowledged += frame.count
             if frame.receipt is not None:
                 summary.durability = weaker_of(summary.durability, class_of(frame.receipt))
+            last = Acknowledged(frame, frame.count - 1)
+            summary.message_id, summary.queue, summary.offset = last.message_id, last.queue, last.offset
         self._report(summary.acknowledged)
 
     def _failed(self, bad: BadRow, error: ClusterError | None = None) -> None:

@@ -22,8 +22,9 @@ from typing import Any
 import grpc
 
 from ledgermq.client import service
-from ledgermq.client.connection import FAILOVER_CODES, OK, Address, Connection, transport_code
+from ledgermq.client.connection import FAILOVER_CODES, OK, Address, Connection
 from ledgermq.client.errors import ClusterError, Unreachable, refusal
+from ledgermq.client.transport import cause_of, failure_of, transport_code
 from ledgermq.proto import messaging_pb2 as pb
 
 WINDOW = 64
@@ -33,6 +34,7 @@ PAUSE_MAX_S = 0.4
 """Pause before the whole window is retried, to spare nodes that are electing a leader."""
 EPOCH_2021 = 1609459200
 DURABILITY_KEY = "x-ledgermq-durability"
+QUEUE_KEY = "x-ledgermq-queue"
 BY_STRENGTH = ("memory", "master", "durable")
 """The durability classes of acknowledgements, weakest first. A newer node may state a class that is not listed here."""
 _serial = itertools.count()
@@ -101,6 +103,12 @@ class SendSummary:
     durability: str | None = None
     first_error: ClusterError | None = None
     given_up: bool = False
+    message_id: str | None = None
+    """The id of the last message: of the last one sent by a unary call, or of the last one acknowledged on a native stream."""
+    offset: int | None = None
+    """The offset in its queue of the last message that was acknowledged."""
+    queue: int | None = None
+    """The queue of that message; None if a node of an older release took it, or if the message has no place in its topic yet."""
 
     def add_failed(self, count: int, error: ClusterError) -> None:
         """Count messages that could not be sent at all."""
@@ -143,7 +151,8 @@ class Sender:
                 self._finish_oldest(progress)
             if not self._summary.given_up:
                 self._summary.sent += 1
-                message = outgoing.to_proto(new_message_id())
+                self._summary.message_id = new_message_id()
+                message = outgoing.to_proto(self._summary.message_id)
                 self._open.append(InFlight(message, self._now() + self._connection.timeout_s, *self._start(message)))
         while self._open:
             self._finish_oldest(progress)
@@ -203,14 +212,19 @@ class Sender:
         try:
             answer = flight.future.result()
         except grpc.RpcError as error:
-            code = transport_code(error)
-            if code not in FAILOVER_CODES:
-                return refusal(50001, f"the call failed with {code.name}")
+            if transport_code(error) not in FAILOVER_CODES:
+                return failure_of(flight.address, error)
             self._connection.fail_over(flight.address)
-            return Unreachable(f"{flight.address} answers {code.name}", "check the endpoints and ledgermq status")
+            return Unreachable(*cause_of(flight.address, error))
         if answer.status.code != OK:
             return refusal(answer.status.code, answer.status.message)
+        # A delayed message, which can be recalled, has no place in its topic yet.
+        placed = [entry.offset for entry in answer.entries if not entry.recall_handle]
+        self._summary.offset = placed[0] if placed else None
+        self._summary.queue = None
         for key, value in flight.future.trailing_metadata() or ():
             if key == DURABILITY_KEY:
                 self._summary.durability = weaker_of(self._summary.durability, str(value))
+            elif key == QUEUE_KEY:
+                self._summary.queue = int(value)
         return None

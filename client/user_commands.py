@@ -7,7 +7,8 @@ Secrets come from the environment or a file, or are generated here; a secret is 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,16 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import cluster_command, confirmed, file_bytes, json_option
+from ledgermq.client.commands import cluster_command, confirmed, file_bytes, json_option, told_if_interrupted
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.signature import operator_of
 
 SECRET_BYTES = 24
+AUTHENTICATION_OFF = (
+    "note: authentication is off on this cluster, so everyone may call without keys; set access.authentication: required on all nodes"
+)
 
 _OPTIONS = (
     ("--publish", "publish:topic", "TOPIC", "Send to topics of this name or pattern (orders, orders*, shop@orders*)."),
@@ -113,14 +117,37 @@ def create(
     if not role_only:
         connection.guard_secret()
     secret = "" if role_only else _secret(secret_file)
-    answer = AdminCalls(connection).create_user(name, secret, grants, roles)
     made = {"secret_key": secret} if secret and secret_file is None else {}
+    with told_if_interrupted(lambda: _may_be(name, "exist", made), f"see: ledgermq user describe {name}"):
+        answer = AdminCalls(connection).create_user(name, secret, grants, roles)
+        open_to_all = accepts_unsigned_calls(connection, name)
+    if open_to_all:
+        print(AUTHENTICATION_OFF, file=sys.stderr)
     if as_json:
         render.print_json(created=answer.created, **user_json(answer.user), **({"access_key": name} if secret else {}), **made)
         return
     print(f"{'created' if answer.created else 'exists already, with these settings'}: {'role' if role_only else 'user'} {name}")
     if made:
         print(f"access key: {name}\nsecret key: {secret}")
+
+
+def _may_be(name: str, what: str, made: Mapping[str, str]) -> str:
+    """What an interrupted change may have left. A secret that was not printed is of no use to anyone."""
+    unknown = " with a secret that was not shown: ledgermq user rotate gives it another one" if made else ""
+    return f"the user {name} may {what}{unknown}"
+
+
+def accepts_unsigned_calls(connection: Connection, name: str) -> bool:
+    """Whether the cluster answers without credentials, so that users and permissions have no effect. A caller with a certificate of its own
+    cannot tell, because the certificate may stand for a user."""
+    if connection.options["certificate"] is not None:
+        return False
+    with Connection(timeout_s=connection.timeout_s, **{**connection.options, "credentials": None}) as unsigned:
+        try:
+            AdminCalls(unsigned).list_users(name)
+        except ClusterError:
+            return False
+    return True
 
 
 @user.command("list")
@@ -214,8 +241,10 @@ def rotate(connection: Connection, name: str, secret_file: Path | None, end: boo
     if not end:
         connection.guard_secret()
     secret = "" if end else _secret(secret_file)
-    changed = AdminCalls(connection).change_user(admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)).user
     made = {"secret_key": secret} if secret and secret_file is None else {}
+    request = admin_pb2.ChangeUserRequest(name=name, secret_key=secret, end_former_secret=end)
+    with told_if_interrupted(lambda: _may_be(name, "be changed", made), f"see: ledgermq user describe {name}"):
+        changed = AdminCalls(connection).change_user(request).user
     if as_json:
         render.print_json(**user_json(changed), **made)
         return

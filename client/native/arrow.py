@@ -123,12 +123,29 @@ COLUMNS = tuple(_MAKERS)
 properties (map of string to string), body (binary)."""
 
 
+def schema(columns: Collection[str] | None) -> Any:
+    """The schema of a record batch with the given columns, in the given order. Raises BadArgument for an unknown column."""
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    kinds = {
+        "queue": pa.int32(),
+        **dict.fromkeys(("offset", "store_ms", "born_ms"), number),
+        **dict.fromkeys(("message_id", "tag"), text),
+        "keys": pa.list_(text),
+        "properties": pa.map_(text, text),
+        "body": pa.binary(),
+    }
+    names = list(COLUMNS if columns is None else columns)
+    unknown = [name for name in names if name not in kinds]
+    if unknown:
+        raise BadArgument(f"there is no column {unknown[0]!r}", f"the columns are {', '.join(COLUMNS)}")
+    return pa.schema([(name, kinds[name]) for name in names])
+
+
 def record_batch(batch: Batch, fields: PropertyFields, columns: Collection[str] | None) -> Any:
     """The given columns, in the given order. Raises BadArgument for an unknown column."""
     import pyarrow as pa
 
-    names = list(COLUMNS if columns is None else columns)
-    unknown = [name for name in names if name not in _MAKERS]
-    if unknown:
-        raise BadArgument(f"there is no column {unknown[0]!r}", f"the columns are {', '.join(COLUMNS)}")
-    return pa.RecordBatch.from_arrays([_MAKERS[name](batch, fields) for name in names], names=names)
+    wanted = schema(columns)
+    return pa.RecordBatch.from_arrays([_MAKERS[name](batch, fields) for name in wanted.names], schema=wanted)

@@ -28,9 +28,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from ledgermq.client.connection import DEFAULT_ENDPOINTS, FAILOVER_CODES, Address, AsyncConnection, parse_endpoints, transport_code
+from ledgermq.client.connection import DEFAULT_ENDPOINTS, FAILOVER_CODES, Address, AsyncConnection, parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.service import LOG
+from ledgermq.client.transport import cause_of, failure_of, transport_code
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.signature import Credentials
 
@@ -301,7 +302,6 @@ def problem_of(problem: pb.Problem) -> Refused:
 
 def broken(address: Address, error: grpc.RpcError) -> str:
     """Describe a broken call that may be retried. Raises Refused if a retry cannot help."""
-    code = transport_code(error)
-    if code not in RETRYABLE_CODES:
-        raise refusal(50001, f"the call to {address} failed with {code.name}") from error
-    return f"{address} answers {code.name}"
+    if transport_code(error) not in RETRYABLE_CODES:
+        raise failure_of(address, error) from error
+    return cause_of(address, error)[0]

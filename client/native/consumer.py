@@ -69,6 +69,10 @@ class AsyncConsumer:
         self._positions = Positions()
         self._places: tuple[Place, ...] = ()
         """Queues by number: counted over all broker groups, in the order of their names."""
+        self._starts: dict[Place, Start] = {}
+        """Where the queues that the topic had at the opening begin: `start` uses the numbers that they had then."""
+        # All messages of a queue that is added later are newer than the opening, but a time may lie in the future.
+        self._later = start_of(self.settings.start, 0) if isinstance(self.settings.start, datetime) else Start()
         self._flows: dict[str, Flow] = {}
         self._ready: deque[Run] = deque()
         self._news = asyncio.Event()
@@ -106,6 +110,7 @@ class AsyncConsumer:
         """Find the topic and start reading, or join the group. Raises Unreachable or Refused."""
         self._returned.set()
         self._locate(await self._connection.locate(self.settings.topic, self.settings.namespace))
+        self._starts = {place: start_of(self.settings.start, number) for number, place in enumerate(self._places)}
         if self.settings.group is None:
             self._begin(self._chosen())
         else:
@@ -135,7 +140,7 @@ class AsyncConsumer:
                 await self._end({self._joined})
             self._ready.clear()
             await self._connection.close()
-            self._log.close()
+            self._log.close(opened=bool(self._places))
 
     @staticmethod
     async def _end(tasks: Collection[asyncio.Task[None] | None]) -> None:
@@ -194,7 +199,7 @@ class AsyncConsumer:
     def _begin(self, places: Iterable[Place], committed: Mapping[Place, int] | None = None) -> None:
         for place in places:
             offset = None if committed is None else committed.get(place)
-            start = start_of(self.settings.start, self._places.index(place)) if offset is None else Start(offset=offset)
+            start = self._starts.get(place, self._later) if offset is None else Start(offset=offset)
             self._positions.add(place, start, offset)
 
     def _restart(self, places: Iterable[Place]) -> None:
@@ -339,6 +344,10 @@ class AsyncConsumer:
     def assigned(self) -> tuple[int, ...]:
         """The numbers of the queues that this consumer reads."""
         return self._numbers(self._positions)
+
+    def log_id(self, broker_group: str) -> str:
+        """The id of the log that this broker group is read from. It changes when a recovery may have lost messages."""
+        return self._flows[broker_group].log_id
 
     def caught_up(self) -> bool:
         """Whether the consumer has handed out every message up to the ends that the leaders last reported. False while a leader is

@@ -179,10 +179,11 @@ class Deliveries:
             with self._told(self._log):
                 self._log.committed(ends)
 
-    def close(self) -> None:
+    def close(self, *, opened: bool) -> None:
+        """Complete the file. A consumer that could not be opened leaves none, so that the next attempt does not find it in its way."""
         if self._log is not None and self._own:
             with self._told(self._log):
-                self._log.close()
+                self._log.close() if opened else self._log.abandon()
 
     @staticmethod
     @contextmanager

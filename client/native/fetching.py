@@ -78,6 +78,8 @@ class Flow:
         """Any replica may serve the stream; the given endpoints are tried before the leader."""
         self.replica = ""
         """The node that serves the stream, as it named itself."""
+        self.log_id = ""
+        """The log that the stream reads, as that node named it; a recovery that may have lost messages gives it another id."""
         self.age_ms: int | None = None
         """The maximal age of that replica's state when it last reported; None: it leads, or does not report."""
         self.window = Window(window_bytes)
@@ -225,6 +227,7 @@ class Flow:
             return False
         if kind == "opened":
             self.replica = response.opened.replica
+            self.log_id = response.opened.log_id
             self.age_ms = response.opened.age_ms if response.opened.HasField("age_ms") else None
             ends = {one.queue: one.first_offset for one in response.opened.ends}
             begins = {one.queue: one.first_offset for one in response.opened.begins}

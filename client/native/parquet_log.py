@@ -1,18 +1,18 @@
 """A Parquet file that grows while a client works: rows are written in groups, and the file is complete and synced when it is closed.
 
-Law: such a file is evidence, so it never overwrites the file of an earlier run. pyarrow is imported when a file is opened. `receipt_log.py`
-and `delivery_log.py` define the rows.
+Law: such a file is evidence, so it never overwrites the file of an earlier run, and it gets its name when it is complete. pyarrow is
+imported when a file is opened. `receipt_log.py` and `delivery_log.py` define the rows.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument
 
 GROUP_ROWS = 4096
@@ -40,14 +40,15 @@ class ParquetLog(ABC, Generic[P]):
         self._waiting = 0
         self._since_s = time.monotonic()
         try:
-            # The file of an earlier run is evidence: never overwrite it.
-            self._file = self.path.open("xb")
+            self._aside = Aside(self.path)
         except FileExistsError:
             raise BadArgument(f"{path} exists already", f"choose another file for the {self.what}") from None
+        except BlockingIOError:
+            raise BadArgument(f"another process is writing {path}", f"choose another file for the {self.what}") from None
         except OSError as error:
             raise BadArgument(f"{path} cannot be written ({error.strerror})", f"choose another file for the {self.what}") from error
         self._schema = self._columns()
-        self._writer: Any = parquet.ParquetWriter(self._file, self._schema)
+        self._writer: Any = parquet.ParquetWriter(self._aside.file, self._schema)
 
     def __enter__(self) -> Self:
         return self
@@ -56,15 +57,27 @@ class ParquetLog(ABC, Generic[P]):
         self.close()
 
     def close(self) -> None:
-        """Complete the file and sync it. It cannot be read before. Raises OSError."""
+        """Complete the file, sync it, and give it its name. Raises OSError; the file then does not exist."""
         if self._writer is None:
             return
-        self._end_group()
-        self._writer.close()
+        self.seal()
+        self._aside.close()
+
+    def seal(self) -> None:
+        """Complete the file and sync it, without its name. Raises OSError; then there is no file."""
+        try:
+            self._end_group()
+            self._writer.close()
+            self._aside.sync()
+        except OSError:
+            self.abandon()
+            raise
         self._writer = None
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
+
+    def abandon(self) -> None:
+        """Leave no file."""
+        self._writer = None
+        self._aside.abandon()
 
     def _add(self, part: P, rows: int) -> None:
         self._parts.append(part)

@@ -202,16 +202,21 @@ class AsyncProducer:
             self._wake(self._watchers)
             await self.connection.close()
             if self._closes_log and self._own_log is not None:
-                self._close_log(self._own_log)
+                self._close_log(self._own_log, bool(self._streams) and timeout_s != 0 and not self.statistics.failed)
             for outcome in outcomes:
                 if isinstance(outcome, Exception):
                     raise outcome
             if self._failure is not None:
                 raise self._failure
 
-    def _close_log(self, log: ReceiptLog) -> None:
+    def _close_log(self, log: ReceiptLog, succeeded: bool) -> None:
+        """Complete the file of receipts. A producer that failed before anything was acknowledged leaves none, so that the next attempt
+        does not find it in its way."""
         try:
-            log.close()
+            if log.count or succeeded:
+                log.close()
+            else:
+                log.abandon()
         except OSError as error:
             self._failure = self._failure or _unwritable(log, error)
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 from ledgermq.client.errors import BadArgument
+from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.background import Background
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.received import Batch
@@ -70,6 +71,13 @@ class Consumer:
         """See `AsyncConsumer.arrow_batches`."""
         for batch in self.batches():
             yield batch.to_arrow(columns)
+
+    def arrow(self, columns: Collection[str] | None = None) -> pyarrow.RecordBatchReader:
+        """All further batches as one Arrow stream (`__arrow_c_stream__`), which DuckDB, Polars and pandas read; needs pyarrow. It ends
+        where `batches` ends. Raises BadArgument for an unknown column."""
+        import pyarrow as pa
+
+        return pa.RecordBatchReader.from_batches(schema(columns), self.arrow_batches(columns))
 
     def next_batch(self, wait_s: float | None = None) -> Batch | None:
         """See `AsyncConsumer.next_batch`."""

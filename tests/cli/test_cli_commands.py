@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -26,7 +27,9 @@ from ledgermq.client import (
     message_commands,
     receipt_commands,
     replication_commands,
+    sink_commands,
 )
+from ledgermq.client import connection as connection_module
 from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
@@ -43,6 +46,7 @@ COMMANDS = [
     message_commands.peek,
     message_commands.query,
     receipt_commands.receipts,
+    sink_commands.sink,
     log_commands.why_kept,
     leadership_commands.transfer,
     replication_commands.elect,
@@ -131,10 +135,44 @@ def test_status_waits_for_the_wanted_state(node: FakeNode, run: Run) -> None:
 
 
 def test_status_of_nobody_is_3(run: Run, node: FakeNode) -> None:
-    """A dead endpoint is named."""
+    """A dead endpoint is named, and with --wait how long it was waited for."""
     node.stop()
-    code, out, err = run("status", "--timeout", "200ms", "--wait", "100ms")
-    assert (code, out) == (3, "") and node.endpoint in err
+    code, out, err = run("status", "--timeout", "200ms", "--wait", "300ms")
+    assert (code, out) == (3, "") and node.endpoint in err and "no node answered within 0.3 s: no usable answer" in err
+
+
+def test_status_watches_until_ctrl_c(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answer after answer, also after the cluster was not reachable for a while; Ctrl-C is the normal end."""
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(node.requests["ClusterStatus"]) >= 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(admin_commands.time, "sleep", pause)
+    node.answers("ClusterStatus", cluster(), cluster(leader=None), grpc.StatusCode.UNAVAILABLE, cluster())
+    monkeypatch.setattr(admin_commands, "SHORTEST_WATCH_S", 0.0)
+    code, out, _ = run("status", "--watch", "--every", "0s", "--json")
+    assert code == 0 and [json.loads(line)["groups"][0]["leader"] for line in out.splitlines()] == ["n1", None, "n1"]
+
+
+def test_status_goes_on_watching_a_cluster_that_does_not_answer(
+    node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is on stderr each time, and stdout stays empty."""
+    node.stop()
+    turns = iter(range(2))
+
+    def pause(_: float) -> None:
+        if next(turns, None) is None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(connection_module, "PAUSE_S", 1.0)
+    monkeypatch.setattr(admin_commands, "time", SimpleNamespace(sleep=pause, monotonic=time.monotonic))
+    assert cli.run(["status", "--watch", "--endpoints", node.endpoint, "--timeout", "50ms"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "" and err.count("nothing listens at") == 3
 
 
 # -- topic and group
@@ -258,6 +296,46 @@ def test_group_settings(node: FakeNode, run: Run) -> None:
         assert code == 64 and "error: " in error
 
 
+# -- namespaces
+
+
+def test_names_may_hold_their_namespace(node: FakeNode, run: Run) -> None:
+    """As permissions and lists write them; for a group and a topic in one command, one of them is enough."""
+    node.answers("CreateTopic", admin_pb2.CreateTopicResponse(status=admin_status(), topic=topic_info()))
+    node.answers("GroupLag", admin_pb2.GroupLagResponse(status=admin_status()))
+    node.answers("SendMessage", sent)
+    node.answers("QueryRoute", route(queues=1))
+    node.answers("ReceiveMessage", [verdict(40401)])
+    assert run("topic", "create", "shop@orders")[0] == 0
+    assert node.requests["CreateTopic"][0].topic == admin_pb2.Name(namespace="shop", name="orders")
+    for arguments in (("shop@billing", "--topic", "orders"), ("billing", "--topic", "shop@orders", "--namespace", "shop")):
+        assert run("group", "lag", *arguments)[0] == 0
+        asked = node.requests["GroupLag"][-1]
+        assert (asked.group, asked.topic) == (
+            admin_pb2.Name(namespace="shop", name="billing"),
+            admin_pb2.Name(namespace="shop", name="orders"),
+        )
+    assert run("send", "--topic", "shop@orders", "--body", "b")[0] == 0
+    stored = node.requests["SendMessage"][0].messages[0].topic
+    assert (stored.resource_namespace, stored.name) == ("shop", "orders")
+    assert run("consume", "--topic", "shop@orders", "--group", "g", "--until-empty", "1ms")[0] == 0
+    assert node.requests["ReceiveMessage"][0].group.resource_namespace == "shop"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topic", "create", "shop@orders", "--namespace", "other"),
+        ("group", "lag", "shop@billing", "--topic", "other@orders"),
+        ("consume", "--topic", "a@t", "--group", "b@g"),
+    ],
+)
+def test_two_namespaces_in_one_command_are_refused(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
+    """Before any call, and the name is in the error."""
+    code, _, err = run(*arguments)
+    assert code == 64 and "is not in the namespace" in err and not node.requests
+
+
 # -- send
 
 
@@ -273,19 +351,54 @@ def test_send_takes_a_message_a_line(node: FakeNode, run: Run, stdin: bytes, bod
     assert sorted(request.messages[0].body for request in node.requests["SendMessage"]) == sorted(bodies)
 
 
+PLACE = ["message_id", "topic", "queue", "offset"]
+
+
 def test_send_summary(node: FakeNode, run: Run) -> None:
     """The published keys; durability as the node says, unknown otherwise."""
     node.answers("SendMessage", sent)
     code, out, err = run(
         "send", "--topic", "t", "--body", "b", "--tag", "a", "--key", "k", "--property", "p=1=2", "--message-group", "g", "--json"
     )
-    assert (code, err) == (0, "") and list(json.loads(out)) == ["v", "sent", "acknowledged", "failed", "duration_ms", "durability"]
+    assert (code, err) == (0, "") and list(json.loads(out)) == ["v", "sent", "acknowledged", "failed", "duration_ms", "durability", *PLACE]
     assert json.loads(out)["durability"] is None
     (message,) = node.requests["SendMessage"][0].messages
     assert dict(message.user_properties) == {"p": "1=2"} and message.system_properties.message_group == "g"
     node.trailing = (("x-ledgermq-durability", "durable"),)
     assert json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])["durability"] == "durable"
-    assert run("send", "--topic", "t", "--body", "b")[1].startswith("sent 1, acknowledged 1, failed 0 in ")
+    assert run("send", "--topic", "t", "--body", "b")[1].splitlines()[1].startswith("sent 1, acknowledged 1, failed 0 in ")
+
+
+def test_send_names_the_message_it_stored(node: FakeNode, run: Run) -> None:
+    """`query --id`, `--trace` and `why-not-delivered` ask for the id, `peek` for the place: the offset is in the answer, the queue in its
+    metadata. A node of an older release does not state the queue."""
+
+    def stored(request: messaging_pb2.SendMessageRequest) -> messaging_pb2.SendMessageResponse:
+        answer = sent(request)
+        answer.entries[0].offset = 41
+        return answer
+
+    node.answers("SendMessage", stored)
+    code, out, _ = run("send", "--topic", "t", "--body", "b")
+    message_id = node.requests["SendMessage"][0].messages[0].system_properties.message_id
+    assert code == 0 and out.splitlines()[0] == f"message {message_id}: topic t, offset 41"
+    node.trailing = (("x-ledgermq-queue", "3"),)
+    assert run("send", "--topic", "ns@t", "--body", "b")[1].splitlines()[0].endswith(": topic ns@t, queue 3, offset 41")
+    found = json.loads(run("send", "--topic", "t", "--body", "b", "--json")[1])
+    message_id = node.requests["SendMessage"][2].messages[0].system_properties.message_id
+    assert [found[name] for name in PLACE] == [message_id, "t", 3, 41]
+
+
+def test_a_delayed_message_has_no_offset_yet(node: FakeNode, run: Run) -> None:
+    """The node answers 0 and a recall handle; 0 is not its place."""
+
+    def delayed(request: messaging_pb2.SendMessageRequest) -> messaging_pb2.SendMessageResponse:
+        answer = sent(request)
+        answer.entries[0].recall_handle = "h"
+        return answer
+
+    node.answers("SendMessage", delayed)
+    assert json.loads(run("send", "--topic", "t", "--body", "b", "--delay", "1m", "--json")[1])["offset"] is None
 
 
 @pytest.mark.parametrize(
@@ -329,6 +442,19 @@ def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: in
     assert "of 2 messages were not acknowledged" in err
 
 
+@pytest.mark.parametrize("source", ["absent.jsonl", "present.jsonl"])
+def test_a_send_that_failed_leaves_no_file_of_receipts(node: FakeNode, run: Run, tmp_path: Path, source: str) -> None:
+    """Neither a source that is not there nor a cluster that does not answer is in the way of the next attempt (track record)."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / "present.jsonl").write_text('{"body": "b"}\n')
+    node.answers("Locate", grpc.StatusCode.UNAVAILABLE)
+    arguments = ("send", "--topic", "t", "--file", str(tmp_path / source), "--receipts", str(tmp_path / "r.parquet"), "--timeout", "200ms")
+    for _ in range(2):
+        code, _, err = run(*arguments)
+        assert code in (3, 64) and "exists" not in err
+        assert [path.name for path in tmp_path.iterdir()] == ["present.jsonl"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -351,6 +477,8 @@ def test_send_that_failed(node: FakeNode, run: Run, answers: list[Any], code: in
         ("group", "reset", "g", "--topic", "t", "--to", "5", "--yes"),
         ("group", "reset", "g", "--topic", "t", "--to", "soon", "--yes"),
         ("topic", "create", "t", "--kind", "odd"),
+        ("status", "--watch", "--wait", "1s"),
+        ("status", "--watch", "--every", "1ms"),
     ],
 )
 def test_usage_is_64_before_any_call(node: FakeNode, run: Run, arguments: tuple[str, ...]) -> None:
@@ -470,6 +598,15 @@ def test_every_help_has_examples(command: click.Command) -> None:
     for one in [command, *own]:
         outcome = CliRunner().invoke(one, ["--help"])
         assert outcome.exit_code == 0 and "Example" in outcome.output and "ledgermq " in outcome.output, one.name
+
+
+def test_no_empty_line_of_the_library_off_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Releases 13 of rich print one when a bar stops, also a disabled one."""
+    stopped: list[bool] = []
+    monkeypatch.setattr(commands.Progress, "stop", lambda bar: stopped.append(bar.disable))
+    with click.Context(click.Command("x")), commands.Meter("sent", None):
+        pass
+    assert not stopped
 
 
 def test_progress_is_a_line_every_five_seconds_off_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

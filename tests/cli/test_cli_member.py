@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -37,7 +38,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Any:
         (["add", "n4", "--address", "h:8081:9081:10081:11081"], {"kind": Kind.ADD, "addresses": FULL}, "n4 has joined"),
         (["add", "n4", "--group", "g1", "--group", "g2"], {"kind": Kind.ADD, "broker_groups": ["g1", "g2"]}, "n4 has joined"),
         (["promote", "n4"], {"kind": Kind.PROMOTE}, "n4 votes"),
-        (["remove", "n4", "--group", "g2"], {"kind": Kind.REMOVE, "broker_groups": ["g2"]}, "n4 is removed"),
+        (["remove", "n4", "--group", "g2", "--yes"], {"kind": Kind.REMOVE, "broker_groups": ["g2"]}, "n4 is removed"),
         (["set-address", "n4", "h:8081"], {"kind": Kind.SET_ADDRESS, "addresses": FULL}, "n4 is at h:8081"),
     ],
 )
@@ -76,7 +77,7 @@ def test_what_does_not_move_and_what_is_refused_end_with_4(node: FakeNode, capfd
     assert "no progress for 0.1 s; it waits for: node n4 does not answer at h:9081" in capfd.readouterr().err
     status = pb.Status(code=Code.PRECONDITION_FAILED, message="the quorum would be lost: n2 and n3 are down")
     node.answers("ChangeMember", pb.ChangeMemberResponse(status=status))
-    assert cli.run(["member", "remove", "n1"]) == 4
+    assert cli.run(["member", "remove", "n1", "--yes"]) == 4
     assert "the quorum would be lost: n2 and n3 are down; " in capfd.readouterr().err
     status = pb.Status(code=Code.HA_NOT_AVAILABLE, message="no leader")
     node.answers("ChangeMember", pb.ChangeMemberResponse(status=status))
@@ -123,3 +124,12 @@ def test_the_list_shows_every_node(node: FakeNode, capfd: pytest.CaptureFixture[
     first, second = json.loads(capfd.readouterr().out)["members"]
     assert first["groups"] == [{"group": "g1", "role": "voter", "lag_entries": None, "lag_ms": None}] and first["controller"]
     assert second["addresses"] == {"client": None, "peer": "p:1", "controller": None, "http": None}
+
+
+def test_removing_insists_off_a_terminal(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Like every command that takes something away: without --yes nothing is asked of the cluster."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    for arguments, said in (([], "removing n1 from the cluster"), (["--group", "g1"], "removing n1 from broker group g1")):
+        assert cli.run(["member", "remove", "n1", *arguments]) == 64
+        error = capfd.readouterr().err
+        assert said in error and "--yes" in error and not node.requests

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ledgermq.client import render
-from ledgermq.proto import admin_pb2, messaging_pb2
+from ledgermq.proto import admin_pb2, messaging_pb2, units
 
 MESSAGE_KEYS = [
     "message_id",
@@ -28,7 +28,7 @@ MESSAGE_KEYS = [
 def test_status_knows_and_does_not_know() -> None:
     """Known values as they are, zero included; what the node left out is null."""
     status = admin_pb2.ClusterStatusResponse(health="degraded", cluster_id="c")
-    status.nodes.add(node="n1", endpoint="h:1", up=True, version="0.1.0", disk_used_bytes=0)
+    status.nodes.add(node="n1", endpoint="h:1", up=True, version="0.1.0", native="0.1.0", disk_used_bytes=0)
     status.nodes.add(node="n2")
     group = status.groups.add(group="g1", leader="n1", term=3, commit_index=0)
     group.replicas.add(node="n1", role="leader", end_index=5, durable_index=4, commit_index=3, lag_entries=0)
@@ -45,8 +45,8 @@ def test_status_knows_and_does_not_know() -> None:
         "cluster_id": "c",
         "health": "degraded",
         "nodes": [
-            {"node": "n1", "endpoint": "h:1", "up": True, "version": "0.1.0", "disk_used_bytes": 0},
-            {"node": "n2", "endpoint": None, "up": False, "version": None, "disk_used_bytes": None},
+            {"node": "n1", "endpoint": "h:1", "up": True, "version": "0.1.0", "native": "0.1.0", "disk_used_bytes": 0},
+            {"node": "n2", "endpoint": None, "up": False, "version": None, "native": None, "disk_used_bytes": None},
         ],
         "groups": [
             {**undisputed, "group": "g1", "leader": "n1", "term": 3, "commit_index": 0, "replicas": [first, {"node": "n2", **nothing}]},
@@ -69,7 +69,7 @@ def test_status_tells_of_a_replica_that_is_being_rebuilt(capsys: pytest.CaptureF
     (found,) = render.status_json(status)["groups"][0]["replicas"]
     rebuild = {"reason": "entry 7 is damaged", "source": "n1", "done_bytes": 5, "total_bytes": 20, "remaining_ms": 3000}
     assert (found["role"], found["state"], found["rebuild"]) == (None, "repairing", rebuild)
-    render.status_text(status)
+    render.status_text(status, True)
     assert "g1 on n2 is repairing: entry 7 is damaged (5 of 20 bytes from n1, about 3 s left)" in capsys.readouterr().out
 
 
@@ -83,7 +83,7 @@ def test_status_tells_how_a_follower_comes_on(capsys: pytest.CaptureFixture[str]
     late_json, level_json = (replica["catch_up"] for replica in render.status_json(status)["groups"][0]["replicas"])
     assert (late_json["state"], late_json["behind_bytes"], late_json["seconds_left"], late_json["note"]) == ("flowing", 900, 18.0, "alone")
     assert late_json["entries_per_s"] is None and level_json["seconds_left"] is None and level_json["restarts"] == 0
-    render.status_text(status)
+    render.status_text(status, True)
     shown = capsys.readouterr().out
     assert "alone" in shown and len([line for line in shown.splitlines() if "flowing" in line]) == 1
 
@@ -171,3 +171,55 @@ def test_tables_are_not_cut_off_in_a_pipe(capsys: pytest.CaptureFixture[str]) ->
     render.print_table("things", ["name", "n"], [["x" * 300, 1], ["y", None]])
     out = capsys.readouterr().out
     assert "x" * 300 in out and "?" in out and "…" not in out
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (10_239, "10.0 KiB"),
+        (102_399, "100 KiB"),
+        (1_048_063, "1023 KiB"),
+        (1_048_575, "1.00 MiB"),
+        (3 << 30, "3.00 GiB"),
+        (5000 << 40, "5000 TiB"),
+    ],
+)
+def test_sizes_for_people(count: int, words: str) -> None:
+    """Three digits, and never 1024 of a unit that has a larger one."""
+    assert units.size_words(count) == words
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1999, "1 s"),
+        (60_000, "1 min"),
+        (200_000, "3 min 20 s"),
+        (3_605_000, "1 h"),
+        (190_000_000, "2 d 4 h"),
+    ],
+)
+def test_ages_for_people(ms: int, words: str) -> None:
+    """The two largest units, and no zero."""
+    assert units.duration_words(ms) == words
+
+
+@pytest.mark.parametrize(("exact", "disk", "oldest"), [(False, "1.00 KiB", "3 min 20 s"), (True, "1024", "200000")])
+def test_sizes_and_ages_are_rounded_unless_exact_ones_are_wanted(
+    capsys: pytest.CaptureFixture[str], exact: bool, disk: str, oldest: str
+) -> None:
+    """`--bytes` shows the numbers of --json."""
+    status = admin_pb2.ClusterStatusResponse(health="ok", cluster_id="c")
+    status.nodes.add(node="n1", endpoint="h:1", up=True, disk_used_bytes=1024)
+    lag = admin_pb2.GroupLagResponse()
+    topic = lag.topics.add(topic=admin_pb2.Name(name="t"), lag=1, oldest_age_ms=200_000)
+    topic.queues.add(queue=0, broker_group="g1", lag=1, oldest_age_ms=200_000)
+    render.status_text(status, exact)
+    assert f" {disk} " in capsys.readouterr().out
+    render.lag_text(lag, exact)
+    assert capsys.readouterr().out.count(f" {oldest} ") == 2

@@ -69,6 +69,7 @@ class Group:
         self.queues = [Queue(queue) for queue in range(queues)]
         self.leader: int | None = 0
         self.breaks = 0
+        self.log_id = "log"
 
 
 class Members:
@@ -264,7 +265,7 @@ class FakeLog:
             else:
                 places[one.queue] = queue.begin if one.earliest else queue.end
         ends = {queue: group.queues[queue].end for queue in places}
-        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends), replica="somebody")
+        return places, pb.FetchOpened(begins=_ranges(places), ends=_ranges(ends), replica="somebody", log_id=group.log_id)
 
     def _entries(self, group: Group, places: dict[int, int], credit: int, limit: int) -> pb.Entries | None:
         ready = [queue for queue, place in places.items() if place < group.queues[queue].end]

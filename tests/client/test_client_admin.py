@@ -72,6 +72,8 @@ WHY = {"answer": "so", "reason": "leased", "evidence": ["a", "b"]}
 EXPLAINED = results.Explanation("so", "leased", ("a", "b"))
 WHERE = results.Addresses("h:1", "h:2", "h:3", "h:4")
 ADDRESSES = pb.NodeAddresses(client="h:1", peer="h:2", controller="h:3", http="h:4")
+LETTER = pb.DeadLetter(message=peeked(7), state="waiting", topic=NS, group_queue=3, offset=9, client="c", body_bytes=1)
+WAITING = pb.WaitingMessage(message=peeked(8), place=pb.WaitingPlace(broker_group="g1", fire_ms=5, offset=6, message_id="m8"), checks=2)
 Change = pb.ChangeMemberRequest
 
 # What is called, the request that must arrive, the rest of the answer, and what must be true of the result.
@@ -225,6 +227,42 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         lambda r: not r.role,
     ),
     (lambda a: a.delete_user("u"), pb.DeleteUserRequest(name="u"), {}, lambda r: r is None),
+    (
+        lambda a: a.dead_letter_counts("shop@n"),
+        pb.CountDeadLettersRequest(group=NS),
+        {"groups": [pb.DeadLetterCount(group=NS, unsettled=3, resent=2, purged=1, oldest_ms=NOON_MS)]},
+        lambda r: [(c.unsettled, c.resent, c.purged, c.oldest) for c in r] == [(3, 2, 1, NOON)],
+    ),
+    (
+        lambda a: a.dead_letters("shop@n", message_ids=["m7"], since=NOON, until=NOON, settled=True, bodies=True, limit=5),
+        pb.ListDeadLettersRequest(group=NS, message_ids=["m7"], begin_ms=NOON_MS, end_ms=NOON_MS, settled=True, bodies=True, max=5),
+        {"letters": [LETTER]},
+        lambda r: r == (read(results.DeadLetter, LETTER),),
+    ),
+    (
+        lambda a: a.resend_dead_letters("shop@n", [read(results.DeadLetter, LETTER)]),
+        pb.SettleDeadLettersRequest(group=NS, how="resent", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]),
+        {"states": ["resent"]},
+        lambda r: r == ("resent",),
+    ),
+    (
+        lambda a: a.purge_dead_letters("shop@n", [read(results.DeadLetter, LETTER)]),
+        pb.SettleDeadLettersRequest(group=NS, how="purged", letters=[pb.DeadLetterPlace(broker_group="g1", offset=7)]),
+        {"states": ["orphaned"]},
+        lambda r: r == ("orphaned",),
+    ),
+    (
+        lambda a: a.waiting("shop@n", "delayed", message_ids=["m8"], since=NOON, until=NOON, limit=5),
+        pb.ListWaitingRequest(topic=NS, kind="delayed", message_ids=["m8"], begin_ms=NOON_MS, end_ms=NOON_MS, max=5),
+        {"messages": [WAITING]},
+        lambda r: r == (read(results.WaitingMessage, WAITING),),
+    ),
+    (
+        lambda a: a.cancel_waiting("shop@n", "half", [read(results.WaitingMessage, WAITING)]),
+        pb.CancelWaitingRequest(topic=NS, kind="half", messages=[WAITING.place]),
+        {"states": ["gone"]},
+        lambda r: r == ("gone",),
+    ),
 ]
 
 
@@ -290,6 +328,10 @@ PAIRS: list[tuple[type[Any], type[Message], set[str]]] = [
     (results.User, pb.UserInfo, set()),
     (results.Clients, pb.ListClientsResponse, {"status"}),
     (results.Client, pb.ClientInfo, set()),
+    (results.DeadLetter, pb.DeadLetter, set()),
+    (results.DeadLetterCount, pb.DeadLetterCount, set()),
+    (results.WaitingMessage, pb.WaitingMessage, set()),
+    (results.WaitingPlace, pb.WaitingPlace, set()),
 ]
 
 

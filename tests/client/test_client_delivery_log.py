@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ledgermq.client.errors import BadArgument
+from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native import delivery_log
 from ledgermq.client.native.delivery_log import DeliveryLog
-from tests.client.test_client_native_consumer import Run, consumer_of, everything, filled, some
+from tests.client.test_client_native_consumer import AsyncConsumer, FakeConnection, Run, consumer_of, everything, filled, some
 from tests.client.virtual_time import VirtualLoop
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -118,5 +118,23 @@ def test_a_file_that_cannot_be_written_ends_the_reading(run: Run, tmp_path: Path
         with pytest.raises(BadArgument, match=r"cannot be written to .* \(No space left on device\)"):
             async with consumer_of(filled(20), until_end=True, delivery_log=tmp_path / "deliveries.parquet") as consumer:
                 await everything(consumer)
+
+    run(work())
+
+
+def test_a_consumer_that_cannot_be_opened_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    """The next attempt does not find it in its way; a consumer that opened and received nothing leaves a file without rows."""
+
+    async def work() -> None:
+        path = tmp_path / "deliveries.parquet"
+        log = filled(0, {"g1": 1})
+        failing = AsyncConsumer(";".join(log.endpoints), "absent", delivery_log=path)
+        failing._connection = FakeConnection(log, 1000)
+        with pytest.raises(Refused):
+            await failing.__aenter__()
+        assert list(tmp_path.iterdir()) == []
+        async with consumer_of(log, until_end=True, delivery_log=path) as consumer:
+            await everything(consumer)
+        assert rows(path) == []
 
     run(work())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ledgermq.client import Consumer
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
 from ledgermq.client.native import consumer as module
 from ledgermq.client.native.consumer import AsyncConsumer
@@ -136,6 +137,30 @@ def test_where_reading_begins(run: Run, start: Any, first: int | None) -> None:
     """Earliest, latest, a time, an offset for one queue; a queue that is not named begins at its beginning."""
     found = run(read(filled(20, {"g1": 1}), start=start)) if start != {1: 3} else run(read(filled(20, {"g1": 2}), start=start, queues=[0]))
     assert found == ({} if first is None else {0: [body("g1", 0, k) for k in range(first, 20)]})
+
+
+@pytest.mark.parametrize(
+    ("start", "former"), [({1: 5}, {"g1": 0, "g2": 5}), ("latest", {"g1": 10, "g2": 10}), ("earliest", {"g1": 0, "g2": 0})]
+)
+def test_queues_that_are_added_while_it_runs_begin_at_their_beginning(run: Run, start: Any, former: dict[str, int]) -> None:
+    """The numbers of `start` are those of the opening; a queue that is added to the first broker group takes a number of the second."""
+
+    async def work() -> None:
+        log = filled(10, {"g1": 1, "g2": 1})
+        async with consumer_of(log, start=start) as consumer:
+            expected = {body(name, 0, k) for name, first in former.items() for k in range(first, 10)}
+            bodies: list[bytes] = []
+            while (batch := await consumer.next_batch(1.0)) is not None:
+                bodies += batch.bodies()
+            assert set(bodies) == expected and len(bodies) == len(expected)
+            log.groups["g1"].queues.append(Queue(1))
+            log.store("g1", 1, [b"new %d" % k for k in range(10)])
+            added: list[bytes] = []
+            while (batch := await consumer.next_batch(60.0)) is not None:
+                added += batch.bodies()
+            assert added == [b"new %d" % k for k in range(10)]
+
+    run(work())
 
 
 def test_only_some_queues(run: Run) -> None:
@@ -591,8 +616,10 @@ def test_progress_and_statistics(run: Run) -> None:
         told: list[Any] = []
         async with consumer_of(log, on_progress=told.append) as consumer:
             assert consumer.statistics().lag is None
-            while sum(batch is not None for batch in [await consumer.next_batch(0.2)]):
+            while consumer.statistics().messages < 50:
+                # Longer than the interval of the reports.
                 await asyncio.sleep(0.2)
+                assert await consumer.next_batch(60) is not None
             now = consumer.statistics()
             assert (now.messages, now.lag, now.buffered_bytes, now.streams) == (50, 0, 0, 1)
         assert told[-1].messages == 50 and [one.messages for one in told] == sorted(one.messages for one in told)
@@ -681,3 +708,47 @@ def test_a_replica_that_says_nothing_any_more_is_left_for_the_leader(run: Run) -
             assert log.fetched_at[-1] == 2
 
     run(work())
+
+
+# -- as an Arrow stream
+
+
+class Capsule:
+    """Only the Arrow stream interface of another object, as DuckDB and Polars use it."""
+
+    def __init__(self, of: Any) -> None:
+        self.__arrow_c_stream__ = of.__arrow_c_stream__
+
+
+def threaded(log: FakeLog, **options: Any) -> Consumer:
+    consumer = Consumer(";".join(log.endpoints), "t", until_end=True, **options)
+    consumer._consumer._connection = FakeConnection(log, 1000.0)
+    return consumer
+
+
+def test_a_consumer_is_an_arrow_stream() -> None:
+    """Each message once, with the same schema for all batches, also of a topic without messages."""
+    pa = pytest.importorskip("pyarrow")
+    with threaded(filled(20, {"g1": 2, "g2": 1})) as consumer:
+        table = pa.table(Capsule(consumer.arrow(["queue", "offset", "body"])))
+    places = [("g1", 0), ("g1", 1), ("g2", 0)]
+    assert sorted(table.to_pylist(), key=lambda row: (row["queue"], row["offset"])) == [
+        {"queue": queue, "offset": k, "body": body(*place, k)} for queue, place in enumerate(places) for k in range(20)
+    ]
+    with threaded(filled(0)) as consumer:
+        empty = pa.table(Capsule(consumer.arrow()))
+    with threaded(filled(1)) as consumer:
+        assert (empty.num_rows, empty.schema) == (0, next(consumer.arrow_batches()).schema)
+    with threaded(filled(1)) as consumer, pytest.raises(BadArgument, match="no column 'bodies'"):
+        consumer.arrow(["bodies"])
+
+
+def test_an_arrow_stream_commits_only_what_its_reader_asked_to_pass() -> None:
+    """With `auto_commit`, a batch is committed when the reader asks for the next one: a reader that fails gets its last batch again."""
+    pytest.importorskip("pyarrow")
+    log = filled(20, {"g1": 1})
+    with threaded(log, group="lake", auto_commit=True, response_bytes=1024) as consumer:
+        reader = consumer.arrow(["offset"])
+        first = reader.read_next_batch().num_rows
+        reader.read_next_batch()
+    assert first < 20 and list(log.committed.values()) == [first]

@@ -26,7 +26,7 @@ from ledgermq.proto import log_pb2 as pb
 from tests.client.fake_log import LOG_TAG, FakeBrokerGroup, FakeLogNode, endpoints, fake_log
 
 Scenario = Callable[[list[FakeLogNode], list[FakeBrokerGroup]], Awaitable[None]]
-SOON_S = 5.0
+SOON_S = 30.0
 
 
 def run(scenario: Scenario, nodes: int = 1) -> None:

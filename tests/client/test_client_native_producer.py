@@ -200,9 +200,10 @@ def test_out_of_time_is_a_definite_error_or_an_unknown_one() -> None:
 
     async def scenario(nodes: list[FakeLogNode], groups: list[FakeBrokerGroup]) -> None:
         nodes[0].hold.clear()
-        async with producer(nodes, timeout_s=0.3, window_bytes=1000) as sending:
+        async with producer(nodes, timeout_s=2, window_bytes=1000) as sending:
             first = await sending.send(bytes(900))
-            await asyncio.sleep(0.1)
+            while not nodes[0].frames:
+                await asyncio.sleep(0.001)
             second = await sending.send(bytes(900))
             for future, unknown in ((first, True), (second, False)):
                 with pytest.raises(SendFailed) as found:
@@ -346,7 +347,8 @@ def test_leaving_by_an_exception_drops_what_is_not_answered() -> None:
         with pytest.raises(ZeroDivisionError):
             async with producer(nodes) as sending:
                 futures.append(await sending.send(b"1"))
-                await asyncio.sleep(0.05)
+                while not nodes[0].frames:
+                    await asyncio.sleep(0.001)
                 raise ZeroDivisionError
         with pytest.raises(SendFailed, match="closed") as found:
             await futures[0]
