@@ -3,11 +3,15 @@ MESSAGES ?= 20000
 VENV := .venv/bin
 # Collecting all tests takes as long as some of them: the slow ones are looked for where there are any.
 SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py')
+# The tests of what ledgermq-native replaces: `make test` runs them a second time, without it, where it is installed.
+TWINS := tests/proto tests/storage tests/log_service tests/client tests/contract
+# `make verify` does the same with the tests of the clients' port that need real nodes: they meet the compiled gRPC server, then the other one.
+BY_CLIENTS := tests/contract tests/node/test_node_worker_proxy.py tests/e2e/test_e2e_departures.py tests/e2e/test_e2e_workers.py
 export PYTHON
 # pytest rewrites the asserts of every test file. Each process would do that again at each start (14 s) if it could not keep the result.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow verify soak sim exhaust bench bench-parts lint proto lock clean
+.PHONY: help demo test test-slow native images verify soak sim exhaust bench bench-parts lint proto lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,6 +23,8 @@ demo: ## three nodes, 20,000 flights, a killed leader, a Spark audit (MESSAGES=2
 test: ## the fast tests
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify"
+	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "without ledgermq-native:"; \
+		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q -n 3 --dist worksteal -m "not slow and not soak and not verify" $(TWINS); fi
 
 test-slow: ## real processes, the official Python client, Spark: what needs quiet, then three at a time
 	@bash deploy/setup-venv.sh dev
@@ -26,9 +32,23 @@ test-slow: ## real processes, the official Python client, Spark: what needs quie
 	@$(VENV)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 40 \
 		-m "slow and not quiet and not verify and not soak" $(SLOW_FILES)
 
-verify: test test-slow ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, and all of exhaust
+native: ## the optional compiled package ledgermq-native: built with cargo, installed into .venv
+	@bash deploy/native.sh build
+
+images: ## container images of a node and of Spark; with ledgermq-native inside after `make native`
+	docker build --target node --tag ledgermq:local $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
+	docker build --target spark --tag ledgermq-spark:local $(if $(BASE_IMAGE),--build-arg BASE_IMAGE=$(BASE_IMAGE)) .
+
+# Containers get what is built, so the compiled package comes first.
+verify: ## the long check: also containers, other clients, RocketMQ's own classes, standalone Spark, half an hour of seeds, and all of exhaust
+	@bash deploy/setup-venv.sh dev
+	@if command -v cargo >/dev/null; then bash deploy/native.sh build && bash deploy/native.sh check; \
+		else echo "no cargo: ledgermq-native is neither built nor checked"; fi
+	@$(MAKE) --no-print-directory test test-slow
 	@$(VENV)/python -m pytest -q -n 2 --durations 20 -m "verify and not slow and not soak"
 	@$(VENV)/python -m pytest -q --durations 40 -m "verify and slow and not soak" $(SLOW_FILES)
+	@if $(VENV)/python -c 'import ledgermq_native' 2>/dev/null; then echo "clients of nodes without ledgermq-native:"; \
+		LEDGERMQ_PURE=1 $(VENV)/python -m pytest -q --durations 20 -m "not soak" $(BY_CLIENTS); fi
 	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit
 	@$(VENV)/python -m tests.audit.exhaust --pieces .exhaust
 
@@ -59,12 +79,15 @@ lint: ## style, strict types, architecture rules
 	@$(VENV)/mypy -p ledgermq
 	@$(VENV)/python -m pytest -q tests/test_tidy.py
 
+# An older generator than the one of the environment, so that users of older libraries can import its code; type stubs are better from the newer one.
 proto: ## regenerate the code of proto/*.proto
 	@bash deploy/setup-venv.sh dev
-	@$(VENV)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src src/ledgermq/proto/*.proto
+	@$(VENV)/python -m pip install --quiet --disable-pip-version-check --upgrade --target build/protoc --require-hashes -r requirements/proto.txt
+	@PYTHONPATH=build/protoc $(VENV)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src src/ledgermq/proto/*.proto
+	@$(VENV)/python -m grpc_tools.protoc -I src --pyi_out=src src/ledgermq/proto/*.proto
 
-lock: ## rewrite requirements/*.txt (needs uv in .venv)
+lock: ## rewrite requirements/*.txt (needs uv in .venv, or UV=/path/to/uv)
 	@bash deploy/lock.sh
 
 clean: ## remove the virtual environment and caches
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/ledgermq.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist native/target src/ledgermq.egg-info

@@ -118,7 +118,8 @@ def target(cluster: LocalCluster, node: str) -> str:
 
 def admin(cluster: LocalCluster, node: str, method: str, request: Any) -> Any:
     """One Admin call."""
-    with grpc.insecure_channel(target(cluster, node), options=[("grpc.enable_http_proxy", 0)]) as channel:
+    options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(target(cluster, node), options=options) as channel:
         return getattr(admin_pb2_grpc.AdminStub(channel), method)(request, timeout=10)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from ledgermq.node.process import local
+from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from tests import forked
 
 WORKERS_MAX = 8
@@ -55,6 +56,7 @@ settings.load_profile("ledgermq")
 def pytest_configure() -> None:
     """Restore SIGINT: a shell ignores it for background jobs, and the processes that tests interrupt would inherit that."""
     gc.set_threshold(COLLECTING_THRESHOLD)
+    RaftReplica.check_every_ns = 0
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -2,8 +2,8 @@
 
 The imports take more than a second of CPU time for a node and a quarter of a second for a command, and the suite starts hundreds of each.
 Python's fork server imports the product once. A fork has its own session, streams, environment, directory, umask, signals and exit status.
-If the environment configures the loader or the interpreter (`LD_PRELOAD`, `PYTHONOPTIMIZE`), a new interpreter is started instead. So are
-all processes that `ledgermq up` starts.
+If the environment configures the loader, the interpreter or imports (`LD_PRELOAD`, `PYTHONOPTIMIZE`, `LEDGERMQ_PURE`), a new interpreter is
+started instead. So are all processes that `ledgermq up` starts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from typing import IO
 
 from ledgermq.cli import COMMANDS
 from ledgermq.node.process import local
+from ledgermq.proto import kernels
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     ["ledgermq.cli", "ledgermq.node.process.serving", *{place.partition(":")[0] for place, _ in COMMANDS.values()}],
 )
-READ_BEFORE_MAIN = ("LD_", "PYTHON")
+READ_BEFORE_MAIN = ("LD_", "PYTHON", kernels.SWITCH)
 """Prefixes of variables that only a new interpreter reads."""
 
 _launch = local.launch

@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node.replica.peers": {"node.replica.peers", "node.replica.consensus", "node.replica.ports", *DECIDES, *RUNTIME},
     "node.replica": {"node.replica", "node.controller", *DECIDES, *RUNTIME},
     "node.frontend.ports": {"node.controller", "node.broker.calls", *RUNTIME},
-    "node.frontend.security": {"node.frontend.security", "node.controller", *RUNTIME},
+    "node.frontend.security": {"node.frontend.security", "node.frontend.ports", "node.controller", *RUNTIME},
     "node.frontend.routing": {"node.frontend.routing", "node.frontend.ports", "node.replica.peers", "node.broker.calls", *RUNTIME},
     "node.frontend.rocketmq.wire": {
         *("node.frontend.rocketmq.wire", "node.frontend.security", "node.controller", "node.broker.calls", "node.broker.filters", *LEAVES),
@@ -79,6 +79,8 @@ FORBIDDEN_OURS: dict[str, set[str]] = {
 PURE = {"asyncio", "time", "random", "os", "mmap", "socket", "threading", "logging", "grpc"}
 BANNED_STDLIB: dict[str, set[str]] = {
     "proto": PURE - {"grpc"},
+    # Reads the switch of the compiled kernels, once.
+    "proto.kernels": PURE - {"grpc", "os"},
     "raft": PURE,
     **{
         pure: {"asyncio", "grpc", "threading", "time", "random", "mmap", "socket", "concurrent"}
@@ -91,6 +93,9 @@ BANNED_STDLIB: dict[str, set[str]] = {
     "audit": {"asyncio", "threading"},
 }
 CLI_LIBRARY = "click"
+# Services see `ServerCall`. Below `node` only the server on grpc.aio and a client of other workers know the library.
+GRPC = {"grpc", "grpc_health.v1.health", "grpc_health.v1.health_pb2_grpc"}
+KNOW_GRPC = {"node.process.grpc_server", "node.frontend.routing.worker_proxy", "client", "audit"}
 BANNED_CALLS = {"eval": "parse the value", "exec": "write the code down", "input": "use the CLI library in a commands.py"}
 BANNED_IMPORTS = {"pickle": "invariant I12: JSON or protobuf"}
 # The controller's library speaks pickle behind an authenticated channel; this package guards it (docs/architecture.md, I12).
@@ -158,6 +163,8 @@ def wrong_imports(name: str, path: Path, tree: ast.Module) -> Iterator[str]:
             yield f"{where}: import ledgermq.{target}, not {target}"
         if head in banned:
             yield f"{where}: {name} may not import {head}"
+        if within(target, GRPC) and not within(name, KNOW_GRPC):
+            yield f"{where}: {target} belongs to the gRPC server; a service sees only ServerCall (node/frontend/ports.py)"
         if head == CLI_LIBRARY and not is_commands(path):
             yield f"{where}: {CLI_LIBRARY} belongs to commands.py or *_commands.py"
         if head in BANNED_IMPORTS and not within(name, PICKLE_GUARDS):
@@ -182,6 +189,8 @@ def test_a_wrong_import_is_named() -> None:
     assert len(found) == 6, found
     found = list(wrong_imports("audit.wrong", ROOT / "audit/wrong.py", ast.parse("from ledgermq.proto import layout")))
     assert len(found) == 1, found
+    found = list(wrong_imports("node.frontend.wrong", ROOT / "node/wrong.py", ast.parse("import grpc.aio")))
+    assert len(found) == 1 and "ServerCall" in found[0], found
     assert list(wrong_imports("elsewhere", ROOT / "elsewhere.py", ast.parse(""))) != []
 
 

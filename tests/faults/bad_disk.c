@@ -1,8 +1,9 @@
-/* Preloaded into a node by tests/faults/test_faults_disk.py: calls on chosen files fail with EIO.
+/* Preloaded into a node by tests (tests/faults/test_faults_disk.py): calls on chosen files fail with EIO, or syncs are slow.
  *
  * FAULT_ORDERS names a directory. A file `sync` or `read` in it is an order; its text is a part of the paths it concerns. An order is
  * taken by the first call that fits it (the file is removed, so that it happens once) and this call fails with EIO. A failed sync does
- * nothing else; the next one succeeds and tells nothing of it, as Linux does after it has reported an error once.
+ * nothing else; the next one succeeds and tells nothing of it, as Linux does after it has reported an error once. While a file `slow` is
+ * there, every sync that it concerns takes SLOW_NS longer.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,13 +14,16 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
-static int ordered(const char *what, int fd) {
+#define SLOW_NS 150000000
+
+static int fits(const char *what, int fd, char *order, size_t room) {
     const char *orders = getenv("FAULT_ORDERS");
-    char order[4096], part[512], link[64], path[4096];
+    char part[512], link[64], path[4096];
     if (orders == NULL) return 0;
-    snprintf(order, sizeof order, "%s/%s", orders, what);
+    snprintf(order, room, "%s/%s", orders, what);
     int file = (int)syscall(SYS_openat, AT_FDCWD, order, O_RDONLY | O_CLOEXEC);
     if (file < 0) return 0;
     long size = syscall(SYS_read, file, part, sizeof part - 1);
@@ -30,14 +34,25 @@ static int ordered(const char *what, int fd) {
     long length = readlink(link, path, sizeof path - 1);
     if (length <= 0) return 0;
     path[length] = 0;
-    return strstr(path, part) != NULL && unlink(order) == 0;
+    return strstr(path, part) != NULL;
+}
+
+static int ordered(const char *what, int fd) {
+    char order[4096];
+    return fits(what, fd, order, sizeof order) && unlink(order) == 0;
+}
+
+static void slowed(int fd) {
+    char order[4096];
+    struct timespec longer = {0, SLOW_NS};
+    if (fits("slow", fd, order, sizeof order)) nanosleep(&longer, NULL);
 }
 
 #define FAILS(what, fd) \
     if (ordered(what, fd)) { errno = EIO; return -1; }
 
-int fdatasync(int fd) { FAILS("sync", fd); return (int)syscall(SYS_fdatasync, fd); }
-int fsync(int fd) { FAILS("sync", fd); return (int)syscall(SYS_fsync, fd); }
+int fdatasync(int fd) { slowed(fd); FAILS("sync", fd); return (int)syscall(SYS_fdatasync, fd); }
+int fsync(int fd) { slowed(fd); FAILS("sync", fd); return (int)syscall(SYS_fsync, fd); }
 
 ssize_t pread64(int fd, void *data, size_t size, off64_t at) { FAILS("read", fd); return syscall(SYS_pread64, fd, data, size, at); }
 ssize_t pread(int fd, void *data, size_t size, off_t at) { return pread64(fd, data, size, at); }

@@ -45,7 +45,7 @@ def test_members_are_removed_and_added_under_load(tmp_path: Path) -> None:
             for pick in ("follower", "leader"):
                 leads = leader(cluster)
                 victim = leads if pick == "leader" else cluster.others(leads)[0]
-                cli.ok("member", "remove", victim, "--timeout", "30s")
+                cli.ok("member", "remove", victim, "--yes", "--timeout", "30s")
                 wait_for(lambda victim=victim: leads_without(cluster, victim), 30, "another leader")  # type: ignore[misc]
                 history.progress()
                 assert cluster.terminate(victim) == 0
