@@ -1,6 +1,6 @@
 """A topic as a Spark table, a stream and a sink: `python examples/spark/flights.py`, with a running cluster (`ledgermq up`).
 
-Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names the cluster, by default 127.0.0.1:8081.
+Needs `ledgermq[spark]`. LEDGERMQ_ENDPOINTS names the cluster, by default 127.0.0.1:8081.
 """
 
 from __future__ import annotations

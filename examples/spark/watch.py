@@ -2,7 +2,7 @@
 
 Follows the log of every replica, recomputes every CRC, and compares the replicas at every hundredth entry: equal chain CRCs there mean
 equal histories up to there. DIR keeps the progress, so that a restarted program continues. `--once` stops at the end of the logs.
-Needs `ledgermq[audit]`. LEDGERMQ_ENDPOINTS names the cluster (by default 127.0.0.1:8081), LEDGERMQ_REPLICAS the replicas (n1,n2,n3).
+Needs `ledgermq[spark]`. LEDGERMQ_ENDPOINTS names the cluster (by default 127.0.0.1:8081), LEDGERMQ_REPLICAS the replicas (n1,n2,n3).
 """
 
 from __future__ import annotations
