@@ -214,7 +214,7 @@ class Checkers:
     def promised(self, node: str, index: int, term: int, durability: str, replica: Watched) -> None:
         """This node tells a client that the log up to here is safe, in the sense of the durability class."""
         if durability == "master":
-            self._promised_alone(node, index, replica)
+            self._promised_alone(node, index, term, replica)
             return
         if durability != "durable":
             holders = {node, *self.had_by(index, term)}
@@ -227,10 +227,13 @@ class Checkers:
         if index > self.durable[0]:
             self.durable = index, chains[index]
 
-    def _promised_alone(self, node: str, index: int, replica: Watched) -> None:
-        """Acknowledged by a master that the whole in-sync set has accepted, and durable on its own medium."""
-        if replica.term_at(replica.commit_index) != replica.term:
-            raise Violation("ack", f"{node} acknowledges entry {index}, and nothing of its epoch {replica.term} is confirmed yet")
+    def _promised_alone(self, node: str, index: int, term: int, replica: Watched) -> None:
+        """Acknowledged by a master that the whole in-sync set has accepted, and durable on its own medium. A master may learn of its
+        successor in the turn that acknowledges: what it confirmed before, it confirmed in the epoch that it led."""
+        led = self.seen[node].led if node in self.seen else -1
+        epoch = replica.term if replica.role is Role.LEADER else max(term, led)
+        if replica.term_at(replica.commit_index) < epoch:
+            raise Violation("ack", f"{node} acknowledges entry {index}, and nothing of its epoch {epoch} is confirmed yet")
         entry = replica.entry(index)
         if not self.media[node].holds(entry.pos, bytes(entry.data)):
             raise Violation("ack", f"{node} acknowledges entry {index} alone, and would lose it by a power cut")

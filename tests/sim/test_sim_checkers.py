@@ -1,0 +1,61 @@
+"""The rules of the checkers that a seed reaches seldom, on replicas that are made for the case."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from ledgermq.proto.types import Role
+from ledgermq.sim.checkers import Appointments, Checkers, Committed, Seen, Violation, Watched
+
+NODE, INDEX = "n3", 7
+WRITTEN = 2
+"""The epoch of the acknowledged entry."""
+
+
+def checkers(led: int, held: bool = True) -> Checkers:
+    """Checkers that saw the node lead this epoch at their last look; `held` is whether its medium has the entry."""
+    medium = SimpleNamespace(holds=lambda pos, data: held)
+    made = Checkers(cast(Committed, None), {NODE: medium}, cast(Appointments, None))
+    made.seen[NODE] = Seen(life=1, led=led)
+    return made
+
+
+def replica(role: Role, term: int, confirmed: int) -> Watched:
+    """A replica whose commit index lies in an entry of the epoch `confirmed`."""
+    entry = SimpleNamespace(pos=0, data=b"")
+    return cast(Watched, SimpleNamespace(role=role, term=term, commit_index=9, term_at=lambda index: confirmed, entry=lambda index: entry))
+
+
+@pytest.mark.parametrize(
+    ("role", "term", "led", "confirmed", "right"),
+    [
+        (Role.LEADER, 2, 2, 2, True),
+        (Role.LEADER, 2, 2, 1, False),
+        (Role.LEADER, 4, 4, 2, False),
+        (Role.LEADER, 4, -1, 4, True),
+        (Role.FOLLOWER, 3, 2, 2, True),
+        (Role.FOLLOWER, 3, 2, 1, False),
+        (Role.FOLLOWER, 3, 2, 3, True),
+        (Role.FOLLOWER, 5, 4, 2, False),
+        (Role.FOLLOWER, 3, -1, 1, False),
+    ],
+)
+def test_a_master_acknowledges_alone_only_behind_a_confirmed_entry_of_the_epoch_it_led(
+    role: Role, term: int, led: int, confirmed: int, right: bool
+) -> None:
+    """Also in the turn in which it learns of its successor: seed 3143311116 (HA async) reached that after 100,000 virtual seconds."""
+    found = replica(role, term, confirmed)
+    if right:
+        checkers(led).promised(NODE, INDEX, WRITTEN, "master", found)
+        return
+    with pytest.raises(Violation, match="nothing of its epoch"):
+        checkers(led).promised(NODE, INDEX, WRITTEN, "master", found)
+
+
+def test_a_master_acknowledges_alone_only_what_its_medium_holds() -> None:
+    """A power cut of the master keeps what it acknowledged."""
+    with pytest.raises(Violation, match="would lose it by a power cut"):
+        checkers(2, held=False).promised(NODE, INDEX, WRITTEN, "master", replica(Role.LEADER, 2, 2))
