@@ -227,6 +227,8 @@ class Search:
         self._leader_until_s = 0.0
         self._due_s = 0.0
         self._address: Address | None = None
+        self._named_by: Address | None = None
+        """The endpoint that named the leader to try next."""
         self.last = "no endpoint was tried"
         """Why the last try failed."""
 
@@ -251,12 +253,14 @@ class Search:
     def worked(self) -> None:
         """The node answers as leader: reset the pause, and let other callers use this address at once."""
         self._pauses.reset()
+        self._named_by = None
         if self._group and self._address is not None and not self._near:
             self._connection._leaders[self._group] = self._address
 
     def redirected(self, redirect: pb.Redirect) -> None:
         """Follow a Redirect. If two nodes redirect to each other, or the group has no leader, tries are separated by pauses."""
         known = self._connection.redirected(redirect)
+        self._named_by = self._address if known else None
         if known and self.uses_nearby:
             self.use_leader()
             return
@@ -274,8 +278,12 @@ class Search:
         self._due_s = max(self._pauses.next_s(), retry_after_ms / 1000)
 
     def _miss(self, address: Address) -> None:
-        """The presumed leader does not lead, or does not answer."""
+        """The presumed leader does not lead, or does not answer. The endpoint that named it would name it again, so the next is asked: the
+        leader may be reachable under another address than the one that nodes give."""
         self._connection.forget(self._group, address)
+        if self._named_by is not None:
+            self._connection.fail_over(self._named_by)
+            self._named_by = None
         self._connection.latencies.missed(self._group)
 
     def problem(self, problem: pb.Problem) -> None:

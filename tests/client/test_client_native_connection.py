@@ -110,6 +110,19 @@ def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
     with_nodes(2, scenario)
 
 
+def test_a_leader_whose_address_is_not_reachable_is_searched_at_every_endpoint() -> None:
+    """A follower names the leader by an address that only other nodes reach; the leader is the last of the given endpoints."""
+
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+        elsewhere = pb.CommitResponse(redirect=redirect("127.0.0.1:1"))
+        nodes[0].script = nodes[1].script = [elsewhere]
+        nodes[2].script = [pb.CommitResponse()]
+        await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
+        assert [node.asked for node in nodes] == [1, 1, 1]
+
+    with_nodes(3, scenario)
+
+
 def test_the_node_decides_what_is_worth_another_try() -> None:
     """`retryable` of a Problem counts, not what its code usually means."""
 
