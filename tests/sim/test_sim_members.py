@@ -32,12 +32,15 @@ def test_members_change_under_all_other_faults() -> None:
 
 @pytest.mark.verify
 def test_a_replica_that_was_left_behind_is_brought_the_log() -> None:
-    """A replica that lacks entries which the others trimmed installs them, despite failures during the installation."""
+    """A replica that lacks entries which the others trimmed installs them, despite failures during the installation. Consumers, timers and
+    transactions keep most files, so about one run in eight needs an installation."""
     brought = 0
-    for seed in range(SEEDS):
+    for seed in range(8 * SEEDS):
         outcome = World(seed, file_bytes=SMALL_FILE_BYTES).run(3 * STEPS, schedule(("left-behind", "wipe-and-return", "kill-inside")))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
         brought += outcome.coverage.get("installs", 0)
+        if brought > 1:
+            break
     assert brought > 1
 
 
