@@ -159,6 +159,7 @@ RULES = _table(
     state.topics         | wrong-derived | the snapshot's topics are those that the topic records left in force
     state.groups         | wrong-derived | the snapshot's consumer groups are those that the group records left in force
     state.offsets        | wrong-derived | the snapshot's committed offsets are those that the log says
+    state.letters        | wrong-derived | the snapshot's settled dead letters are those that were resent or purged
     state.delivery       | wrong-derived | the snapshot's cursors and rows are what leases, acknowledgements and resets led to
     state.lapsed         | wrong-derived | the snapshot's lapsed leases are those that ended other than by their acknowledgement
     state.lite           | wrong-derived | the snapshot's sets of lite topics are those that clients read from

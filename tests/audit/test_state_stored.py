@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from bench.audit_scan import CLUSTER, CREATED_MS
+from ledgermq.audit.checks.rules import RULES
 from ledgermq.audit.jobs import audit
 from ledgermq.audit.reading.walk import LogFile
 from ledgermq.audit.report import as_json, as_text
-from ledgermq.audit.state.derive import StateReport, check_state
+from ledgermq.audit.state.derive import KEYS, StateReport, check_state
 from ledgermq.audit.works import Outcome
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto.control import (
@@ -133,12 +134,18 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "producers": (lambda v: v["producers"]["unnamed"][0].__setitem__(1, 9), "producers/unnamed/0/1 is 9, the log says "),
     "retained": (lambda v: v["retained"]["seals"].clear(), "retained/seals/0 is nothing, the log says {"),
     "lite_floors": (lambda v: v["lite_floors"].update(l=300_000), "lite_floors/l is 300000, the log says nothing"),
+    "letters": (lambda v: v["letters"].update({"%DLQ%g": [[0, 1, "resent"]]}), "letters/%DLQ%g is [[0,1,"),
     "minimums": (lambda v: v["minimums"].update(t={"0": [1, None]}), "minimums/t is {"),
     "lite": (lambda v: v["lite"]["g"]["l"]["c"][1].append("x"), "lite/g/l/c/1/1 is \"x\", the log says nothing"),
     "store_ms": (lambda v: v.update(store_ms=v["store_ms"] + 1), "store_ms is "),
     "keys": (lambda v: v.update(surplus=0), "surplus is 0, the log says nothing"),
 }
 """By rule: a wrong value, and how the finding begins."""
+
+
+def test_every_key_of_a_snapshot_has_a_rule() -> None:
+    """A difference in a key without a rule would end the audit with an assertion instead of a finding."""
+    assert {f"state.{key}" for key in KEYS} | {"state.keys"} == {rule for rule in RULES if rule.startswith("state.")}
 
 
 @pytest.mark.parametrize("key", sorted(EDITS))

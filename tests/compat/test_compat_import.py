@@ -33,7 +33,7 @@ def write_store(tmp_path_factory: pytest.TempPathFactory) -> Write:
         pytest.skip("no Maven or no JDK here")
     home = Path(compiler).resolve().parents[1]
     build = tmp_path_factory.mktemp("driver")
-    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={build}/classpath"]
+    goals = ["compile", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath", f"-Dmdep.outputFile={build}/classpath"]
     maven = ["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals]
     done = subprocess.run(maven, capture_output=True, text=True, env={**os.environ, "JAVA_HOME": str(home)})
     assert done.returncode == 0, done.stdout[-2000:]

@@ -33,7 +33,7 @@ def open_store(tmp_path_factory: pytest.TempPathFactory) -> Open:
     home = Path(compiler).resolve().parents[1]
     environment = {**os.environ, "JAVA_HOME": str(home)}
     build = tmp_path_factory.mktemp("driver")
-    goals = ["compile", "dependency:build-classpath", f"-Dmdep.outputFile={build}/classpath"]
+    goals = ["compile", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath", f"-Dmdep.outputFile={build}/classpath"]
     maven = ["mvn", "-q", "-B", "-f", PROJECT, f"-Dcompat.build={build}", *goals]
     done = subprocess.run(maven, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout[-2000:]

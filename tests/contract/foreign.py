@@ -64,7 +64,7 @@ def _java(home: Path) -> Foreign:
     _needs("mvn", "javac", "java")
     path = home / "classpath"
     maven = ["mvn", "-q", "-B", "-f", EXAMPLES / "java", f"-Dexample.build={home}/example"]
-    _call([*maven, "dependency:build-classpath", f"-Dmdep.outputFile={path}"], home)
+    _call([*maven, "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:build-classpath", f"-Dmdep.outputFile={path}"], home)
     _call(["javac", "-cp", path.read_text().strip(), "-d", home, HERE / "java/Driver.java"], home)
     return Foreign(["java", "-cp", f"{home}:{path.read_text().strip()}", "Driver"], home)
 
