@@ -151,6 +151,8 @@ def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks
         seen.begin(*mine)
 
         leads = leader(cluster)
+        # A node that does not lead forwards it, which one of the dashboards shows.
+        CommandLine(target(cluster, cluster.others(leads)[0])).send_lines(TOPIC, ["forwarded"])
         load = cli.start("bench", "send", "--topic", TOPIC, "--rate", "20", "--duration", "1h")
         try:
             slow = cluster.order(leads, "slow", f"/dledger-{leads}/data/")
