@@ -149,6 +149,8 @@ async def _events(request: web.Request) -> web.StreamResponse:
                     await answer.write(b":\n\n")
     except OverflowError as error:
         raise web.HTTPServiceUnavailable(text=str(error), headers={"Retry-After": "30"}) from error
+    except ConnectionResetError:
+        pass  # The browser has left the page, which is how most streams end.
     return answer
 
 
@@ -175,7 +177,7 @@ async def _sign_in(request: web.Request) -> web.StreamResponse:
 
 
 async def _sign_out(request: web.Request) -> web.StreamResponse:
-    await request.app[SESSIONS].end(request[SESSION])
+    await request.app[SESSIONS].end(request[SESSION], "sign-out")
     answer = web.HTTPSeeOther("/sign-in")
     answer.del_cookie(COOKIE, path="/")
     return answer

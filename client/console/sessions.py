@@ -118,10 +118,10 @@ class Sessions:
         self.cluster.record({"event": "sign-in", "user": access_key})
         return await self._add(access_key, Watch(connection))
 
-    async def end(self, session: Session) -> None:
+    async def end(self, session: Session, event: str = "session ended") -> None:
         self._known.pop(session.id, None)
         if session.user:
-            self.cluster.record({"event": "sign-out", "user": session.user})
+            self.cluster.record({"event": event, "user": session.user})
         if session.watch is not self._open:
             await session.watch.close()
 

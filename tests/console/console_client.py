@@ -21,6 +21,13 @@ from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
 SCRIPT = "<script>alert(1)</script>"
 
 
+class Server(TestServer):
+    """As the console is served: what a request began is not cut short when its browser leaves."""
+
+    async def _make_runner(self, **options: Any) -> Any:
+        return await super()._make_runner(**{**options, "handler_cancellation": False})
+
+
 class Browser:
     """A browser without scripts: cookies, pages, and forms with their token."""
 
@@ -110,7 +117,7 @@ async def console(node: FakeNode, limits: Limits | None = None, timeout_s: float
         return AsyncConnection(node.endpoint, credentials=credentials, timeout_s=timeout_s)
 
     application = make_application(Cluster(connect, records.append), limits or Limits(), (), secure=False)
-    async with TestClient(TestServer(application)) as client:
+    async with TestClient(Server(application)) as client:
         yield Browser(client, node, records)
 
 

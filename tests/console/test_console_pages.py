@@ -160,6 +160,23 @@ def test_events_announce_newer_answers() -> None:
     browse(use)
 
 
+def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """Leaving a page is no error, and its place is free again."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        watch: Watch = browser.session_watch
+        async with browser.client.get("/events") as stream:
+            await stream.content.readuntil(b"\n\n")
+            stream.close()
+        while watch._listeners:
+            await watch.refresh()
+            await asyncio.sleep(0)
+
+    browse(use)
+    assert not caplog.records
+
+
 def test_the_last_data_stays_while_nobody_answers() -> None:
     """A page keeps what it had, says how old it is and why; without data it says what is missing. Other parts are not affected."""
 
