@@ -6,6 +6,7 @@ that any number of open pages costs the cluster the calls of one.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import time
@@ -25,6 +26,8 @@ SESSIONS_MAX = 64
 TRIES = 10
 """Failed sign-ins within TRIES_S after which further ones are refused."""
 TRIES_S = 60.0
+ASKED_S = 5.0
+"""For so long the console remembers that the cluster has authentication: requests without a session cost the cluster nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ class Sessions:
         self._clock = clock
         self._known: dict[str, Session] = {}
         self._open: Watch | None = None
+        self._opening = asyncio.Lock()
+        self._closed_at = float("-inf")
         self._failed: deque[float] = deque(maxlen=TRIES)
 
     async def find(self, key: str, *, use: bool) -> Session | None:
@@ -85,16 +90,20 @@ class Sessions:
 
     async def unsigned(self) -> Session | None:
         """A session without a user; None if the cluster has authentication. The first call asks the cluster."""
-        if self._open is None:
-            watch = Watch(self.cluster.connect(None))
-            cell = await watch.status()
-            if cell.code == Code.UNAUTHORIZED:
-                await watch.close()
-                return None
-            if cell.value is None:
-                # Nothing is known yet: the page says what failed, and the next one asks again.
-                return await self._add("", watch)
-            self._open = watch
+        async with self._opening:
+            if self._open is None:
+                if self._clock() - self._closed_at < ASKED_S:
+                    return None
+                watch = Watch(self.cluster.connect(None))
+                cell = await watch.status()
+                if cell.code == Code.UNAUTHORIZED:
+                    self._closed_at = self._clock()
+                    await watch.close()
+                    return None
+                if cell.value is None:
+                    # Nothing is known yet: the page says what failed, and the next one asks again.
+                    return await self._add("", watch)
+                self._open = watch
         return await self._add("", self._open)
 
     async def sign_in(self, access_key: str, secret_key: str) -> Session:

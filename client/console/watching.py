@@ -51,7 +51,7 @@ class Cell:
     at: float | None = None
     error: str = ""
     code: int = 0
-    used: float = 0.0
+    used: float = float("-inf")
     task: asyncio.Task[None] | None = None
     keep: Callable[[Any, float], None] | None = None
 
@@ -128,9 +128,11 @@ class Watch:
                 if dropped.task is not None:
                     dropped.task.cancel()
         self._cells.move_to_end(key)
+        # The task that asks again keeps this answer as new as it can be.
+        polled = self._poller is not None and self._clock() - cell.used <= USED_S
         cell.used = self._clock()
         age = self.age_s(cell)
-        if age is None or (age >= self._every_s and self._poller is None):
+        if not (polled and cell.error) and (age is None or (age >= self._every_s and not polled)):
             await asyncio.wait([self._asked(cell)], timeout=WAIT_S)
         return cell
 

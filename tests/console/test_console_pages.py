@@ -129,6 +129,28 @@ def test_open_pages_share_the_calls() -> None:
     browse(use, groups=300)
 
 
+def test_a_page_opened_again_is_new_although_others_are_open() -> None:
+    """What no page used for a while is asked for at once; what failed while it is asked for again is not waited for."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/users")
+        watch: Watch = browser.session_watch
+        now = watch._clock()
+        with watch.listening():
+            watch._clock = lambda: now + 5
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 1
+            watch._clock = lambda: now + 3600
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 2
+            watch._cells["users"].error = "no answer"
+            watch.forget()
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 2
+
+    browse(use)
+
+
 def test_listeners_start_and_end_the_polling_and_are_bounded() -> None:
     """The first open page starts the one task; a user has at most so many open pages."""
 

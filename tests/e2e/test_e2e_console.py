@@ -121,9 +121,9 @@ def give_up(cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def console(cluster: LocalCluster) -> Iterator[str]:
+def console(cluster: LocalCluster, *more: str) -> Iterator[str]:
     """The address of a console of the cluster, as a process; it must end cleanly."""
-    options = ["--listen", "127.0.0.1:0", "--tls", "--ca", str(cluster.ca_file)]
+    options = ["--listen", "127.0.0.1:0", "--tls", "--ca", str(cluster.ca_file), *more]
     child = subprocess.Popen(
         [*LEDGERMQ, "console", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.endpoints)
     )
@@ -143,9 +143,9 @@ def console(cluster: LocalCluster) -> Iterator[str]:
 
 
 @pytest.fixture
-def surf(cluster: LocalCluster) -> Iterator[Surf]:
+def surf(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Surf]:
     """A browser that looks at a console. Afterwards: no request left the address, and the policy had nothing to forbid."""
-    with console(cluster) as url, playwright.sync_playwright() as driver:
+    with console(cluster, *getattr(request, "param", ())) as url, playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
         page = browser.new_page(viewport={"width": 1100, "height": 820})
         found = Surf(url, page)
@@ -223,6 +223,14 @@ def test_a_forbidden_user_sees_the_refusal(surf: Surf) -> None:
     assert surf.page.url.endswith("/sign-in")
     surf.sign_in((ROOT[0], "a guess"))
     surf.sees("signature")
+
+
+@pytest.mark.parametrize("surf", [("--idle", "3s")], indirect=True)
+def test_an_ended_session_leads_to_the_sign_in(surf: Surf) -> None:
+    """An open page does not keep its session alive, and does not show old data for ever."""
+    surf.sign_in(ROOT)
+    surf.sees("3 of 3 nodes up")
+    surf.page.wait_for_url("**/sign-in", timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,12 @@
     if (!live || !live.dataset.updates || paused || document.hidden) return;
     source = new EventSource("/events");
     source.addEventListener("newer", () => htmx.trigger(live, "newer"));
+    source.addEventListener("error", () => {
+      // A stream that was refused is not opened again by itself. If the session has ended, the answer to this request says so.
+      if (source?.readyState !== EventSource.CLOSED) return;
+      htmx.trigger(live, "newer");
+      setTimeout(listen, 30_000);
+    });
   };
 
   document.addEventListener("htmx:beforeSwap", (event) => {
