@@ -117,11 +117,12 @@ class Map:
         return blocks
 
     def shown(self, blocks: list[Block]) -> list[tuple[float, float, Block]]:
-        """Place and width of each block on the picture, with a gap between blocks."""
+        """Place and width of each block on the picture, with a gap between blocks. The unused end of a file belongs to its block."""
         span = max(1, self._to - self._from)
         found = []
-        for block in blocks:
-            left, right = (WIDTH * (max(self._from, place) - self._from) / span for place in (block.base, block.end))
+        ends = [*(block.base for block in blocks[1:]), *(block.end for block in blocks[-1:])]
+        for block, end in zip(blocks, ends, strict=True):
+            left, right = (WIDTH * (max(self._from, place) - self._from) / span for place in (block.base, end))
             if right > left:
                 found.append((round(left, 1), round(max(1.0, right - left - 1), 1), block))
         return found

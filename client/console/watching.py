@@ -188,20 +188,23 @@ class Watch:
         turn = [names[(self._turn + step) % len(names)] for step in range(min(LAGS_AT_ONCE, len(names)))]
         self._turn += len(turn)
         for name in turn:
-            self._lags[name] = await self.lag_of(name)
+            self._lags[name] = await self._lag(name)
         self._lags = {name: lag for name, lag in self._lags.items() if name in set(names)}
         known = [lag.messages for lag in self._lags.values()]
         self.history.add("lag", None if None in known or len(known) < len(names) else sum(lag or 0 for lag in known))
         return Receivers(groups, self._lags)
 
     async def lag_of(self, group: str) -> Lag:
-        """The lag of one consumer group, for its page and for the list. Raises Unreachable."""
-        try:
-            lag = Lag(await self.admin.lag(group), self._clock())
-        except Refused:
-            return Lag(None, self._clock())
+        """The lag of one consumer group, kept over time for the picture on its page. Raises Unreachable."""
+        lag = await self._lag(group)
         self.history.add(("lag", group), lag.messages)
         return lag
+
+    async def _lag(self, group: str) -> Lag:
+        try:
+            return Lag(await self.admin.lag(group), self._clock())
+        except Refused:
+            return Lag(None, self._clock())
 
     async def _poll(self) -> None:
         try:

@@ -17,7 +17,8 @@
       place.replaceChildren();
       const lines = labels.map((label, at) => ({ label, stroke: COLOURS[at % COLOURS.length], width: 2, points: { show: false } }));
       const size = { width: Math.max(240, place.clientWidth), height: 180 };
-      new uPlot({ ...size, series: [{}, ...lines], axes: [axis, { ...axis, size: 70 }], cursor: { drag: { x: false } } }, data, place);
+      const tzDate = (seconds) => uPlot.tzDate(new Date(seconds * 1e3), "Etc/UTC");
+      new uPlot({ ...size, tzDate, series: [{ label: "UTC" }, ...lines], axes: [axis, { ...axis, size: 70 }], cursor: { drag: { x: false } } }, data, place);
     }
   };
 
