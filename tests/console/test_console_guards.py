@@ -108,6 +108,18 @@ def test_sign_in_and_out() -> None:
     browse(use)
 
 
+def test_a_user_without_permissions_may_sign_in() -> None:
+    """The cluster knows the user; what it refuses is shown on the pages."""
+
+    async def use(browser: Browser) -> None:
+        refused = pb.ClusterStatusResponse(status=admin_status(int(Code.FORBIDDEN), "user alice has no admin permission"))
+        browser.node.answers("ClusterStatus", refused)
+        await browser.post("/sign-in", access_key="alice", secret_key="the secret of alice")
+        assert "not loaded. user alice has no admin permission" in await browser.get("/")
+
+    browse(use)
+
+
 def test_guessing_is_slow() -> None:
     """After several failures within a minute no further keys are tried."""
 
