@@ -165,7 +165,7 @@ class Endpoints(Generic[C]):
 
     def guard_secret(self) -> None:
         """Refuse to send a secret unencrypted over a network. Raises BadArgument."""
-        open_to = [at.host for at in self.addresses if not (at.host == "localhost" or _is_loopback(at.host))]
+        open_to = [at.host for at in self.addresses if not (at.host == "localhost" or is_loopback(at.host))]
         if open_to and not self.tls:
             what = f"the secret would travel to {open_to[0]} unencrypted"
             raise BadArgument(what, "use --tls --ca FILE (in Python: tls, ca), or run the command on that machine")
@@ -274,7 +274,8 @@ class AsyncConnection(Endpoints[grpc.aio.Channel]):
         return grpc.aio.secure_channel(place, self._tls(), options) if self.tls else grpc.aio.insecure_channel(place, options)
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether this is an address of this machine alone; a name is not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

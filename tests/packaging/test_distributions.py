@@ -118,6 +118,7 @@ def test_both_ways_give_the_same_wheel(built: dict[str, Path]) -> None:
     assert names[0] == names[1]
     assert {name.split("/")[0] for name in names[0]} == {"ledgermq", built["wheel"].name.split("-py3")[0] + ".dist-info"}
     assert {"ledgermq/py.typed", "ledgermq/cli.py", "ledgermq/audit/page.html", "ledgermq/proto/log.proto"} <= names[0]
+    assert {"ledgermq/client/console/templates/frame.html", "ledgermq/client/console/assets/htmx.min.js"} <= names[0]
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,8 @@ NAMES = {
 """Distribution → the module it installs, where the names differ."""
 CLIENT = ("client/", "proto/", "storage/", "src/ledgermq/cli.py", "src/ledgermq/__init__.py", "src/ledgermq/__main__.py")
 """What must work without an extra. `storage/` is here for `doctor`, `backup` and `restore`."""
+CONSOLE = "client/console/"
+"""It has an extra of its own; only its `commands.py` is imported without it, by `--help`."""
 OPTIONAL = {"pyarrow", "pyiceberg"}
 """Modules that the client imports only when it converts to or from their types."""
 BLOCK = """
@@ -64,16 +66,20 @@ def imported() -> Iterator[tuple[str, str, bool]]:
                     yield str(path.relative_to(ROOT)), root, node.col_offset == 0
 
 
+def of_the_client(file: str) -> bool:
+    return file.startswith(CLIENT) and not file.startswith(CONSOLE)
+
+
 def test_the_client_imports_what_its_package_requires() -> None:
     """No file of the client imports a module of an extra at its start, and only pyarrow and pyiceberg later."""
     core = modules_of(PROJECT["dependencies"])
     wrong = [
         f"{file} imports {module}"
         for file, module, at_once in imported()
-        if file.startswith(CLIENT) and module not in core and (at_once or module not in OPTIONAL)
+        if of_the_client(file) and module not in core and (at_once or module not in OPTIONAL)
     ]
     assert not wrong, wrong
-    assert core == {module for file, module, _ in imported() if file.startswith(CLIENT)} - OPTIONAL
+    assert core == {module for file, module, _ in imported() if of_the_client(file)} - OPTIONAL
 
 
 def test_every_other_module_belongs_to_an_extra() -> None:
@@ -102,6 +108,13 @@ def test_the_client_runs_without_any_extra(command: str) -> None:
     program = BLOCK.format(modules=list(cli.EXTRAS), args=[*command.split(), "--help"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_console_names_its_extra() -> None:
+    """Also where aiohttp is there for a node."""
+    program = BLOCK.format(modules=["jinja2"], args=["console"])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 64 and done.stderr.endswith("pip install 'ledgermq[console]'\n"), done
 
 
 def test_the_description_stands_alone() -> None:

@@ -1,0 +1,267 @@
+"""Every change that the console can make: what it asks for, how it is described before it is confirmed, and the calls that make it.
+
+All of them are calls of the public admin API, safe to repeat except a test send.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.console.watching import Watch
+from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.sending import Outgoing, new_message_id
+from ledgermq.client.service import MESSAGING
+from ledgermq.proto import messaging_pb2
+from ledgermq.proto.names import parse_stored
+from ledgermq.proto.status import Code
+
+KINDS = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")
+PERMISSIONS = ("rw", "r", "w", "none")
+SETTLED_MAX = 1000
+"""Dead letters that one change settles, and waiting messages that one change cancels."""
+Values = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value. `kind`: text, number, choice, area or secret; a secret is asked for only where it is confirmed, so it is in no address."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    required: bool = True
+    choices: tuple[str, ...] = ()
+    default: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """`says`: what will happen, with the values in braces. `back`: the page to return to. `do` returns what happened."""
+
+    title: str
+    says: str
+    back: str
+    fields: tuple[Field, ...]
+    do: Callable[[Watch, Values], Awaitable[str]]
+
+
+def _number(values: Values, name: str) -> int:
+    text = values[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise BadArgument(f"{text!r} is not a number", f"correct the field {name}")
+    return int(text)
+
+
+async def _transfer(watch: Watch, values: Values) -> str:
+    await watch.admin.transfer(values["broker_group"], values["to"])
+    return f"{values['to']} leads {values['broker_group']}"
+
+
+async def _create_topic(watch: Watch, values: Values) -> str:
+    kind, permission = cast(Any, values["kind"]), cast(Any, values["permission"])
+    await watch.admin.create_topic(values["topic"], kind=kind, queues=_number(values, "queues"), permission=permission)
+    return f"topic {values['topic']} was created"
+
+
+async def _update_topic(watch: Watch, values: Values) -> str:
+    await watch.admin.update_topic(values["topic"], queues=_number(values, "queues"), permission=cast(Any, values["permission"]))
+    return f"topic {values['topic']} was changed"
+
+
+async def _delete_topic(watch: Watch, values: Values) -> str:
+    await watch.admin.delete_topic(values["topic"])
+    return f"topic {values['topic']} was deleted"
+
+
+async def _create_group(watch: Watch, values: Values) -> str:
+    await watch.admin.create_group(values["group"], max_attempts=_number(values, "max_attempts"), fifo=values["order"] == "fifo")
+    return f"consumer group {values['group']} was created"
+
+
+async def _delete_group(watch: Watch, values: Values) -> str:
+    await watch.admin.delete_group(values["group"])
+    return f"consumer group {values['group']} was deleted"
+
+
+async def _reset(watch: Watch, values: Values) -> str:
+    queue = _number(values, "queue") if values["queue"] else None
+    to: Any = values["to"]
+    if to not in ("earliest", "latest"):
+        to = _number(values, "to") if to.isdigit() else _moment(to)
+    moved = await watch.admin.reset(values["group"], values["topic"], to, queue=queue)
+    return f"{values['group']} continues at a new position in {len(moved)} queues of {values['topic']}"
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadArgument(
+            f"{text!r} is no place in a topic", "give earliest, latest, an offset, or a time like 2026-11-21T10:00Z"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+async def _skip(watch: Watch, values: Values) -> str:
+    await watch.admin.skip(values["group"], values["topic"], _number(values, "queue"), count=_number(values, "count"))
+    return f"{values['group']} skipped messages in queue {values['queue']} of {values['topic']}"
+
+
+async def _settle(watch: Watch, values: Values, how: Literal["resent", "purged"]) -> str:
+    ids = tuple(values["id"].split())
+    letters = [
+        one for one in await watch.admin.dead_letters(values["group"], message_ids=ids, limit=SETTLED_MAX) if one.state != "orphaned"
+    ]
+    settle = watch.admin.resend_dead_letters if how == "resent" else watch.admin.purge_dead_letters
+    states = await settle(values["group"], letters)
+    if not states:
+        raise Refused(Code.MESSAGE_NOT_FOUND, f"{values['group']} has no such dead letters", "load the list again")
+    return f"{values['group']}: " + ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
+
+
+async def _resend(watch: Watch, values: Values) -> str:
+    return await _settle(watch, values, "resent")
+
+
+async def _purge(watch: Watch, values: Values) -> str:
+    return await _settle(watch, values, "purged")
+
+
+async def _cancel(watch: Watch, values: Values) -> str:
+    topic, kind, ids = values["topic"], cast(Any, values["kind"]), tuple(values["id"].split())
+    states = await watch.admin.cancel_waiting(topic, kind, await watch.admin.waiting(topic, kind, message_ids=ids, limit=SETTLED_MAX))
+    if not states:
+        raise Refused(Code.MESSAGE_NOT_FOUND, f"no such message waits in topic {topic}", "load the list again")
+    return f"{topic}: " + ", ".join(f"{count} {state}" for state, count in sorted(Counter(states).items()))
+
+
+async def _create_user(watch: Watch, values: Values) -> str:
+    await watch.admin.create_user(values["user"], values["secret"] or None, grants=values["grants"].split(), roles=values["roles"].split())
+    return f"{'user' if values['secret'] else 'role'} {values['user']} was created"
+
+
+async def _change_user(watch: Watch, values: Values) -> str:
+    await watch.admin.change_user(values["user"], grant=values["grant"].split(), revoke=values["revoke"].split())
+    return f"the permissions of {values['user']} were changed"
+
+
+async def _delete_user(watch: Watch, values: Values) -> str:
+    await watch.admin.delete_user(values["user"])
+    return f"user {values['user']} was deleted"
+
+
+async def _send(watch: Watch, values: Values) -> str:
+    namespace, topic = parse_stored(values["topic"])
+    keys = values["keys"].split()
+    group = values["message_group"] or None
+    message = Outgoing(topic, values["body"].encode(), values["tag"] or None, keys, {}, group, namespace).to_proto(new_message_id())
+    connection: AsyncConnection = watch.connection
+    request = messaging_pb2.SendMessageRequest(messages=[message])
+    await connection.carry_out(connection.asking(MESSAGING + "SendMessage", request, messaging_pb2.SendMessageResponse))
+    return f"sent {message.system_properties.message_id} to {values['topic']}"
+
+
+TOPIC, GROUP, USER = Field("topic", "Topic"), Field("group", "Consumer group"), Field("user", "Name")
+BROKER_GROUP = Field("broker_group", "Broker group")
+QUEUES, PERMISSION = Field("queues", "Queues", "number", default="8"), Field("permission", "Permission", "choice", choices=PERMISSIONS)
+IDS = Field("id", "Message ids, separated by spaces; empty: all", required=False)
+ACTIONS: dict[str, Action] = {
+    "transfer": Action(
+        *(
+            "Transfer leadership",
+            "{to} becomes the leader of broker group {broker_group}. Calls wait for the new leader.",
+            "/broker-groups",
+        ),
+        (BROKER_GROUP, Field("to", "To node")),
+        _transfer,
+    ),
+    "create-topic": Action(
+        *("Create topic", "The topic {topic} of kind {kind} is created.", "/topics"),
+        (TOPIC, Field("kind", "Kind", "choice", choices=KINDS), QUEUES, PERMISSION),
+        _create_topic,
+    ),
+    "update-topic": Action(
+        *("Change topic", "The topic {topic} gets {queues} queues and the permission {permission}. Queues are never removed.", "/topics"),
+        (TOPIC, QUEUES, PERMISSION),
+        _update_topic,
+    ),
+    "delete-topic": Action(
+        "Delete topic",
+        "The topic {topic} is deleted. Its messages are served no longer. This cannot be undone.",
+        "/topics",
+        (TOPIC,),
+        _delete_topic,
+    ),
+    "create-group": Action(
+        *("Create consumer group", "The consumer group {group} is created.", "/groups"),
+        (
+            GROUP,
+            Field("max_attempts", "Attempts", "number", default="17"),
+            Field("order", "Delivery", "choice", choices=("concurrent", "fifo")),
+        ),
+        _create_group,
+    ),
+    "delete-group": Action(
+        *("Delete consumer group", "The consumer group {group} and its progress are deleted. This cannot be undone.", "/groups"),
+        (GROUP,),
+        _delete_group,
+    ),
+    "reset-group": Action(
+        *("Reset position", "{group} continues at {to} in topic {topic}: messages are delivered again, or skipped.", "/groups"),
+        (
+            *(GROUP, TOPIC, Field("queue", "Queue; empty: all", "number", required=False)),
+            Field("to", "To: earliest, latest, a time, or an offset of one queue", default="earliest"),
+        ),
+        _reset,
+    ),
+    "skip": Action(
+        *("Skip messages", "{group} never gets the messages in flight and {count} more of queue {queue} of topic {topic}.", "/groups"),
+        (GROUP, TOPIC, Field("queue", "Queue", "number"), Field("count", "Further messages", "number", default="0")),
+        _skip,
+    ),
+    "resend-letters": Action(
+        *("Resend dead letters", f"The messages are delivered to {{group}} again, each once, at most {SETTLED_MAX}.", "/dead-letters"),
+        (GROUP, IDS),
+        _resend,
+    ),
+    "purge-letters": Action(
+        *("Purge dead letters", f"The dead letters of {{group}} leave the list for good, at most {SETTLED_MAX}.", "/dead-letters"),
+        (GROUP, IDS),
+        _purge,
+    ),
+    "cancel-waiting": Action(
+        *("Cancel waiting messages", f"The {{kind}} messages of {{topic}} are never delivered, at most {SETTLED_MAX}.", "/waiting"),
+        (TOPIC, Field("kind", "Kind", "choice", choices=("delayed", "half")), IDS),
+        _cancel,
+    ),
+    "create-user": Action(
+        *("Create user", "The user {user} is created. Without a secret it is a role.", "/users"),
+        (
+            *(USER, Field("grants", "Permissions ACTION:KIND:PATTERN, separated by spaces", required=False)),
+            *(Field("roles", "Roles, separated by spaces", required=False), Field("secret", "Secret", "secret", required=False)),
+        ),
+        _create_user,
+    ),
+    "change-user": Action(
+        *("Change permissions", "The permissions of {user} change at once.", "/users"),
+        (
+            *(USER, Field("grant", "Grant ACTION:KIND:PATTERN, separated by spaces", required=False)),
+            Field("revoke", "Revoke, separated by spaces", required=False),
+        ),
+        _change_user,
+    ),
+    "delete-user": Action("Delete user", "The user or role {user} is deleted. This cannot be undone.", "/users", (USER,), _delete_user),
+    "send": Action(
+        *("Send a test message", "One message is stored in topic {topic} and delivered to its consumer groups.", "/messages"),
+        (
+            *(TOPIC, Field("body", "Body", "area"), Field("tag", "Tag", required=False)),
+            *(Field("keys", "Keys, separated by spaces", required=False), Field("message_group", "Message group", required=False)),
+        ),
+        _send,
+    ),
+}

@@ -1,0 +1,79 @@
+"""The pages about the cluster as a whole: overview, nodes, topics, clients and users."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledgermq.client.console.rendering import Chart, part
+from ledgermq.client.console.views import Page, View
+from ledgermq.client.console.watching import Judged, Receivers
+from ledgermq.client.health import Severity, worst
+
+TOP = 10
+"""Consumer groups in the list of those with most lag."""
+
+
+async def _overview(view: View) -> dict[str, Any]:
+    judged: Judged | None = await view.status()
+    receivers: Receivers | None = await view.receivers()
+    findings = [] if judged is None else sorted(judged.findings, key=lambda finding: -finding.severity)
+    lags = {} if receivers is None else {name: lag for name, lag in receivers.lags.items() if lag.messages}
+    top = sorted(lags.items(), key=lambda item: -(item[1].messages or 0))[:TOP]
+    history = view.watch.history
+    return {
+        "judged": judged,
+        "worst": worst(findings) if judged is not None else Severity.UNKNOWN,
+        "findings": findings,
+        "top": top,
+        "asked": 0 if receivers is None else len(receivers.lags),
+        "groups": None if receivers is None else len(receivers.groups),
+        "charts": [
+            Chart("Messages stored per second", ("messages/s",), history.rates("messages")),
+            Chart("Messages that wait for all consumer groups", ("lag",), history.samples("lag")),
+        ],
+    }
+
+
+async def _nodes(view: View) -> dict[str, Any]:
+    judged: Judged | None = await view.status()
+    members = await view.get("members", "the members", lambda admin: admin.members())
+    return {"judged": judged, "members": {member.node: member for member in members or ()}}
+
+
+async def _topics(view: View) -> dict[str, Any]:
+    judged: Judged | None = await view.status()
+    topics = () if judged is None else judged.status.topics
+    return {"rows": part(topics, "name", view.query), "rates": view.watch.history.topic_rates}
+
+
+async def _topic(view: View) -> dict[str, Any]:
+    name = view.text("name")
+    history = view.watch.history
+    topic = await view.get(
+        ("topic", name),
+        f"topic {name}",
+        lambda admin: admin.topic(name),
+        keep=lambda found, _: history.add(("topic", name), found.messages),
+    )
+    chart = Chart("Messages stored per second", ("messages/s",), history.rates(("topic", name)))
+    return {"heading": f"Topic {name}", "name": name, "topic": topic, "charts": [chart]}
+
+
+async def _clients(view: View) -> dict[str, Any]:
+    found = await view.get("clients", "the clients", lambda admin: admin.clients())
+    return {"rows": part(found.clients if found else (), "client_id", view.query), "unreachable": found.unreachable if found else ()}
+
+
+async def _users(view: View) -> dict[str, Any]:
+    found = await view.get("users", "the users", lambda admin: admin.users())
+    return {"rows": part(found or (), "name", view.query)}
+
+
+PAGES = {
+    "/": Page("Overview", "overview.html", _overview),
+    "/nodes": Page("Nodes", "nodes.html", _nodes),
+    "/topics": Page("Topics", "topics.html", _topics),
+    "/topic": Page("Topic", "topic.html", _topic),
+    "/clients": Page("Clients", "clients.html", _clients),
+    "/users": Page("Users", "users.html", _users),
+}

@@ -1,0 +1,80 @@
+"""The pages about replicas: broker groups and their leadership, the map of the audit, and explanations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledgermq.client.console import digests
+from ledgermq.client.console.rendering import merged
+from ledgermq.client.console.views import Page, View
+from ledgermq.client.console.watching import Judged
+from ledgermq.client.errors import BadArgument
+
+CHANGES = 20
+"""Changes of leadership on the page of a broker group."""
+
+
+async def _groups(view: View) -> dict[str, Any]:
+    judged: Judged | None = await view.status()
+    return {"groups": () if judged is None else judged.status.groups}
+
+
+async def _group(view: View) -> dict[str, Any]:
+    name = view.text("name")
+    judged: Judged | None = await view.status()
+    group = next((one for one in judged.status.groups if one.name == name), None) if judged is not None else None
+    why = await view.get(("leadership", name), "the changes of leadership", lambda admin: admin.why_leader_moved(name, last=CHANGES))
+    charts = []
+    if group is not None:
+        history = view.watch.history
+        positions = {replica.node: history.samples(("replica", name, replica.node)) for replica in group.replicas}
+        rates = {replica.node: history.rates(("replica", name, replica.node)) for replica in group.replicas}
+        charts = [
+            merged("Last entry of each replica", positions),
+            merged("Entries that each replica lacks", positions, 2),
+            merged("Entries per second on each replica", rates),
+            merged("Term", {"term": history.samples(("term", name))}),
+        ]
+    return {"heading": f"Broker group {name}", "name": name, "group": group, "known": judged is not None, "why": why, "charts": charts}
+
+
+async def _audit(view: View) -> dict[str, Any]:
+    judged: Judged | None = await view.status()
+    groups = () if judged is None else judged.status.groups
+    name = view.text("group") or (groups[0].name if groups else "")
+    group = next((one for one in groups if one.name == name), None)
+    files = None
+    if group is not None:
+        nodes = [replica.node for replica in group.replicas]
+        files = await view.get(("digests", name), "the digests of the replicas", lambda admin: digests.of_group(view.watch, name, nodes))
+    return {"groups": groups, "name": name, "group": group, "map": None if files is None else digests.Map(name, files)}
+
+
+async def _why(view: View) -> dict[str, Any]:
+    """One explanation, if the form asks for one."""
+    answer = None
+    message_id, group, topic = view.text("message_id"), view.text("group"), view.text("topic")
+    broker_group, base = view.text("broker_group"), view.text("base")
+    if message_id and group:
+        what = f"why {message_id} was not delivered"
+        key = ("why", message_id, group, topic)
+        answer = await view.get(key, what, lambda admin: admin.why_not_delivered(message_id, group, topic=topic or None))
+    elif broker_group and base:
+
+        async def kept(admin: Any) -> Any:
+            if not (base.isascii() and base.isdigit() and len(base) < 19):
+                raise BadArgument(f"{base!r} is not a position in a log", "give the name of the file, which is a number")
+            return await admin.why_kept(broker_group, int(base))
+
+        answer = await view.get(("why-kept", broker_group, base), f"why file {base} is kept", kept)
+    elif broker_group:
+        answer = await view.get(("leadership", broker_group), "why the leader moved", lambda admin: admin.why_leader_moved(broker_group))
+    return {"answer": answer}
+
+
+PAGES = {
+    "/broker-groups": Page("Broker groups", "broker_groups.html", _groups),
+    "/broker-group": Page("Broker group", "broker_group.html", _group),
+    "/audit": Page("Audit", "audit.html", _audit),
+    "/why": Page("Why", "why.html", _why, still=True),
+}

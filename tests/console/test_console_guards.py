@@ -1,0 +1,222 @@
+"""The guards of the console: sessions, sign-in, CSRF, host names, headers, and the record of changes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2")
+
+from ledgermq.client.console import rendering
+from ledgermq.client.console.actions import ACTIONS
+from ledgermq.client.console.application import PAGES
+from ledgermq.client.console.sessions import TRIES, Limits
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.status import Code
+from tests.client.fake_cluster import admin_status
+from tests.console.console_client import Browser, browse, cluster_status
+
+
+def signed_in(use: Any, **options: Any) -> None:
+    """Run `use` after root has signed in to a cluster with authentication."""
+
+    async def run(browser: Browser) -> None:
+        require_keys(browser)
+        await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
+        await use(browser)
+
+    browse(run, **options)
+
+
+def require_keys(browser: Browser) -> None:
+    """Only calls that root signed with the right secret are answered."""
+
+    def answer(_: Any) -> pb.ClusterStatusResponse:
+        keys = dict(browser.node.metadata)
+        if "authorization" not in keys:
+            return pb.ClusterStatusResponse(status=admin_status(int(Code.UNAUTHORIZED), "the call has no credentials"))
+        if "root" not in keys["authorization"]:
+            return pb.ClusterStatusResponse(
+                status=admin_status(int(Code.UNAUTHORIZED), "the access key is unknown or the signature is wrong")
+            )
+        return cluster_status()
+
+    browser.node.answers("ClusterStatus", answer)
+
+
+def test_every_page_has_the_headers_and_nothing_inline() -> None:
+    """No page has a script, a style or a handler of its own, and the policy forbids them and every other address."""
+
+    async def use(browser: Browser) -> None:
+        for path in (*PAGES, *(f"/form/{name}" for name in ACTIONS), "/sign-in"):
+            answer = await browser.answer(path)
+            policy = answer.headers["Content-Security-Policy"]
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'") and "unsafe" not in policy
+            assert answer.headers["Cache-Control"] == "no-store" and answer.headers["X-Content-Type-Options"] == "nosniff"
+            text = await answer.text()
+            assert answer.status == 200, (path, text)
+            assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", text), path
+            assert re.findall(r"<script([^>]*)>(.*?)</script>", text) == [
+                (f' src="/assets/{name}" defer', "") for name in ("htmx.min.js", "uPlot.iife.min.js", "console.js")
+            ]
+            assert not re.findall(r'(?:href|src|action)="(?!/|\?|#)', text), path
+
+    browse(use)
+
+
+def test_templates_escape_and_mark_nothing_as_safe() -> None:
+    """Autoescape is on in every template, and none has a way around it."""
+    assert rendering.environment().autoescape is True
+    for path in (Path(rendering.__file__).parent / "templates").iterdir():
+        assert not re.search(r"\|\s*safe|autoescape|Markup", path.read_text()), path.name
+
+
+def test_another_host_name_gets_nothing() -> None:
+    """A name of another site that resolves to this address is refused, before any session is made."""
+
+    async def use(browser: Browser) -> None:
+        assert "no name 'evil.example'" in await browser.get("/", 421, Host="evil.example")
+        assert not browser.sessions._known and browser.calls() == 0
+
+    browse(use)
+
+
+def test_sign_in_and_out() -> None:
+    """Without keys every page leads to the sign-in; wrong keys are refused; the cookie is closed to scripts and other sites; after signing
+    out nothing is left."""
+
+    async def use(browser: Browser) -> None:
+        require_keys(browser)
+        for _ in range(5):
+            await browser.get("/topics", 303)
+        assert browser.calls() == 1
+        assert "unknown" in await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
+        assert "signature" in await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
+        await browser.post("/sign-in", access_key="root", secret_key="the secret of root")
+        assert browser.cookie["httponly"] and browser.cookie["samesite"] == "Strict"
+        page = await browser.get("/")
+        assert "<span>root</span>" in page and "the secret of root" not in page
+        await browser.post("/sign-out", csrf=await browser.token())
+        await browser.get("/", 303)
+        assert not browser.sessions._known
+        assert "the secret of root" not in str(browser.records)
+        assert [record["event"] for record in browser.records] == ["sign-in refused"] * 2 + ["sign-in", "sign-out"]
+
+    browse(use)
+
+
+def test_a_user_without_permissions_may_sign_in() -> None:
+    """The cluster knows the user; what it refuses is shown on the pages."""
+
+    async def use(browser: Browser) -> None:
+        refused = pb.ClusterStatusResponse(status=admin_status(int(Code.FORBIDDEN), "user alice has no admin permission"))
+        browser.node.answers("ClusterStatus", refused)
+        await browser.post("/sign-in", access_key="alice", secret_key="the secret of alice")
+        assert "not loaded. user alice has no admin permission" in await browser.get("/")
+
+    browse(use)
+
+
+def test_guessing_is_slow() -> None:
+    """After several failures within a minute no further keys are tried."""
+
+    async def use(browser: Browser) -> None:
+        require_keys(browser)
+        for _ in range(TRIES):
+            await browser.post("/sign-in", 401, access_key="mallory", secret_key="a guess")
+        before = browser.calls()
+        assert "wait" in await browser.post("/sign-in", 429, access_key="root", secret_key="the secret of root")
+        assert browser.calls() == before
+
+    browse(use)
+
+
+@pytest.mark.parametrize(("limits", "passed"), [(Limits(10, 1000), 11.0), (Limits(1000, 10), 11.0)], ids=["idle", "absolute"])
+def test_sessions_end(limits: Limits, passed: float) -> None:
+    """After either limit the session is gone, with its connection; what an open page asks for by itself does not keep it alive."""
+
+    async def use(browser: Browser) -> None:
+        now = browser.session.used
+        browser.sessions._clock = lambda: now + passed / 2
+        assert await browser.get("/", 200, **{"HX-Request": "true"})
+        browser.sessions._clock = lambda: now + passed
+        assert "ended" in await browser.get("/", 401, **{"HX-Request": "true"})
+        assert "ended" in await browser.get("/events", 401)
+        await browser.get("/", 303)
+        assert not browser.sessions._known
+
+    signed_in(use, limits=limits)
+
+
+def test_use_keeps_a_session_alive() -> None:
+    """A page that the user opened starts the idle time again."""
+
+    async def use(browser: Browser) -> None:
+        now = browser.session.used
+        for step in (6, 12, 18):
+            browser.sessions._clock = lambda step=step: now + step
+            await browser.get("/")
+
+    signed_in(use, limits=Limits(10, 1000))
+
+
+def test_csrf_is_refused() -> None:
+    """A form without the token, with that of another session, or from another site changes nothing."""
+
+    async def use(browser: Browser) -> None:
+        browser.node.answers("DeleteTopic", pb.DeleteTopicResponse(status=admin_status()))
+        token = await browser.token()
+        await browser.post("/do/delete-topic", 403, topic="orders")
+        await browser.post("/do/delete-topic", 403, topic="orders", csrf="x" * len(token))
+        await browser.post("/do/delete-topic", 403, topic="orders", csrf=token, headers={"Origin": "http://evil.example"})
+        await browser.get("/do/delete-topic?topic=orders", 405)
+        assert "DeleteTopic" not in browser.node.requests
+        await browser.post("/do/delete-topic", 303, topic="orders", csrf=token)
+        assert [request.topic.name for request in browser.node.requests["DeleteTopic"]] == ["orders"]
+        assert "topic orders was deleted" in await browser.get("/topics")
+        assert "topic orders was deleted" not in await browser.get("/topics")
+
+    browse(use)
+
+
+def test_a_forbidden_change_shows_the_refusal_and_is_recorded() -> None:
+    """The cluster's own words reach the user, and the record says who tried what."""
+
+    async def use(browser: Browser) -> None:
+        refused = admin_status(int(Code.FORBIDDEN), "user root has no permission admin:topic:orders")
+        browser.node.answers("DeleteTopic", pb.DeleteTopicResponse(status=refused))
+        page = await browser.post("/do/delete-topic", 403, topic="orders", csrf=await browser.token())
+        assert "user root has no permission admin:topic:orders" in page
+        last = browser.records[-1]
+        assert (last["user"], last["change"], last["values"], last["outcome"]) == ("root", "delete-topic", {"topic": "orders"}, "refused")
+
+    signed_in(use)
+
+
+def test_no_secret_is_in_an_address_or_a_record() -> None:
+    """The secret of a new user is asked for only where it is confirmed."""
+
+    async def use(browser: Browser) -> None:
+        browser.node.answers("CreateUser", pb.CreateUserResponse(status=admin_status(), user=pb.UserInfo(name="bob")))
+        assert 'type="password"' not in await browser.get("/form/create-user")
+        assert 'type="password"' in await browser.get("/confirm/create-user?user=bob")
+        await browser.post("/do/create-user", user="bob", secret="the secret of bob", csrf=await browser.token())
+        (request,) = browser.node.requests["CreateUser"]
+        assert request.secret_key == "the secret of bob" and "the secret of bob" not in str(browser.records)
+
+    browse(use)
+
+
+def test_values_are_checked_before_they_are_sent() -> None:
+    """A missing value and a wrong choice lead back to the form with the reason."""
+
+    async def use(browser: Browser) -> None:
+        assert "a value is needed" in await browser.get("/confirm/delete-topic?topic=", 400)
+        assert "not a choice" in await browser.get("/confirm/create-topic?topic=t&kind=wrong&permission=rw", 400)
+        page = await browser.post("/do/skip", 400, group="g", topic="t", queue="one", count="0", csrf=await browser.token())
+        assert "is not a number" in page
+
+    browse(use)

@@ -1,0 +1,297 @@
+"""The pages of the console: what they show, that nothing in them is markup, what they cost, and what they show while nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+pytest.importorskip("jinja2")
+
+from ledgermq.client.console.application import PAGES
+from ledgermq.client.console.assets import FOLDER, TYPES
+from ledgermq.client.console.digests import DIFFERS, EQUAL, MISSING, NEVER, Described, Map
+from ledgermq.client.console.history import History
+from ledgermq.client.console.rendering import ROWS
+from ledgermq.client.console.watching import LAGS_AT_ONCE, LISTENERS_MAX, Watch
+from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto import audit_pb2
+from ledgermq.proto.status import Code
+from tests.client.fake_cluster import admin_status
+from tests.console.console_client import SCRIPT, Browser, browse, cluster_status
+
+ASSETS_MAX_BYTES = 250_000
+
+
+def test_assets_are_the_ones_that_were_chosen() -> None:
+    """Copies of other projects match their hashes, have their licences beside them, and all of them together are small."""
+    known = json.loads((FOLDER / "assets.json").read_text())
+    own = {"console.js", "console.css", "icon.svg"}
+    served = {path.name for path in FOLDER.iterdir() if path.suffix in TYPES}
+    assert served == own | set(known)
+    for name, row in known.items():
+        assert hashlib.sha256((FOLDER / name).read_bytes()).hexdigest() == row["sha256"], name
+        assert (FOLDER / row["licence_file"]).stat().st_size > 500
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= ASSETS_MAX_BYTES
+    for path in (FOLDER / "console.js", FOLDER / "console.css"):
+        assert "://" not in path.read_text()
+
+
+def test_assets_are_served_with_their_types_and_kept() -> None:
+    """Each has its type, and is not sent again to a browser that has it."""
+
+    async def use(browser: Browser) -> None:
+        for name in ("htmx.min.js", "console.css", "icon.svg"):
+            answer = await browser.answer(f"/assets/{name}")
+            assert answer.status == 200 and answer.content_type == TYPES[name[name.rindex(".") :]]
+            assert await browser.get(f"/assets/{name}", 304, **{"If-None-Match": answer.headers["ETag"]}) == ""
+
+    browse(use)
+
+
+def peeked() -> pb.PeekedMessage:
+    found = pb.PeekedMessage(
+        message_id="id-1", topic=pb.Name(name=SCRIPT), body=SCRIPT.encode(), tag=SCRIPT, keys=[SCRIPT], broker_group="g1"
+    )
+    found.properties[SCRIPT] = SCRIPT
+    return found
+
+
+def test_what_is_a_script_stays_text() -> None:
+    """Bodies, keys, topics, tags, properties, clients, and errors that contain a script; in pages, forms and notices."""
+    answer = cluster_status()
+    answer.topics.add(topic=pb.Name(name=SCRIPT), kind="normal")
+    answer.nodes.add(node=SCRIPT, up=False)
+    answer.groups.add(group=SCRIPT)
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        node.answers("ClusterStatus", answer)
+        node.answers("Peek", pb.PeekResponse(status=admin_status(), messages=[peeked()]))
+        node.answers("Query", pb.QueryResponse(status=admin_status(), messages=[peeked()]))
+        event = pb.TraceEvent(kind=SCRIPT, detail=SCRIPT)
+        node.answers("TraceMessage", pb.TraceMessageResponse(status=admin_status(), events=[event]))
+        copy = pb.ReplicaCopy(node=SCRIPT, reason=SCRIPT)
+        node.answers("MessageDetail", pb.MessageDetailResponse(status=admin_status(), copies=[copy]))
+        client = pb.ClientInfo(client_id=SCRIPT, hostname=SCRIPT, topics=[SCRIPT])
+        node.answers("ListClients", pb.ListClientsResponse(status=admin_status(), clients=[client]))
+        refused = admin_status(int(Code.TOPIC_NOT_FOUND), SCRIPT)
+        node.answers("DescribeTopic", pb.DescribeTopicResponse(status=refused))
+        letter = pb.DeadLetter(message=peeked(), state="waiting")
+        node.answers("ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter]))
+        text = html.escape(SCRIPT).replace("&quot;", "&#34;")
+        for path in ("/", "/nodes", "/topics", "/broker-groups", "/clients", "/messages?topic=t", "/message?topic=t&id=id-1"):
+            page = await browser.get(path)
+            assert text in page and SCRIPT not in page and "not loaded" not in page, path
+        for path in ("/topic?name=", "/dead-letters?group=", "/form/send?topic=", "/confirm/delete-topic?topic=", "/topics?search="):
+            page = await browser.get(path + SCRIPT)
+            assert text in page and SCRIPT not in page, path
+
+    browse(use)
+
+
+def test_a_big_cluster_costs_few_calls_and_rows() -> None:
+    """1,000 topics and 300 consumer groups: a page asks for the state, the groups and the lag of a few, and shows a bounded part."""
+
+    async def use(browser: Browser) -> None:
+        page = await browser.get("/")
+        assert browser.calls() == 2 + LAGS_AT_ONCE and f"Asked {LAGS_AT_ONCE} of 300" in page
+        page = await browser.get("/topics")
+        assert browser.calls() == 2 + LAGS_AT_ONCE
+        assert page.count("<tr>") == ROWS + 1 and "1000 topics, 1 to 100 shown" in page
+        assert "901 to 1000 shown" in await browser.get("/topics?start=900")
+        assert (await browser.get("/topics?search=t0999")).count("<tr>") == 2
+        assert (await browser.get("/groups?start=200")).count("<tr>") == ROWS + 1
+
+    browse(use, topics=1000, groups=300)
+
+
+def test_open_pages_share_the_calls() -> None:
+    """However many pages are open, a round asks for each answer once; lags go around; without a page nothing is asked."""
+
+    async def use(browser: Browser) -> None:
+        await asyncio.gather(*(browser.get("/") for _ in range(10)))
+        first = browser.calls()
+        watch: Watch = browser.session_watch
+        await watch.refresh()
+        assert browser.calls() == first + 2 + LAGS_AT_ONCE
+        watch._clock = lambda: 1e9
+        await watch.refresh()
+        assert browser.calls() == first + 2 + LAGS_AT_ONCE
+        (cell,) = [cell for key, cell in watch._cells.items() if key == "receivers"]
+        assert len(cell.value.lags) == 2 * LAGS_AT_ONCE
+
+    browse(use, groups=300)
+
+
+def test_a_page_opened_again_is_new_although_others_are_open() -> None:
+    """What no page used for a while is asked for at once; what failed while it is asked for again is not waited for."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/users")
+        watch: Watch = browser.session_watch
+        now = watch._clock()
+        with watch.listening():
+            watch._clock = lambda: now + 5
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 1
+            watch._clock = lambda: now + 3600
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 2
+            watch._cells["users"].error = "no answer"
+            watch.forget()
+            await browser.get("/users")
+            assert len(browser.node.requests["ListUsers"]) == 2
+
+    browse(use)
+
+
+def test_listeners_start_and_end_the_polling_and_are_bounded() -> None:
+    """The first open page starts the one task; a user has at most so many open pages."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        watch: Watch = browser.session_watch
+        with watch.listening():
+            task = watch._poller
+            with watch.listening():
+                assert watch._poller is task is not None
+        for _ in range(LISTENERS_MAX):
+            watch._listeners.add(asyncio.Event())
+        assert "too many open pages" in await browser.get("/events", 503)
+
+    browse(use)
+
+
+def test_events_announce_newer_answers() -> None:
+    """The stream begins with one event, and has another one after each round."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        async with browser.client.get("/events") as stream:
+            assert stream.content_type == "text/event-stream"
+            assert await stream.content.readuntil(b"\n\n") == b"event: newer\ndata:\n\n"
+            await browser.session_watch.refresh()
+            assert await stream.content.readuntil(b"\n\n") == b"event: newer\ndata:\n\n"
+
+    browse(use)
+
+
+def test_a_page_that_is_left_ends_its_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """Leaving a page is no error, and its place is free again."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        watch: Watch = browser.session_watch
+        async with browser.client.get("/events") as stream:
+            await stream.content.readuntil(b"\n\n")
+            stream.close()
+        while watch._listeners:
+            await watch.refresh()
+            await asyncio.sleep(0)
+
+    browse(use)
+    assert not caplog.records
+
+
+def test_the_last_data_stays_while_nobody_answers() -> None:
+    """A page keeps what it had, says how old it is and why; without data it says what is missing. Other parts are not affected."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        browser.node.answers("ClusterStatus", grpc.StatusCode.UNAVAILABLE)
+        watch: Watch = browser.session_watch
+        cell = watch._cells["status"]
+        await watch._ask(cell)
+        page = await browser.get("/")
+        assert "the state of the cluster: shown as it was" in page and "no usable answer" in page and "Nothing." in page
+        assert "t0001" in await browser.get("/topics")
+        browser.node.answers("ListUsers", pb.ListUsersResponse(status=admin_status(int(Code.FORBIDDEN), "you may not")))
+        page = await browser.get("/users")
+        assert "the users: not loaded." in page and "you may not" in page
+        browser.node.answers("ClusterStatus", cluster_status())
+        await watch._ask(cell)
+        assert "shown as it was" not in await browser.get("/")
+
+    browse(use)
+
+
+def test_a_part_is_all_that_an_update_gets() -> None:
+    """A request of an open page gets the part that changes, without the frame."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        for path in PAGES:
+            part = await browser.get(path, **{"HX-Request": "true"})
+            assert "<html" not in part and "<nav" not in part
+
+    browse(use)
+
+
+def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
+    """A resend names the letters of the group that were chosen, and shows what became of them."""
+
+    async def use(browser: Browser) -> None:
+        letter = pb.DeadLetter(message=peeked(), state="waiting")
+        browser.node.answers("ListDeadLetters", pb.ListDeadLettersResponse(status=admin_status(), letters=[letter]))
+        browser.node.answers("SettleDeadLetters", pb.SettleDeadLettersResponse(status=admin_status(), states=["resent"]))
+        await browser.post("/do/resend-letters", group="billing", id="id-1", csrf=await browser.token())
+        (request,) = browser.node.requests["SettleDeadLetters"]
+        assert request.how == "resent" and request.group.name == "billing" and len(request.letters) == 1
+        assert list(browser.node.requests["ListDeadLetters"][0].message_ids) == ["id-1"]
+        assert "billing: 1 resent" in await browser.get("/dead-letters?group=billing")
+        lines = (await browser.get("/dead-letters/export?group=billing")).splitlines()
+        assert [json.loads(line)["message"]["message_id"] for line in lines] == ["id-1"]
+
+    browse(use)
+
+
+def described(node: str, end: int, *files: tuple[int, str, str], begin: int = 0) -> Described:
+    answer = audit_pb2.DescribeReplicaResponse(node=node, state="running")
+    answer.begin.end_pos, answer.end.end_pos = begin, end
+    for base, own, agreed in files:
+        answer.sealed.add(base=base, end_pos=base + 100, sha256=own or None, sealed_sha256=agreed or None)
+    return Described(node, answer)
+
+
+def test_the_map_shows_damage_where_it_is() -> None:
+    """A differing file and a missing one are named; everything before them is equal; the open file was never compared."""
+    found = Map(
+        "g1",
+        [
+            described("n1", 350, (0, "a", "a"), (100, "b", "b"), (200, "c", "c")),
+            described("n2", 350, (0, "a", "a"), (100, "x", "b"), (200, "c", "c")),
+            described("n3", 350, (0, "a", "a"), (200, "c", "c")),
+            Described("n4", None, "no answer"),
+        ],
+    )
+    states = {node: [block.state for block in blocks] for node, blocks in found.rows}
+    assert states == {"n1": [EQUAL] * 3 + [NEVER], "n2": [EQUAL, DIFFERS, EQUAL, NEVER], "n3": [EQUAL, MISSING, EQUAL, NEVER]}
+    assert [(node, block.base) for node, block in found.bad] == [("n2", 100), ("n3", 100)]
+    assert found.equal_to == 100 and found.never_bytes == 50
+    assert [one.node for one in found.silent] == ["n4"]
+    places = found.shown(found.rows[0][1])
+    assert [(left, width) for left, width, _ in places] == [(0.0, 284.7), (285.7, 284.7), (571.4, 284.7), (857.1, 141.9)]
+
+
+def test_rates_come_from_counters_that_grow() -> None:
+    """A counter that falls, or was unknown, gives no rate."""
+    now = iter(range(100))
+    history = History(lambda: float(next(now)))
+    for value in (10, 30, None, 20, 5):
+        history.add("x", value)
+    assert [values[0] for _, values in history.rates("x")] == [20.0, None, None, None]
+
+
+@pytest.mark.parametrize("arguments", [["--listen", "0.0.0.0:8090"], ["--serve-key", "x"], ["--listen", "nonsense"]])
+def test_unsafe_and_wrong_options_are_refused(arguments: list[str], capsys: Any) -> None:
+    """Secrets never travel in plain text over a network without being asked to."""
+    from ledgermq.cli import run
+
+    assert run(["console", *arguments]) == 64
+    assert "error: " in capsys.readouterr().err
