@@ -44,7 +44,7 @@ def spans_of(config: Tracing, node: str) -> Spans | None:
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     except ImportError as error:
         what = "tracing.otlp_endpoint is set, but OpenTelemetry is not installed"
-        raise ConfigError(what, "pip install 'ledgermq[tracing]', or leave the endpoint out") from error
+        raise ConfigError(what, "pip install 'ledgermq[otlp]', or leave the endpoint out") from error
     resource = Resource.create({"service.name": "ledgermq", "service.instance.id": node})
     # At exit the node stops the exporter itself, within its own time limit.
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(config.sample_ratio)), resource=resource, shutdown_on_exit=False)
