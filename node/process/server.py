@@ -215,7 +215,7 @@ class Node:
         quotas, namespaces = Quotas(config.quotas), not config.access.ignore_namespaces
         callers = Callers(self.authority, quotas, namespaces=namespaces)
         receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
-        self._spans = spans_of(config.tracing, config.node)
+        self._spans = spans_of(config.tracing, config.node, config.address)
         rules = {
             group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
             for group in config.cluster.groups
