@@ -9,6 +9,7 @@ context leave the node: keys, tags and message groups may be about persons. The 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 IDS_MAX = 32
 """The most message ids, and links, of one span."""
 EXPORT_TIMEOUT_S = 2
-"""A collector that does not answer must not keep a node from stopping."""
+CLOSE_WITHIN_S = 2.0
+"""A collector that does not answer must not keep a node from stopping: the spans that were not sent by then are dropped."""
 _GOOD = frozenset({pb.OK, pb.MESSAGE_NOT_FOUND})
 _TYPES = {pb.NORMAL: "normal", pb.FIFO: "fifo", pb.DELAY: "delay", pb.TRANSACTION: "transaction"}
 """The types of messages that the conventions know."""
@@ -87,7 +89,7 @@ def spans_of(config: Tracing, node: str, address: NodeAddress) -> Spans | None:
     exporter = OTLPSpanExporter(endpoint=config.otlp_endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     logs.add_ids(_current_ids)
-    return Spans(provider, address.host, address.client_port)
+    return Spans(provider, address.host, address.client_port, exporter.shutdown)
 
 
 def _current_ids() -> Mapping[str, str]:
@@ -101,19 +103,23 @@ def _current_ids() -> Mapping[str, str]:
 class Spans:
     """Creates the spans of one node."""
 
-    def __init__(self, provider: TracerProvider, host: str, port: int) -> None:
-        """`host`, `port`: where clients reach this node."""
+    def __init__(self, provider: TracerProvider, host: str, port: int, give_up: Callable[[], None] = lambda: None) -> None:
+        """`host`, `port`: where clients reach this node. `give_up` ends a running export; from any thread."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
+        self._give_up = give_up
         self._tracer = provider.get_tracer("ledgermq", __version__)
         self._extract = TraceContextTextMapPropagator().extract
         self._server: dict[str, Any] = {"messaging.system": "rocketmq", "server.address": host, "server.port": port}
 
     def close(self) -> None:
-        """Send the remaining spans; may wait for the collector."""
+        """Send the remaining spans; waits at most `CLOSE_WITHIN_S` for the collector."""
         logs.add_ids(None)
+        limit = threading.Timer(CLOSE_WITHIN_S, self._give_up)
+        limit.start()
         self._provider.shutdown()
+        limit.cancel()
 
     def traced(self, methods: Mapping[str, Method]) -> dict[str, Method]:
         """The same methods, with spans around those that concern messages."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import logging
+import socket
 import sys
 from typing import Any
 
@@ -18,6 +19,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from pydantic import ValidationError
 
 from ledgermq.node.frontend.ports import Listening
+from ledgermq.node.process import tracing
 from ledgermq.node.process.client_port import call_server
 from ledgermq.node.process.tracing import Spans, spans_of
 from ledgermq.node.runtime import logs
@@ -202,6 +204,18 @@ def test_off_by_default_and_never_half_on(monkeypatch: pytest.MonkeyPatch) -> No
     for endpoint in ("127.0.0.1:4317", "http://", "http://a b"):
         with pytest.raises(ValidationError):
             Tracing(otlp_endpoint=endpoint)
+
+
+def test_a_node_stops_beside_a_collector_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many spans are left, and however long one request may take."""
+    monkeypatch.setattr(tracing, "EXPORT_TIMEOUT_S", 3600)
+    monkeypatch.setattr(tracing, "CLOSE_WITHIN_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        spans = spans_of(Tracing(otlp_endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}"), "n1", ADDRESS)
+        assert spans is not None
+        for _ in range(2000):
+            spans._tracer.start_span("call").end()
+        spans.close()
 
 
 def test_a_node_with_an_endpoint_stops_without_its_collector() -> None:
