@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import builtins
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from ledgermq.node.broker.group.backlog import Backlog
 from ledgermq.node.frontend.rocketmq.wire.meters import Meters
 from ledgermq.node.process import otlp_metrics
 from ledgermq.node.process.http import StateCollector
-from ledgermq.node.process.otlp_metrics import LOG_EVERY_S, Failures, MetricsExporter, exporter_of, unit_of
+from ledgermq.node.process.otlp_metrics import LOG_EVERY_S, Failures, MetricsExporter, Requests, exporter_of, unit_of
 from ledgermq.node.process.topic_figures import GroupFigures, TopicFigures
 from ledgermq.node.runtime import metrics, mirrored
 from ledgermq.node.runtime.config_sections import Metrics
@@ -30,6 +30,8 @@ from tests.collector import Collector, Series, collecting, samples
 
 ENDPOINT = "http://127.0.0.1:9"
 PLACEHOLDER = "otlp-test"
+PAIR_CALLS = (38, 23)
+"""Python calls for a further topic with a consumer group: of a page, and of an export."""
 
 
 class State(StateCollector):
@@ -277,3 +279,41 @@ def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
     assert exporter_of(Metrics(), "n1", State(), None, {}) is None  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="not installed"):
         exporter(State(), ENDPOINT)
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many Python functions are called while `work` runs; a resumed generator counts as one."""
+    calls = 0
+
+    def noted(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(noted)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_what_a_topic_and_a_consumer_group_cost_a_reading() -> None:
+    """Python calls, not times, for the eleven series of a further topic with a consumer group: on the loop for a page, and in the thread of
+    an export. Both grow with the number of series and with nothing else."""
+    state = State()
+    requests = Requests({"service.name": "ledgermq"}, {})
+
+    def costs(pairs: int) -> tuple[int, int]:
+        names = [f"t{number}" for number in range(pairs)]
+        figures = GroupFigures(
+            {name: ("normal", Stored(9, 10)) for name in names},
+            {("g", name): HandedOut(11, 12, 13, 14) for name in names},
+            {("g", name): Backlog(1, 2, 3, 4, 5) for name in names},
+        )
+        state.figures.groups = {"g1": figures}
+        return calls_of(state.figures.page), calls_of(lambda: list(requests.of([], state.series(), 1)))
+
+    few, more, many = costs(1), costs(2), costs(41)
+    page, exported = more[0] - few[0], more[1] - few[1]
+    assert (page, exported) == PAIR_CALLS
+    assert many[0] - more[0] == 39 * page and many[1] - more[1] == 39 * exported
