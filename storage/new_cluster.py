@@ -219,6 +219,14 @@ def _record(found: Identity, loss: Loss, note: dict[str, Any]) -> control.Member
     return control.Membership((found.replica,), incarnations={found.replica: found.incarnation}, reason=reason)
 
 
+def kept_words(loss: Loss) -> str:
+    """A sentence about what is known to be committed, and what becomes of the rest. A replica may have stopped before it noted anything."""
+    known, rest = f"Entries up to {loss.committed_index} are", "later ones"
+    if loss.committed_index < 0:
+        known, rest = "No entry is", "all"
+    return f"{known} known to be committed; {rest} are kept, and count as committed from now on."
+
+
 def lost_words(loss: Loss) -> str:
     """A sentence about what an observer knows to be lost."""
     if loss.heard is None:

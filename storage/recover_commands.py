@@ -20,7 +20,7 @@ from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.commands import allow_open_files, only_node
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.identity import IDENTITY_FILE, read_node
-from ledgermq.storage.new_cluster import Loss, begin_anew, survey
+from ledgermq.storage.new_cluster import Loss, begin_anew, kept_words, survey
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 
 
@@ -112,8 +112,8 @@ def _explain(loss: Loss, begun: str | None) -> str:
     again = "" if begun is None else "  Finishes an interrupted recovery.\n"
     return (
         f"broker group {loss.group}, from node {loss.node}:\n{again}"
-        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}). Entries up to\n"
-        f"  {loss.committed_index} are known to be committed; those behind are kept, and count as committed from now on.\n"
+        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}).\n"
+        f"  {kept_words(loss)}\n"
         f"  Abandoned: {', '.join(loss.given_up) or 'none'}. Acknowledged messages that only they have are lost.\n"
         f"  Log {loss.former_log_id} ends here; replicas that still have it are refused permanently."
     )

@@ -93,9 +93,9 @@ BANNED_STDLIB: dict[str, set[str]] = {
     "audit": {"asyncio", "threading"},
 }
 CLI_LIBRARY = "click"
-# Services see `ServerCall`. Below `node` only the server on grpc.aio and a client of other workers know the library.
+# Services see `ServerCall`. Below `node` only the server on grpc.aio and the clients of other workers and of collectors know the library.
 GRPC = {"grpc", "grpc_health.v1.health", "grpc_health.v1.health_pb2_grpc"}
-KNOW_GRPC = {"node.process.grpc_server", "node.frontend.routing.worker_proxy", "client", "audit"}
+KNOW_GRPC = {"node.process.grpc_server", "node.process.otlp_metrics", "node.frontend.routing.worker_proxy", "client", "audit"}
 BANNED_CALLS = {"eval": "parse the value", "exec": "write the code down", "input": "use the CLI library in a commands.py"}
 BANNED_IMPORTS = {"pickle": "invariant I12: JSON or protobuf"}
 # The controller's library speaks pickle behind an authenticated channel; this package guards it (docs/architecture.md, I12).

@@ -21,7 +21,7 @@ from ledgermq.client.reading import moment_of
 from ledgermq.client.results import Message
 from ledgermq.proto.frames import BadBody, BadEntries, EntryColumns, read_entries
 from ledgermq.proto.names import parse_stored, stored_name
-from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG
+from ledgermq.proto.properties import KEYS, MESSAGE_ID, TAG, TRACE_CONTEXT, TRACEPARENT
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import I64
 
@@ -139,6 +139,11 @@ class Batch:
     def keys(self) -> list[tuple[str, ...]]:
         """The keys of each message."""
         return [() if text is None else tuple(self.columns.fields(row).keys) for row, text in enumerate(self._fields.texts(KEYS))]
+
+    def trace_contexts(self) -> list[str | None]:
+        """The W3C `traceparent` of each message: the one that an official client set, otherwise the user property of that name."""
+        own, user = self._fields.texts(TRACE_CONTEXT), self._fields.texts(TRACEPARENT)
+        return [first or second for first, second in zip(own, user, strict=True)]
 
     def properties(self) -> list[dict[str, str]]:
         """The user properties of each message."""

@@ -23,6 +23,7 @@ from ledgermq.node.broker.calls.outcome import Call, Refused, Result
 from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.security_sections import Quotas
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.types import ReplicaStatus
 
 T = TypeVar("T")
@@ -89,14 +90,14 @@ class FrameSpan(Protocol):
     def end(self, code: int, message: str) -> None: ...
 
 
-Trace = Callable[[str, int, int], FrameSpan]
-"""Begins the span of a frame; arguments: topic, queue, number of messages."""
+Trace = Callable[[pb.Resource, int, int], FrameSpan]
+"""Begins the span of a frame; arguments: topic, number of messages, first sequence number."""
 
 
 class Spans(Protocol):
     """Creates the spans of the frames of one stream."""
 
-    def frames_of(self, context: ServerCall) -> Trace: ...
+    def frames_of(self, context: ServerCall, client_id: str) -> Trace: ...
 
 
 # -- calls

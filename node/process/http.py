@@ -93,7 +93,8 @@ class StateCollector(Collector):
         self.statuses: Mapping[str, ReplicaStatus] = {}
 
     async def refresh(self, health: Health) -> None:
-        """Read what `collect` exposes. If the groups have ended or do not answer in time, the node's own numbers are still useful."""
+        """Read what `collect` and `series` expose. If the groups have ended or do not answer in time, the node's own numbers are still
+        useful."""
         try:
             self.statuses = await health.statuses()
         except TimeoutError:
@@ -107,6 +108,10 @@ class StateCollector(Collector):
     def page(self) -> bytes:
         """All metrics of this process, as of the last `refresh`."""
         return generate_latest(metrics.REGISTRY) + self._figures.page().encode()
+
+    def series(self) -> Iterator[tuple[Sequence[metrics.Declared], Sequence[str], Sequence[int]]]:
+        """The metrics by topic and consumer group, which `metrics.REGISTRY` does not have, as of the last `refresh`. From any thread."""
+        return self._figures.series()
 
     def collect(self) -> Iterator[Metric]:
         node = mirrored.NODE_INFO.gauge()

@@ -20,7 +20,7 @@ from ledgermq.node.controller import beginning_anew
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.commands import allow_open_files
 from ledgermq.storage.identity import read_node
-from ledgermq.storage.new_cluster import Loss, iso, lost_words, survey
+from ledgermq.storage.new_cluster import Loss, iso, kept_words, lost_words, survey
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.recover_commands import ask, begin_groups, groups_in, stopped_node
 
@@ -119,8 +119,8 @@ def _explain(loss: Loss, begun: str | None, now_ms: int) -> str:
     lost = lost_words(loss)
     return (
         f"broker group {loss.group}, from observer {loss.node}:\n{again}"
-        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}){stored}; entries up to\n"
-        f"  {loss.committed_index} are known to be committed, later ones are kept and count from now on.\n"
+        f"  The log continues behind entry {loss.index} of term {loss.term} (chain {loss.chain_crc:08x}){stored}.\n"
+        f"  {kept_words(loss)}\n"
         f"  {lost[:1].upper()}{lost[1:]}.\n"
         f"  {unknown}\n"
         f"  Given up: {', '.join(loss.given_up) or 'none'}.\n"

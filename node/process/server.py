@@ -66,6 +66,7 @@ from ledgermq.node.process.health_service import SERVICE as HEALTH
 from ledgermq.node.process.health_service import HealthService
 from ledgermq.node.process.http import Health, HttpServer, StateCollector
 from ledgermq.node.process.node_pages import WorkerPages
+from ledgermq.node.process.otlp_metrics import exporter_of
 from ledgermq.node.process.peer_side import PeerSide
 from ledgermq.node.process.process import end_process, spare_the_collector
 from ledgermq.node.process.topic_figures import TopicFigures
@@ -214,7 +215,7 @@ class Node:
         quotas, namespaces = Quotas(config.quotas), not config.access.ignore_namespaces
         callers = Callers(self.authority, quotas, namespaces=namespaces)
         receipt_keys = ReceiptKeys(self.controller, sealer, lambda: time.time_ns() // 1_000_000)
-        self._spans = spans_of(config.tracing, config.node)
+        self._spans = spans_of(config.tracing, config.node, config.address)
         rules = {
             group.name: ReadRules(group.follower_read_age_ms, group.follower_pull_bytes)
             for group in config.cluster.groups
@@ -252,6 +253,8 @@ class Node:
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
         self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
+        own = {} if self._workers is None else {"worker": config.node}
+        self._metrics_exporter = exporter_of(config.metrics, config.node, collector, self.health, own)
         self._health_service = HealthService(MESSAGING, LOG)
 
     def _age_ns(self, group: str) -> int | None:
@@ -307,7 +310,8 @@ class Node:
             await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()
         own = (self._announce(), self._publish_health(), self._notify_returns(), self._know_leaders())
-        works = (*own, self.service.checker.run(), self.log_service.run())
+        exporting = () if self._metrics_exporter is None else (self._metrics_exporter.run(),)
+        works = (*own, self.service.checker.run(), self.log_service.run(), *exporting)
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -317,6 +321,8 @@ class Node:
         self._health_service.drain()
         for task in [*self._tasks, *([self._admitting] if self._admitting is not None else [])]:
             task.cancel()
+        if self._metrics_exporter is not None:
+            self._metrics_exporter.close()
         await self._assignment_watcher.stop()
         self.reconciler.stop()
         await self.retainer.stop()

@@ -1,4 +1,4 @@
-"""The metrics by topic and consumer group, read from the broker groups when `/metrics` is read.
+"""The metrics by topic and consumer group, read from the broker groups when `/metrics` is read, or the metrics are exported by OTLP.
 
 The counts are those of `node/broker/decisions/traffic.py`; how far consumer groups are is read by `node/broker/group/backlog.py`, and only
 at leaders. A reading is split into steps between turns of a group, so that calls never wait for all of it. `series_max` bounds the number
@@ -7,7 +7,7 @@ of series: consumer groups come before topics, each in the order of their names,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,19 @@ from ledgermq.node.broker.group.backlog import Backlog, backlog, positions
 from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.runtime import mirrored
+from ledgermq.node.runtime.metrics import Declared
 from ledgermq.node.runtime.mirrored import Mirrored
 from ledgermq.proto.status import LedgerError
 
-OF_TOPIC = (mirrored.MESSAGES_IN, mirrored.THROUGHPUT_IN)
-OF_PAIR = (mirrored.MESSAGES_OUT, mirrored.THROUGHPUT_OUT, mirrored.REDELIVERED, mirrored.DEAD_LETTERED)
-OF_BACKLOG = (mirrored.READY, mirrored.IN_FLIGHT, mirrored.LAG, mirrored.READY_AGE, mirrored.LAG_AGE)
+
+def _declared(*families: Mirrored) -> tuple[Declared, ...]:
+    return tuple(family.declared for family in families)
+
+
+OF_TOPIC = _declared(mirrored.MESSAGES_IN, mirrored.THROUGHPUT_IN)
+OF_PAIR = _declared(mirrored.MESSAGES_OUT, mirrored.THROUGHPUT_OUT, mirrored.REDELIVERED, mirrored.DEAD_LETTERED)
+OF_BACKLOG = _declared(mirrored.READY, mirrored.IN_FLIGHT, mirrored.LAG, mirrored.READY_AGE, mirrored.LAG_AGE)
+LEFT_OUT = _declared(mirrored.SERIES_LEFT_OUT)
 PAIR_SERIES = len(OF_PAIR) + len(OF_BACKLOG)
 PAIRS_A_STEP = 16
 """How many consumer groups and topics are read between two turns."""
@@ -83,37 +90,38 @@ class TopicFigures:
         left = len(topics) - min(room, len(topics)), len(keys) - len(shown)
         self.left_out = {"topic": left[0] * len(OF_TOPIC), "consumer_group": left[1] * PAIR_SERIES}
 
+    def series(self) -> Iterator[tuple[Sequence[Declared], Sequence[str], Sequence[int]]]:
+        """The figures of the last `refresh`: families that share their labels, the labels, and the values. From any thread."""
+        left_out = self.left_out
+        for group, figures in self.groups.items():
+            for topic, (kind, count) in figures.stored.items():
+                yield OF_TOPIC, (*self._labels, group, topic, kind), (count.messages, count.bytes)
+            for (consumer_group, topic), out in figures.handed_out.items():
+                yield OF_PAIR, (*self._labels, group, topic, consumer_group), (out.messages, out.bytes, out.again, out.dead)
+            for (consumer_group, topic), left in figures.backlogs.items():
+                numbers = left.ready, left.in_flight, left.lag, left.ready_age_ms, left.lag_age_ms
+                yield OF_BACKLOG, (*self._labels, group, topic, consumer_group), numbers
+        for what, number in left_out.items():
+            yield LEFT_OUT, (what,), (number,)
+
     def page(self) -> str:
         """The figures in the text format of Prometheus. They are written here because prometheus_client takes some eight times as long, and
         no group has a turn meanwhile."""
-        families = {declared: [_head(declared)] for declared in (*OF_TOPIC, *OF_PAIR, *OF_BACKLOG, mirrored.SERIES_LEFT_OUT)}
-
-        def add(declared: Sequence[Mirrored], labels: Sequence[str], values: Sequence[int]) -> None:
-            text = _labels(declared[0], labels)
-            for one, value in zip(declared, values, strict=True):
-                families[one].append(f"{one.declared.name}{text} {value}\n")
-
-        for group, figures in self.groups.items():
-            for topic, (kind, count) in figures.stored.items():
-                add(OF_TOPIC, [*self._labels, group, topic, kind], (count.messages, count.bytes))
-            for (consumer_group, topic), out in figures.handed_out.items():
-                add(OF_PAIR, [*self._labels, group, topic, consumer_group], (out.messages, out.bytes, out.again, out.dead))
-            for (consumer_group, topic), left in figures.backlogs.items():
-                numbers = left.ready, left.in_flight, left.lag, left.ready_age_ms, left.lag_age_ms
-                add(OF_BACKLOG, [*self._labels, group, topic, consumer_group], numbers)
-        for what, left_out in self.left_out.items():
-            add([mirrored.SERIES_LEFT_OUT], [what], [left_out])
+        families = {declared: [_head(declared)] for declared in (*OF_TOPIC, *OF_PAIR, *OF_BACKLOG, *LEFT_OUT)}
+        for together, labels, values in self.series():
+            text = _labels(together[0], labels)
+            for one, value in zip(together, values, strict=True):
+                families[one].append(f"{one.name}{text} {value}\n")
         return "".join(line for lines in families.values() for line in lines)
 
 
-def _head(declared: Mirrored) -> str:
-    one = declared.declared
+def _head(one: Declared) -> str:
     return f"# HELP {one.name} {one.help}\n# TYPE {one.name} {one.kind}\n"
 
 
-def _labels(declared: Mirrored, values: Sequence[str]) -> str:
+def _labels(declared: Declared, values: Sequence[str]) -> str:
     """The labels of a sample in the text format."""
-    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(declared.declared.labels, values, strict=True)]) + "}"
+    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in zip(declared.labels, values, strict=True)]) + "}"
 
 
 def _escaped(value: str) -> str:

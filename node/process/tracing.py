@@ -2,22 +2,31 @@
 
 A span covers a call of the client contract, at the node that the client called, or a frame of a native stream, at the leader. Its parent is
 the `traceparent` of the call's metadata. The trace contexts of messages are only linked, because a call has many messages, each with its
-own trace. Of a message, only its id, topic and trace context leave the node. The packages are optional: without tracing they are not
-needed.
+own trace. A message has its context in its system properties, or in the user property `traceparent`, where OpenTelemetry's instrumentations
+of RocketMQ put it. Names follow the semantic conventions for RocketMQ. Of a message, only its id, topic, type, delivery time and trace
+context leave the node: keys, tags and message groups may be about persons. The packages are optional: without tracing they are not needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
+from ledgermq import __version__
 from ledgermq.node.frontend.ports import Method, ServerCall, ServerStreamMethod, UnaryMethod
-from ledgermq.node.frontend.rocketmq import acknowledging, receiving, sending
+from ledgermq.node.frontend.rocketmq import acknowledging, forwarding, pulling, receiving, sending
+from ledgermq.node.frontend.rocketmq.wire.validation import CLIENT_ID
+from ledgermq.node.runtime import logs
+from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.properties import TRACEPARENT
+from ledgermq.proto.status import code_name
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context as Parent
@@ -27,12 +36,40 @@ if TYPE_CHECKING:
 IDS_MAX = 32
 """The most message ids, and links, of one span."""
 EXPORT_TIMEOUT_S = 2
-"""A collector that does not answer must not keep a node from stopping."""
+CLOSE_WITHIN_S = 2.0
+"""A collector that does not answer must not keep a node from stopping: the spans that were not sent by then are dropped."""
 _GOOD = frozenset({pb.OK, pb.MESSAGE_NOT_FOUND})
+_TYPES = {pb.NORMAL: "normal", pb.FIFO: "fifo", pb.DELAY: "delay", pb.TRANSACTION: "transaction"}
+"""The types of messages that the conventions know."""
 Handler = Callable[[bytes, ServerCall], Awaitable[Any]]
 
 
-def spans_of(config: Tracing, node: str) -> Spans | None:
+class Operation(NamedTuple):
+    """What the spans of a method are called: the name of the operation here, and its type in the conventions."""
+
+    name: str
+    type: str
+    request: Any
+    response: Any
+
+
+SEND = Operation("send", "send", pb.SendMessageRequest, pb.SendMessageResponse)
+SETTLE = {
+    acknowledging.ACK: Operation("ack", "settle", pb.AckMessageRequest, pb.AckMessageResponse),
+    acknowledging.CHANGE: Operation(
+        "change_invisible_duration", "settle", pb.ChangeInvisibleDurationRequest, pb.ChangeInvisibleDurationResponse
+    ),
+    forwarding.METHOD: Operation(
+        "dead_letter", "settle", pb.ForwardMessageToDeadLetterQueueRequest, pb.ForwardMessageToDeadLetterQueueResponse
+    ),
+}
+RECEIVE = {
+    receiving.METHOD: Operation("receive", "receive", pb.ReceiveMessageRequest, pb.ReceiveMessageResponse),
+    pulling.METHOD: Operation("pull", "receive", pb.PullMessageRequest, pb.PullMessageResponse),
+}
+
+
+def spans_of(config: Tracing, node: str, address: NodeAddress) -> Spans | None:
     """The spans that the configuration asks for; None without tracing. Raises ConfigError."""
     if not config.otlp_endpoint:
         return None
@@ -44,55 +81,72 @@ def spans_of(config: Tracing, node: str) -> Spans | None:
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     except ImportError as error:
         what = "tracing.otlp_endpoint is set, but OpenTelemetry is not installed"
-        raise ConfigError(what, "pip install 'ledgermq[tracing]', or leave the endpoint out") from error
-    resource = Resource.create({"service.name": "ledgermq", "service.instance.id": node})
+        raise ConfigError(what, "pip install 'ledgermq[otlp]', or leave the endpoint out") from error
+    resource = Resource.create({"service.name": "ledgermq", "service.instance.id": node, "service.version": __version__})
     # At exit the node stops the exporter itself, within its own time limit.
     provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(config.sample_ratio)), resource=resource, shutdown_on_exit=False)
     insecure = config.otlp_endpoint.startswith("http://")
     exporter = OTLPSpanExporter(endpoint=config.otlp_endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    return Spans(provider)
+    logs.add_ids(_current_ids)
+    return Spans(provider, address.host, address.client_port, exporter.shutdown)
+
+
+def _current_ids() -> Mapping[str, str]:
+    """The trace and span of the call that is being served in this context, as fields of a log line."""
+    from opentelemetry.trace import format_span_id, format_trace_id, get_current_span
+
+    found = get_current_span().get_span_context()
+    return {"trace_id": format_trace_id(found.trace_id), "span_id": format_span_id(found.span_id)} if found.is_valid else {}
 
 
 class Spans:
     """Creates the spans of one node."""
 
-    def __init__(self, provider: TracerProvider) -> None:
+    def __init__(self, provider: TracerProvider, host: str, port: int, give_up: Callable[[], None] = lambda: None) -> None:
+        """`host`, `port`: where clients reach this node. `give_up` ends a running export; from any thread."""
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
-        self._tracer = provider.get_tracer("ledgermq")
+        self._give_up = give_up
+        self._tracer = provider.get_tracer("ledgermq", __version__)
         self._extract = TraceContextTextMapPropagator().extract
+        self._server: dict[str, Any] = {"messaging.system": "rocketmq", "server.address": host, "server.port": port}
 
     def close(self) -> None:
-        """Send the remaining spans; may wait for the collector."""
+        """Send the remaining spans; waits at most `CLOSE_WITHIN_S` for the collector."""
+        logs.add_ids(None)
+        limit = threading.Timer(CLOSE_WITHIN_S, self._give_up)
+        limit.start()
         self._provider.shutdown()
+        limit.cancel()
 
     def traced(self, methods: Mapping[str, Method]) -> dict[str, Method]:
         """The same methods, with spans around those that concern messages."""
         out = dict(methods)
-        send, ack, receive = (out[name] for name in (sending.METHOD, acknowledging.ACK, receiving.METHOD))
-        assert isinstance(send, UnaryMethod) and isinstance(ack, UnaryMethod) and isinstance(receive, ServerStreamMethod)
-        out[sending.METHOD] = UnaryMethod(self._sent(send.serve))
-        out[acknowledging.ACK] = UnaryMethod(self._acknowledged(ack.serve))
-        out[receiving.METHOD] = ServerStreamMethod(self._received(receive.serve))
+        for name in (sending.METHOD, *SETTLE):
+            unary = out[name]
+            assert isinstance(unary, UnaryMethod)
+            out[name] = UnaryMethod(self._sent(unary.serve) if name == sending.METHOD else self._settled(unary.serve, SETTLE[name]))
+        for name, operation in RECEIVE.items():
+            stream = out[name]
+            assert isinstance(stream, ServerStreamMethod)
+            out[name] = ServerStreamMethod(self._received(stream.serve, operation))
         return out
 
-    def frames_of(self, context: ServerCall) -> Callable[[str, int, int], FrameSpan]:
+    def frames_of(self, context: ServerCall, client_id: str) -> Callable[[pb.Resource, int, int], FrameSpan]:
         """A function that begins the span of a frame of a native stream: (topic, messages, first sequence number)."""
         from opentelemetry.trace import SpanKind
 
         parent = self._parent(dict(context.invocation_metadata()))
 
-        def frame(topic: str, messages: int, first_sequence: int) -> FrameSpan:
-            attributes: dict[str, Any] = {
-                "messaging.system": "rocketmq",
-                "messaging.operation.name": "send",
-                "messaging.destination.name": topic,
+        def frame(topic: pb.Resource, messages: int, first_sequence: int) -> FrameSpan:
+            attributes = {
+                **self._attributes(SEND, topic, client_id),
                 "messaging.batch.message_count": messages,
                 "ledgermq.first_sequence": first_sequence,
             }
-            return FrameSpan(self._tracer.start_span(f"send {topic}", parent, SpanKind.SERVER, attributes))
+            return FrameSpan(self._tracer.start_span(f"send {topic.name}", parent, SpanKind.SERVER, attributes))
 
         return frame
 
@@ -102,65 +156,78 @@ class Spans:
                 messages = pb.SendMessageRequest.FromString(data).messages
             except DecodeError:
                 return await serve(data, context)
-            systems = [message.system_properties for message in messages]
-            topic = messages[0].topic.name if messages else ""
-            links = self._links(system.trace_context for system in systems)
-            with self._span("send", topic, context, links, [system.message_id for system in systems]) as span:
+            topic = messages[0].topic if messages else pb.Resource()
+            more = _ids([message.system_properties.message_id for message in messages])
+            if len(messages) == 1:
+                more |= _of_message(messages[0].system_properties)
+            with self._span(SEND, topic, context, more, self._links(messages)) as span:
                 response = await serve(data, context)
                 _judge(span, pb.SendMessageResponse.FromString(response).status)
             return response
 
         return traced
 
-    def _acknowledged(self, serve: Handler) -> Handler:
+    def _settled(self, serve: Handler, operation: Operation) -> Handler:
         async def traced(data: bytes, context: ServerCall) -> Any:
             try:
-                request = pb.AckMessageRequest.FromString(data)
+                request = operation.request.FromString(data)
             except DecodeError:
                 return await serve(data, context)
-            ids = [entry.message_id for entry in request.entries]
-            with self._span("settle", request.topic.name, context, [], ids, request.group.name) as span:
+            settled = request.entries if isinstance(request, pb.AckMessageRequest) else [request]
+            more = _consumer(request.group) | _ids([one.message_id for one in settled])
+            with self._span(operation, request.topic, context, more) as span:
                 response = await serve(data, context)
-                _judge(span, pb.AckMessageResponse.FromString(response).status)
+                _judge(span, operation.response.FromString(response).status)
             return response
 
         return traced
 
-    def _received(self, serve: Handler) -> Handler:
+    def _received(self, serve: Handler, operation: Operation) -> Handler:
         async def traced(data: bytes, context: ServerCall) -> Any:
             try:
-                request = pb.ReceiveMessageRequest.FromString(data)
+                request = operation.request.FromString(data)
             except DecodeError:
                 return await serve(data, context)
-            with self._span("receive", request.message_queue.topic.name, context, [], [], request.group.name) as span:
-                return await serve(data, cast(ServerCall, _Watched(context, span, self)))
+            more = {**_consumer(request.group), "messaging.batch.message_count": 0}
+            with self._span(operation, request.message_queue.topic, context, more) as span:
+                return await serve(data, cast(ServerCall, _Watched(context, span, self, operation)))
 
         return traced
 
-    def _span(self, what: str, topic: str, context: ServerCall, links: list[Link], ids: list[str], group: str = "") -> Any:
+    def _attributes(self, operation: Operation, topic: pb.Resource, client_id: str) -> dict[str, Any]:
+        return {
+            **self._server,
+            "messaging.operation.name": operation.name,
+            "messaging.operation.type": operation.type,
+            "messaging.destination.name": topic.name,
+            "messaging.rocketmq.namespace": topic.resource_namespace,
+            "messaging.client.id": client_id,
+        }
+
+    @contextmanager
+    def _span(
+        self, operation: Operation, topic: pb.Resource, context: ServerCall, more: Mapping[str, Any], links: Sequence[Link] = ()
+    ) -> Iterator[Span]:
         from opentelemetry.trace import SpanKind
 
-        attributes: dict[str, Any] = {
-            "messaging.system": "rocketmq",
-            "messaging.operation.name": what,
-            "messaging.destination.name": topic,
-            "messaging.batch.message_count": len(ids),
-        }
-        if ids:
-            attributes["messaging.message.id"] = ids[0]
-            attributes["ledgermq.message.ids"] = ids[:IDS_MAX]
-        if group:
-            attributes["messaging.consumer.group.name"] = group
-        parent = self._parent(dict(context.invocation_metadata()))
-        return self._tracer.start_as_current_span(f"{what} {topic}", parent, SpanKind.SERVER, attributes, links)
+        metadata = dict(context.invocation_metadata())
+        attributes = {**self._attributes(operation, topic, str(metadata.get(CLIENT_ID, ""))), **more}
+        name, parent = f"{operation.name} {topic.name}", self._parent(metadata)
+        with self._tracer.start_as_current_span(name, parent, SpanKind.SERVER, attributes, links) as span:
+            try:
+                yield span
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
 
     def _parent(self, metadata: Mapping[str, Any]) -> Parent:
         return self._extract({key: value for key, value in metadata.items() if isinstance(value, str)})
 
-    def _links(self, trace_contexts: Iterable[str]) -> list[Link]:
+    def _links(self, messages: Iterable[pb.Message]) -> list[Link]:
         from opentelemetry.trace import Link, get_current_span
 
-        spans = [get_current_span(self._extract({"traceparent": text})) for text in trace_contexts if text]
+        texts = [message.system_properties.trace_context or message.user_properties.get(TRACEPARENT, "") for message in messages]
+        spans = [get_current_span(self._extract({TRACEPARENT: text})) for text in texts if text]
         return [Link(span.get_span_context()) for span in spans[:IDS_MAX] if span.get_span_context().is_valid]
 
 
@@ -177,12 +244,13 @@ class FrameSpan:
 
 
 class _Watched:
-    """The context of a Receive; it records in the span which messages are written to the stream."""
+    """The context of a call that receives; it records in the span which messages are written to the stream."""
 
-    def __init__(self, context: ServerCall, span: Span, spans: Spans) -> None:
+    def __init__(self, context: ServerCall, span: Span, spans: Spans, operation: Operation) -> None:
         self._context = context
         self._span = span
         self._spans = spans
+        self._response = operation.response
         self._ids: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -190,21 +258,42 @@ class _Watched:
 
     async def write(self, data: bytes) -> None:
         await self._context.write(data)
-        response = pb.ReceiveMessageResponse.FromString(data)
+        response = self._response.FromString(data)
         if response.HasField("status"):
             _judge(self._span, response.status)
         elif response.HasField("message"):
-            system = response.message.system_properties
-            self._ids.append(system.message_id)
+            self._ids.append(response.message.system_properties.message_id)
             self._span.set_attribute("ledgermq.message.ids", self._ids[:IDS_MAX])
             self._span.set_attribute("messaging.batch.message_count", len(self._ids))
-            for link in self._spans._links([system.trace_context]) if len(self._ids) <= IDS_MAX else ():
+            for link in self._spans._links([response.message]) if len(self._ids) <= IDS_MAX else ():
                 self._span.add_link(link.context)
+
+
+def _ids(ids: list[str]) -> dict[str, Any]:
+    """The attributes of the messages of a call: the id of a single one, otherwise their number and ids."""
+    if len(ids) == 1:
+        # A client need not name the message whose lease it changes.
+        return {"messaging.message.id": ids[0]} if ids[0] else {}
+    return {"messaging.batch.message_count": len(ids), "ledgermq.message.ids": ids[:IDS_MAX]}
+
+
+def _of_message(system: pb.SystemProperties) -> dict[str, Any]:
+    """The attributes of a single message besides its id."""
+    found: dict[str, Any] = {}
+    if system.message_type in _TYPES:
+        found["messaging.rocketmq.message.type"] = _TYPES[system.message_type]
+    if system.HasField("delivery_timestamp"):
+        found["messaging.rocketmq.message.delivery_timestamp"] = system.delivery_timestamp.ToMilliseconds()
+    return found
+
+
+def _consumer(group: pb.Resource) -> dict[str, Any]:
+    return {"messaging.consumer.group.name": group.name}
 
 
 def _judge(span: Span, status: pb.Status) -> None:
     from opentelemetry.trace import StatusCode
 
-    span.set_attribute("messaging.rocketmq.status", int(status.code))
     if status.code not in _GOOD:
+        span.set_attribute("error.type", code_name(status.code))
         span.set_status(StatusCode.ERROR, status.message)

@@ -64,11 +64,13 @@ quotas:                        # for each node; 0 = no limit; calls beyond a quo
   connections: 0
   connections_per_address: 0
   new_connections_per_s: 0     # further connections wait for their turn
-tracing:                       # OpenTelemetry spans of sends, receives and acknowledgements; needs: pip install 'ledgermq[tracing]'
+tracing:                       # OpenTelemetry spans of sends, receives and acknowledgements; needs: pip install 'ledgermq[otlp]'
   otlp_endpoint: ""            # for example http://127.0.0.1:4317; empty: no export
   sample_ratio: 1.0            # of calls whose caller did not decide about sampling
 metrics:
-  series_max: 20000            # of topics and consumer groups on /metrics; what does not fit is left out and counted
+  series_max: 20000            # of topics and consumer groups; what does not fit is left out and counted
+  otlp_endpoint: ""            # exports the metrics of /metrics too, as tracing.otlp_endpoint does spans; needs the same packages
+  otlp_interval_ms: 60s        # between two exports
 flush:
   policy: durable              # what the acknowledgement of a send waits for: durable, memory or hybrid
   groups: {}                   # exceptions by broker group, e.g. {g1: memory}

@@ -193,17 +193,23 @@ class Scrub(Section):
     """Pause after a file was completely verified. The file that was verified longest ago is next."""
 
 
+Collector = Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")]
+"""A collector that speaks OTLP over gRPC, as `http://host:4317`; empty: nothing is exported."""
+
+
 class Metrics(Section):
-    """Bounds of the metrics by topic and consumer group (`node/process/topic_figures.py`)."""
+    """Bounds of the metrics by topic and consumer group (`node/process/topic_figures.py`), and their export by OTLP
+    (`node/process/otlp_metrics.py`)."""
 
     series_max: Annotated[int, Field(ge=0, le=1_000_000)] = 20_000
-    """How many series `/metrics` has at most for topics and consumer groups. What does not fit is left out and counted."""
+    """How many series there are at most for topics and consumer groups. What does not fit is left out and counted."""
+    otlp_endpoint: Collector = ""
+    otlp_interval_ms: Annotated[Milliseconds, Field(ge=1_000)] = 60_000
 
 
 class Tracing(Section):
-    """Where OpenTelemetry spans of client calls go (`node/process/tracing.py`). Nothing is exported without an endpoint."""
+    """Where OpenTelemetry spans of client calls go (`node/process/tracing.py`)."""
 
-    otlp_endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
-    """A collector that speaks OTLP over gRPC, as `http://host:4317`."""
+    otlp_endpoint: Collector = ""
     sample_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """The sampled share of the calls whose caller has not decided about sampling."""

@@ -1,8 +1,8 @@
 """Structured logs: one JSON object per line on stderr, nothing else.
 
-Every line has `ts` (UTC), `level`, `event` and named fields; an exception becomes the field `exception`, never extra lines. Under
-`ledgermq up` the supervisor writes the stream to `node.log`, which may be on the disk that is full: a line that cannot be written is lost,
-without any other effect.
+Every line has `ts` (UTC), `level`, `event` and named fields; with tracing on, a line written while a call is served has the `trace_id` and
+`span_id` of the call. An exception becomes the field `exception`, never extra lines. Under `ledgermq up` the supervisor writes the stream
+to `node.log`, which may be on the disk that is full: a line that cannot be written is lost, without any other effect.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -64,11 +65,22 @@ class _ThroughStructlog(logging.Handler):
         logger.log(record.levelno, record.getMessage(), exc_info=record.exc_info or None)
 
 
+_ids: Callable[[], Mapping[str, str]] | None = None
+
+
+def add_ids(current: Callable[[], Mapping[str, str]] | None) -> None:
+    """Add the fields that `current` returns to each line from now on: what names the call that the line belongs to. None: no longer."""
+    global _ids
+    _ids = current
+
+
 def configure(level: str, node: str) -> None:
     """Sets up logging for this process: the least level, and the node's name as a field of every line."""
 
     def named(_: Any, __: str, fields: EventDict) -> EventDict:
         fields["node"] = node
+        if _ids is not None:
+            fields.update(_ids())
         return fields
 
     structlog.configure(

@@ -17,9 +17,10 @@ _HEAD = """\
 This page is generated from `node/runtime/metrics.py` and `node/runtime/mirrored.py`; do not edit it. Write it again with
 `PYTHONPATH=src python -m ledgermq.node.runtime.metrics_page > docs/metrics.md`.
 
-A node serves its metrics to Prometheus at `/metrics` of its HTTP port. Counters count since the process started; use `rate()` or
-`increase()`. A histogram has the samples `_bucket`, `_sum` and `_count`. A node with several workers adds the label `worker` to every
-sample ([workers.md](workers.md)). [monitoring.md](monitoring.md) sets up alerts and dashboards.
+A node serves its metrics to Prometheus at `/metrics` of its HTTP port, and sends the same ones to an OpenTelemetry collector if
+`metrics.otlp_endpoint` is set. Counters count since the process started; use `rate()` or `increase()`. A histogram has the samples
+`_bucket`, `_sum` and `_count`. A node with several workers adds the label `worker` to every sample ([workers.md](workers.md)).
+[monitoring.md](monitoring.md) sets up alerts and dashboards.
 """
 
 _SECTIONS: tuple[tuple[str, str, Callable[[Declared], bool]], ...] = (

@@ -30,7 +30,7 @@ CLOSED_MASK = 0o027
 SERVER = "aiohttp cryptography grpc_health lark prometheus_client pydantic pysyncobj structlog uvloop yaml"
 EXTRAS = {
     **dict.fromkeys(SERVER.split(), "server"),
-    "opentelemetry": "tracing",
+    "opentelemetry": "otlp",
     "jinja2": "console",
     "pyarrow": "audit",
     "pyiceberg": "iceberg",

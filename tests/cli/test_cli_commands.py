@@ -6,7 +6,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +34,7 @@ from ledgermq.client import storage_commands as log_commands
 from ledgermq.proto import admin_pb2, messaging_pb2
 from ledgermq.storage import commands as storage_commands
 from ledgermq.storage import doctor_commands, recover_commands
-from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, fake_nodes, route, sent, status, verdict
+from tests.client.fake_cluster import FakeNode, acked, admin_status, delivered, route, sent, status, verdict
 
 Run = Callable[..., tuple[int, str, str]]
 COMMANDS = [
@@ -58,12 +58,6 @@ COMMANDS = [
     doctor_commands.doctor,
     recover_commands.recover,
 ]
-
-
-@pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_nodes() as (one,):
-        yield one
 
 
 @pytest.fixture

@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
-import sys
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgermq import cli
 from ledgermq.client import Admin, Connection, letters
 from ledgermq.client.send_files import Row, read_rows
 from ledgermq.proto import admin_pb2
-from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
+from tests.cli.conftest import Run
+from tests.client.fake_cluster import FakeNode, admin_status
 
-Run = Callable[..., tuple[int, str, str]]
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_nodes() as (one,):
-        yield one
-
-
-@pytest.fixture
-def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`ledgermq dlq …` in this process against the fake: exit status, stdout, stderr."""
-    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        code = cli.run(["dlq", *arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return command
+def run(ledgermq: Run) -> Run:
+    """`ledgermq dlq …`."""
+    return partial(ledgermq, "dlq")
 
 
 def letter(offset: int, state: str = "waiting", *, body: bytes = b"", sent: bool = False) -> admin_pb2.DeadLetter:

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ledgermq import cli
 from ledgermq.client import Admin, Connection
 from ledgermq.proto import admin_pb2
-from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes
+from tests.cli.conftest import Run
+from tests.client.fake_cluster import FakeNode, admin_status
 
-Run = Callable[..., tuple[int, str, str]]
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-def node() -> Iterator[FakeNode]:
-    with fake_nodes() as (one,):
-        yield one
-
-
-@pytest.fixture
-def run(node: FakeNode, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """`ledgermq waiting …` in this process against the fake: exit status, stdout, stderr."""
-    monkeypatch.setenv("LEDGERMQ_ENDPOINTS", node.endpoint)
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        code = cli.run(["waiting", *arguments])
-        out, err = capfd.readouterr()
-        assert "Traceback" not in out + err
-        return code, out, err
-
-    return command
+def run(ledgermq: Run) -> Run:
+    """`ledgermq waiting …`."""
+    return partial(ledgermq, "waiting")
 
 
 def waits(offset: int, *, delayed: bool = True) -> admin_pb2.WaitingMessage:

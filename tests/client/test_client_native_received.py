@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from opentelemetry import propagate
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native import arrow
@@ -89,6 +91,21 @@ def test_columns_agree_with_messages(rows: list[tuple[bytes, Fields]], data: st.
         }
         for k, (body, fields) in enumerate(rows)
     ]
+
+
+def test_a_trace_context_comes_from_the_producer_to_the_consumer() -> None:
+    """In the user property in which OpenTelemetry puts it, or in the field of an official client, which comes first."""
+    trace_id, span_id = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+    sent = NonRecordingSpan(SpanContext(trace_id, span_id, False, TraceFlags(1)))
+    injected: dict[str, str] = {}
+    propagate.inject(injected, set_span_in_context(sent))
+    other = Fields(user={"TRACE_CONTEXT": "a user's"})
+    official = Fields(trace_context="00-1", user=injected)
+    rows = [Fields(user=injected), other, official, Fields(trace_context="00-2")]
+    found = batch_of([(b"", fields) for fields in rows]).trace_contexts()
+    assert found == [injected["traceparent"], None, "00-1", "00-2"]
+    extracted = get_current_span(propagate.extract({"traceparent": str(found[0])})).get_span_context()
+    assert (extracted.trace_id, extracted.span_id) == (trace_id, span_id)
 
 
 def test_an_arrow_batch_has_the_columns_that_are_asked_for() -> None:

@@ -518,7 +518,7 @@ def test_frames_have_spans_under_their_callers() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
-    @produce(spans=Spans(provider))
+    @produce(spans=Spans(provider, "node1", 8081))
     async def test(stage: Stage, wire: Wire, group: Group) -> None:
         clients = SimpleNamespace(streams=Streams(), clients=SimpleNamespace(known=lambda: ()))
         listed = ClientList("n1", clients, stage.service.streams, None, ())  # type: ignore[arg-type]  # no other node is asked
@@ -534,8 +534,13 @@ def test_frames_have_spans_under_their_callers() -> None:
     test()
     stored, gap = exporter.get_finished_spans()
     assert (stored.name, f"{stored.context.trace_id:x}") == ("send T", "af7651916cd43dd8448eb211c80319c")
-    assert stored.attributes is not None and stored.attributes["messaging.batch.message_count"] == 2
+    assert gap.attributes is not None and gap.attributes["error.type"] == "PRECONDITION_FAILED"
     assert gap.status.status_code is StatusCode.ERROR and stored.status.status_code is StatusCode.UNSET
+    assert dict(stored.attributes or {}) == {
+        **{"messaging.system": "rocketmq", "server.address": "node1", "server.port": 8081, "messaging.client.id": "c1"},
+        **{"messaging.operation.name": "send", "messaging.operation.type": "send", "messaging.batch.message_count": 2},
+        **{"messaging.destination.name": "T", "messaging.rocketmq.namespace": "", "ledgermq.first_sequence": 0},
+    }
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,6 +17,7 @@ from ledgermq.node.broker.calls.send_calls import Produce, Produced
 from ledgermq.node.broker.decisions import picker
 from ledgermq.node.broker.decisions.leader import LeaderSettings
 from ledgermq.node.broker.decisions.leases import LeaseTimes
+from ledgermq.node.broker.group.backlog import positions
 from ledgermq.node.broker.ports import PeerPacket
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
@@ -556,6 +557,20 @@ def test_a_deleted_group_starts_over() -> None:
     leases = b.receive(n=1)
     b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
     assert b.ack(*leases) == (False,)
+    assert [(x.queue_offset, x.attempt) for x in b.receive()] == [(0, 1), (1, 1)]
+
+
+def test_a_group_that_was_only_used_is_deleted_once_it_is_created() -> None:
+    """Before, it has no record that could be deleted. Created, it keeps its positions, and its deletion ends them."""
+    b = make()
+    b.send("a", "b")
+    (lease,) = b.receive(n=1)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    assert ("g", "t") in positions(b.machine)
+    b.ask(Configure(next(b.tokens), groups=(GroupConfig("", "g", max_attempts=3),)))
+    assert b.ack(lease) == (True,)
+    b.ask(Configure(next(b.tokens), deleted_groups=("g",)))
+    assert ("g", "t") not in positions(b.machine) and not b.machine.groups
     assert [(x.queue_offset, x.attempt) for x in b.receive()] == [(0, 1), (1, 1)]
 
 

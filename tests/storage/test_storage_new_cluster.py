@@ -12,6 +12,7 @@ import pytest
 
 from ledgermq import cli
 from ledgermq.audit.jobs import audit
+from ledgermq.node.process import observer_commands
 from ledgermq.proto import control
 from ledgermq.proto.entry_encoding import encode_entries
 from ledgermq.proto.entry_sealing import chain_seed
@@ -21,7 +22,7 @@ from ledgermq.proto.names import RAFT_TOPIC
 from ledgermq.proto.types import HardState, Identity
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.storage import identity as identities
-from ledgermq.storage import sealed_json
+from ledgermq.storage import recover_commands, sealed_json
 from ledgermq.storage.backup import backup
 from ledgermq.storage.backup_manifest import Refused
 from ledgermq.storage.checkpoints import StoreCheckpoint
@@ -240,6 +241,23 @@ def test_the_command_explains_asks_and_tells(tmp_path: Path, capfd: pytest.Captu
     assert code == 0 and told["groups"]["g1"]["state"] == "done" and told["groups"]["g1"]["former"] == [ME.log_id]
     assert read_recovery(disk, f"{directory}/g1") == told["groups"]["g1"]
     assert command(capfd, "--force-new-cluster", "--yes", "--data", str(tmp_path))[0] == 4
+
+
+@pytest.mark.parametrize("observer", [False, True])
+def test_a_report_says_what_is_known_to_be_committed(observer: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Up to an entry, or nothing: a replica that stopped before it noted a commit index."""
+    disk, root = RealDisk(), str(tmp_path / "n4/g1")
+    (observer_of if observer else filled)(disk, root)
+    loss = survey(disk, root, observer=observer)[0]
+    kept = "are kept, and count as committed from now on."
+    sentences = {
+        loss.committed_index: f"Entries up to {loss.committed_index} are known to be committed; later ones {kept}",
+        -1: f"No entry is known to be committed; all {kept}",
+    }
+    for known, sentence in sentences.items():
+        one = replace(loss, committed_index=known)
+        text = observer_commands._explain(one, None, CREATED) if observer else recover_commands._explain(one, None)
+        assert sentence in " ".join(text.split())
 
 
 # -- an observer goes on alone

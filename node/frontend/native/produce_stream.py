@@ -29,6 +29,7 @@ from ledgermq.node.frontend.ports import Engine, FrameSpan, ServerCall, Trace
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.frames import BadFrame
 from ledgermq.proto.status import Code, LedgerError, code_name, fail
 
@@ -147,7 +148,8 @@ class ProduceStream:
         sent = Sent(request.first_sequence, request.count)
         pending = _Pending(sent, len(request.entries), perf_counter())
         if self._trace is not None:
-            pending.span = self._trace(request.topic, request.count, request.first_sequence)
+            topic = pb.Resource(resource_namespace=request.namespace, name=request.topic)
+            pending.span = self._trace(topic, request.count, request.first_sequence)
         try:
             checked = await self._checker.check(self._origin, request)
         except (BadFrame, LedgerError) as error:

@@ -133,7 +133,7 @@ class Producing:
             origin,
             memory=request.memory,
             node=self._node,
-            trace=None if self._spans is None else self._spans.frames_of(context),
+            trace=None if self._spans is None else self._spans.frames_of(context, request.client_id),
         )
         with self._streams.held(OpenStream(caller.client_id, CLIENT_TYPE, group, stream.move, stream.topics)):
             await context.write(self._opened(origin, opened).SerializeToString())
