@@ -50,12 +50,16 @@ class Address(click.ParamType[pb.NodeAddresses]):
         return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
 
 
-def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses | None:
-    """The addresses of a member whose node has this address: a further worker has its own peer and controller ports (docs/workers.md).
-    Raises BadArgument."""
-    if address is None or is_first(node):
-        return address
-    found = pb.NodeAddresses(client=address.client, http=address.http)
+def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | None) -> pb.NodeAddresses | None:
+    """The addresses of a member whose node has this address, and is advertised to clients at another one if `advertised` is given. A further
+    worker has its own peer and controller ports (docs/workers.md). Raises BadArgument."""
+    if advertised is not None and address is None:
+        raise BadArgument("--advertised is the address for clients only", "give the address of the node too: --address HOST:PORT")
+    if address is None:
+        return None
+    found = pb.NodeAddresses(client=advertised or address.client, peer=address.peer, controller=address.controller, http=address.http)
+    if is_first(node):
+        return found
     for kind in ("peer", "controller"):
         host, _, port = getattr(address, kind).rpartition(":")
         if (above := int(port) + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
@@ -65,6 +69,21 @@ def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses |
 
 
 ADDRESS = Address()
+
+
+def _advertised(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """HOST:PORT, unchanged."""
+    if value is not None and ((match := _SHORT.fullmatch(value)) is None or not 0 < int(match["port"]) < 65536):
+        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", ctx, param)
+    return value
+
+
+_advertised_option = click.option(
+    "--advertised",
+    metavar="HOST:PORT",
+    callback=_advertised,
+    help="Where clients reach NODE, if elsewhere than its peers do (advertised_host, advertised_port). [default: as --address]",
+)
 _group_option = click.option(
     "--group", "groups", multiple=True, help="Only this broker group; repeatable. [default: all, and the controllers]"
 )
@@ -88,6 +107,7 @@ def member() -> None:
 @member.command("add")
 @click.argument("node")
 @click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; required for a new node.")
+@_advertised_option
 @_group_option
 @click.option("--observer", is_flag=True, help="Add an observer: an asynchronous standby, for example at another site, that never votes.")
 @_wait_option
@@ -97,6 +117,7 @@ def add(
     connection: Connection,
     node: str,
     address: pb.NodeAddresses | None,
+    advertised: str | None,
     groups: tuple[str, ...],
     observer: bool,
     no_wait: bool,
@@ -116,7 +137,8 @@ def add(
 
     Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=of_member(node, address), broker_groups=groups, observer=observer)
+    places = of_member(node, address, advertised)
+    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=places, broker_groups=groups, observer=observer)
     _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
 
 
@@ -168,9 +190,10 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
 @member.command("set-address")
 @click.argument("node")
 @click.argument("address", type=ADDRESS)
+@_advertised_option
 @cluster_command
 @json_option
-def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as_json: bool) -> None:
+def set_address(connection: Connection, node: str, address: pb.NodeAddresses, advertised: str | None, as_json: bool) -> None:
     """Set the address of NODE (for a worker, of its node) on all nodes. They also keep trying the former address.
 
     \b
@@ -180,8 +203,8 @@ def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as
 
     Exit status: 0 known; 3 no leader; 4 refused, with the reason.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address))
-    _carry_out(connection, request, f"is at {address.client}", no_wait=False, as_json=as_json)
+    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address, advertised))
+    _carry_out(connection, request, f"is at {advertised or address.client}", no_wait=False, as_json=as_json)
 
 
 @member.command("list")

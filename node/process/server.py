@@ -221,8 +221,7 @@ class Node:
             if group.follower_reads
         }
         self._local = LocalReads(config.node, rules, self.engine.views, self._age_ns)
-        address = config.address
-        service = ServiceConfig(config.node, address.host, address.client_port, self._secret, config.delivery, config.limits, namespaces)
+        service = ServiceConfig(config.node, *config.address.advertised, self._secret, config.delivery, config.limits, namespaces)
         access = AccessControl(self.authority, quotas)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, access=access, local=self._local)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))

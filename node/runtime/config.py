@@ -36,7 +36,7 @@ from ledgermq.proto.workers import node_of, worker_name
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
 PORT_KINDS = ("client_port", "peer_port", "controller_port", "http_port")
-SHARED_PORTS = frozenset({"client_port", "http_port"})
+SHARED_PORTS = frozenset({"client_port", "http_port", "advertised_host", "advertised_port"})
 """A node has one of each, however many workers it has."""
 
 
@@ -104,11 +104,14 @@ class NodeConfig(Section):
 
     @staticmethod
     def _check_ports(members: Mapping[str, NodeAddress]) -> None:
-        """Every (host, port) is used once, except that the workers of a node share its client port and its HTTP port."""
+        """Every (host, port) is used once, except that the workers of a node share its client port and its HTTP port. What is advertised
+        to clients names one node too: a client that is sent to the leader must reach it."""
         taken: dict[tuple[str, int], tuple[str, str]] = {}
         for name, address in members.items():
-            for kind in PORT_KINDS:
-                where = (address.host, getattr(address, kind))
+            places = {kind: (address.host, getattr(address, kind)) for kind in PORT_KINDS}
+            if address.advertised != places["client_port"]:
+                places["advertised_port" if address.advertised_port is not None else "advertised_host"] = address.advertised
+            for kind, where in places.items():
                 other, its = taken.setdefault(where, (name, kind))
                 shared = kind == its and kind in SHARED_PORTS and node_of(name) == node_of(other)
                 if (other, its) != (name, kind) and not shared:

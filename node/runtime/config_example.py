@@ -31,6 +31,8 @@ nodes:                         # addresses of all nodes; workers: 2 runs a node 
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
+  # advertised_host: mq1.example.com         # inside the braces of a node: where clients reach it, if not at host
+  # advertised_port: 31081                   # and client_port
 # join: true                   # for a node that is added later (ledgermq member add): `nodes` names the present nodes and itself
 # join: spare                  # the same, but without replicas until one is moved there (ledgermq rebalance)
 raft:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ledgermq.node.process.addresses import addresses_of
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked, validate
@@ -410,6 +411,40 @@ def test_wrong_words_about_security(settings: dict[str, Any], words: str) -> Non
     """The sentence must be the sentence, and what belongs together must come together."""
     with pytest.raises(ConfigError, match=re.escape(words)):
         validate({**example(), **settings})
+
+
+def test_clients_are_told_the_advertised_address_and_peers_the_own_one() -> None:
+    """One of the two may be given alone; the workers of a node share it."""
+    tree = changed("nodes.n1.advertised_host", "mq1.example.com")
+    tree["nodes"]["n1"]["workers"] = 2
+    tree["nodes"]["n2"]["advertised_port"] = 31082
+    tree["nodes"]["n3"] |= {"advertised_host": "::1", "advertised_port": 31083}
+    found = addresses_of(validate(tree))
+    assert {name: at["client"] for name, at in found.items()} == {
+        "n1": "mq1.example.com:8081",
+        "n1.2": "mq1.example.com:8081",
+        "n2": "127.0.0.1:31082",
+        "n3": "[::1]:31083",
+    }
+    without = validate({**example(), "nodes": {**example()["nodes"], "n1": {**example()["nodes"]["n1"], "workers": 2}}})
+    for kind in ("peer", "controller", "http"):
+        assert {name: at[kind] for name, at in found.items()} == {name: at[kind] for name, at in addresses_of(without).items()}
+
+
+@pytest.mark.parametrize(
+    ("advertised", "said"),
+    [
+        ({"n1": {"advertised_host": "mq"}, "n2": {"advertised_host": "mq", "advertised_port": 8081}}, "nodes.n2.advertised_port uses mq:8081"),
+        ({"n2": {"advertised_port": 8081}}, "nodes.n2.advertised_port uses 127.0.0.1:8081, as does nodes.n1.client_port"),
+    ],
+)
+def test_two_nodes_never_advertise_one_address(advertised: dict[str, Any], said: str) -> None:
+    """A client that is told the address of the leader must reach the leader, not a load balancer in front of all nodes."""
+    tree = example()
+    for node, more in advertised.items():
+        tree["nodes"][node] |= more
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        validate(tree)
 
 
 def test_a_bare_off_in_yaml_is_off() -> None:
