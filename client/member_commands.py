@@ -51,8 +51,8 @@ class Address(click.ParamType[pb.NodeAddresses]):
 
 
 def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | None) -> pb.NodeAddresses | None:
-    """The addresses of a member whose node has this address, and is advertised to clients at another one if `advertised` is given. A further
-    worker has its own peer and controller ports (docs/workers.md). Raises BadArgument."""
+    """The addresses of a member whose node has this address; clients are told `advertised`, if it is given. A further worker has its own
+    peer and controller ports (docs/workers.md). Raises BadArgument."""
     if advertised is not None and address is None:
         raise BadArgument("--advertised is the address for clients only", "give the address of the node too: --address HOST:PORT")
     if address is None:

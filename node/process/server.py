@@ -250,7 +250,7 @@ class Node:
         figures = TopicFigures(config.cluster_id, config.node, self.engine, now_ms, series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
-        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
+        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http)
         self._health_service = HealthService(MESSAGING, LOG)
 
     def _age_ns(self, group: str) -> int | None:
@@ -301,7 +301,7 @@ class Node:
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
-            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
+            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_hosts, address.http_port))
         elif self._workers is not None:
             await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()

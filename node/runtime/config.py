@@ -209,11 +209,16 @@ class NodeConfig(Section):
         raise FatalError(ExitCode.UNSAFE, what, f"set access.authentication to required, or listen on 127.0.0.1, or allow it by {words}")
 
     @property
-    def http_host(self) -> str:
-        """Where health and metrics are served. They need no authentication, so other machines reach them only if the configuration allows
-        it."""
-        said = self.access.allow_unauthenticated or self.access.allow_open_http
-        return self.listen_host if said or is_loopback(self.listen_host) else "127.0.0.1"
+    def opens_http(self) -> bool:
+        """Whether the HTTP port tells everything to every caller. If not, callers from other machines learn only whether the node works and
+        whether it is ready."""
+        return bool(self.access.allow_unauthenticated or self.access.allow_open_http) or is_loopback(self.listen_host)
+
+    @property
+    def http_hosts(self) -> tuple[str, ...]:
+        """Where the HTTP port listens: at `listen_host`, and always where this machine can ask for everything."""
+        everywhere = self.opens_http or self.listen_host == "0.0.0.0"
+        return (self.listen_host,) if everywhere else (self.listen_host, "127.0.0.1")
 
 
 def _read_secret_file(path: Path, key: str) -> bytes:

@@ -115,7 +115,8 @@ def test_an_advertised_address_is_for_clients_only(node: FakeNode, capfd: pytest
     assert capfd.readouterr().out == "n4.2 is at mq4.example.com:31081\n"
     changed = node.requests["ChangeMember"][-1].addresses
     assert (changed.client, changed.peer, changed.http) == ("mq4.example.com:31081", "h:9091", "h:11081")
-    for wrong in (["--advertised", "m:1"], *(["--address", "h:8081", "--advertised", text] for text in ("m", "m:0", "m:65536", "m:1:2:3:4"))):
+    forms = (["--address", "h:8081", "--advertised", text] for text in ("m", "m:0", "m:65536", "m:1:2:3:4"))
+    for wrong in (["--advertised", "m:1"], *forms):
         assert cli.run(["member", "add", "n4", *wrong]) == 64
         assert "HOST:PORT" in capfd.readouterr().err
     assert len(node.requests["ChangeMember"]) == 2

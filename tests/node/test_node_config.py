@@ -356,29 +356,33 @@ OPEN = "anyone who reaches the port may read and write"
 
 
 @pytest.mark.parametrize(
-    ("settings", "http_host"),
+    ("settings", "hosts", "opened"),
     [
-        ({}, "127.0.0.1"),
-        ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, "0.0.0.0"),
-        ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, "127.0.0.1"),
+        ({}, ["127.0.0.1"], True),
+        ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, ["0.0.0.0"], True),
+        ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, ["0.0.0.0"], False),
+        ({"listen_host": "10.0.0.4", "access": {"authentication": "required"}}, ["10.0.0.4", "127.0.0.1"], False),
         (
             {
-                "listen_host": "0.0.0.0",
+                "listen_host": "10.0.0.4",
                 "access": {"authentication": "required", "allow_open_http": "anyone who reaches the port may read health and metrics"},
             },
-            "0.0.0.0",
+            ["10.0.0.4"],
+            True,
         ),
         (
             {"listen_host": "::", "tls": {"mode": "required", "certificate_file": "c", "key_file": "k", "client_ca_file": "a"}},
-            "127.0.0.1",
+            ["::", "127.0.0.1"],
+            False,
         ),
     ],
 )
-def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host: str) -> None:
-    """Only loopback, or authenticated callers, or an explicit consent; health and metrics need a separate consent."""
+def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], hosts: list[str], opened: bool) -> None:
+    """Only loopback, or authenticated callers, or an explicit consent; reasons and metrics need a separate consent, and this machine can
+    always ask for them."""
     loaded = validate({**example(), **settings})
     loaded.check_exposure()
-    assert loaded.http_host == http_host
+    assert (list(loaded.http_hosts), loaded.opens_http) == (hosts, opened)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +438,7 @@ def test_clients_are_told_the_advertised_address_and_peers_the_own_one() -> None
 @pytest.mark.parametrize(
     ("advertised", "said"),
     [
-        ({"n1": {"advertised_host": "mq"}, "n2": {"advertised_host": "mq", "advertised_port": 8081}}, "nodes.n2.advertised_port uses mq:8081"),
+        ({"n1": {"advertised_host": "mq"}, "n2": {"advertised_host": "mq", "advertised_port": 8081}}, "advertised_port uses mq:8081"),
         ({"n2": {"advertised_port": 8081}}, "nodes.n2.advertised_port uses 127.0.0.1:8081, as does nodes.n1.client_port"),
     ],
 )
