@@ -15,6 +15,7 @@ from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked, validate
 from ledgermq.node.runtime.errors import ConfigError, FatalError
+from tests.mounted_secret import MountedSecret
 
 
 def example() -> dict[str, Any]:
@@ -306,6 +307,22 @@ def test_good_secrets_are_accepted(tmp_path: Path) -> None:
     """White space around a secret in a file does not count."""
     assert secret_of(tmp_path, "x" * 16 + "\n") == b"x" * 16
     assert secret_of(tmp_path, "x" * 32, host="0.0.0.0") == b"x" * 32
+
+
+@pytest.mark.parametrize(("mode", "accepted"), [(0o440, True), (0o400, True), (0o444, False), (0o644, False)])
+def test_a_secret_mounted_by_kubernetes_is_judged_by_the_file_behind_the_links(tmp_path: Path, mode: int, accepted: bool) -> None:
+    """Links are open to all; what counts is who may read the file. A group is accepted: `fsGroup` is how the node gets to read it."""
+    volume = MountedSecret(tmp_path / "secret", {"cluster": b"x" * 40}, mode)
+    tree = changed("cluster.secret_file", str(volume.directory / "cluster"))
+    tree["cluster"]["former_secret_file"] = str(volume.directory / "cluster")
+    loaded = validate(tree)
+    for read in (loaded.secret, lambda: loaded.former_secrets()[0]):
+        if accepted:
+            assert read() == b"x" * 40
+            continue
+        with pytest.raises(FatalError, match="open to every user") as caught:
+            read()
+        assert caught.value.exit_code == 77
 
 
 def test_no_secret_at_all_is_refused() -> None:
