@@ -712,7 +712,7 @@ async def presented(port: int, authority: Path) -> bytes:
     """The certificate, as DER, that a new connection is shown."""
     context = ssl.create_default_context(cafile=str(authority))
     context.set_alpn_protocols(["h2"])
-    reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    _, writer = await asyncio.open_connection("localhost", port, ssl=context)
     try:
         shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         return shown
