@@ -1,4 +1,4 @@
-"""`ledgermq member`: list, add, promote and remove the nodes of a cluster, and change their addresses.
+"""`ledgermq member`: list, add, promote, drain and remove the nodes of a cluster, and change their addresses.
 
 Only argument parsing, progress and exit statuses live here. Each command repeats its request until the change is complete. An interrupted
 change stays as it is, and the same command continues it.
@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from ledgermq.client import render
+from ledgermq.client import draining, render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option, operator_command
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
-from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, number_of
+from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_of
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
 ASK_AGAIN_S = 0.3
@@ -92,13 +92,14 @@ _wait_option = click.option("--no-wait", is_flag=True, help="Return when the cha
 
 @click.group()
 def member() -> None:
-    """Add nodes to the cluster, remove them, and change their addresses.
+    """Add nodes to the cluster, prepare their stop, remove them, and change their addresses.
 
     \b
     Examples:
       ledgermq member list
       ledgermq member add n4 --address 10.0.0.4:8081
       ledgermq member promote n4
+      ledgermq member drain n1
       ledgermq member remove n1
       ledgermq member set-address n2 10.0.0.9:8081
     """
@@ -185,6 +186,62 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
     confirmed(f"removing {node} from {'broker group ' + ' and '.join(groups) if groups else 'the cluster'}", yes)
     request = pb.ChangeMemberRequest(kind=Kind.REMOVE, node=node, broker_groups=groups)
     _carry_out(connection, request, "is removed", no_wait=no_wait, as_json=as_json)
+
+
+@member.command("drain")
+@click.argument("node")
+@operator_command
+@json_option
+def drain(connection: Connection, node: str, as_json: bool) -> None:
+    """Prepare the stop of NODE: wait until the cluster can do without it, then hand its leaderships over.
+
+    \b
+    Examples:
+      ledgermq member drain n1 --timeout 1m && systemctl stop ledgermq
+      ledgermq member drain n1 --endpoints 127.0.0.1:8081 --cluster-secret ledgermq-data/secret
+
+    Every broker group, and the controller quorum, must keep a majority of members that are up and have caught up; an HA group must keep
+    min_in_sync members of its in-sync set. What has too few other members to work without NODE is printed and not waited for. Stop NODE
+    soon: a preferred leader gets its leadership back after a while.
+
+    Exit status: 0 NODE can stop; 3 no node answers; 4 not within --timeout, with the reasons.
+    """
+    admin = AdminCalls(connection)
+    end = time.monotonic() + connection.timeout_s
+    moved: dict[str, str] = {}
+    with Meter(f"leaderships handed over by {node}", None) as meter:
+        while (found := _drain_step(admin, node, moved)).waits or found.transfers:
+            if time.monotonic() >= end:
+                reasons = [*found.waits, *(f"{to} does not lead {group} yet" for group, to in found.transfers.items())]
+                what = f"{node} cannot stop without a loss: {'; '.join(reasons)}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause (ledgermq status), or use a longer --timeout")
+            meter.show(len(moved))
+            time.sleep(ASK_AGAIN_S)
+    if as_json:
+        transfers = [{"group": group, "leader": leader} for group, leader in sorted(moved.items())]
+        render.print_json(node=node, transfers=transfers, losses=found.losses)
+        return
+    for group, leader in sorted(moved.items()):
+        print(f"{leader} leads {group}")
+    for loss in found.losses:
+        print(loss)
+    print(f"{node} can stop")
+
+
+def _drain_step(admin: AdminCalls, node: str, moved: dict[str, str]) -> draining.Drain:
+    """Ask for every transfer that is possible now, and note those that are done. Raises Refused if there is no such node."""
+    status, members = admin.cluster_status(), admin.list_members().members
+    known = sorted({node_of(member.node) for member in members})
+    if node not in known:
+        raise Refused(Code.NOT_FOUND, f"there is no node {node}", f"name one of {', '.join(known)}")
+    found = draining.plan(status, members, node)
+    for group, to in found.transfers.items():
+        try:
+            if admin.transfer_leadership(group, to).done:
+                moved[group] = to
+        except Refused as refusal:
+            found.waits.append(f"broker group {group}: {refusal.what}")
+    return found
 
 
 @member.command("set-address")

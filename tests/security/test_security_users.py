@@ -319,3 +319,32 @@ def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...],
         answer = asyncio.run(asked(guarded[method], request))
         assert answer.status.code == code, answer
     assert served == (list(methods) if code == Code.OK else [])
+
+
+def test_the_operator_may_prepare_the_stop_of_a_node() -> None:
+    """A node's own machine has the cluster secret and no user's keys; it reads the cluster's status and moves leaderships, nothing else."""
+    scene = Scene()
+    served = []
+
+    async def serve(request: Any, context: Any) -> Any:
+        served.append(type(request).__name__.removesuffix("Request"))
+        return getattr(admin_pb2, f"{served[-1]}Response")(status=admin_pb2.Status(code=int(Code.OK)))
+
+    class Context:
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return (("x-mq-date-time", DATE), ("authorization", sign(operator_of(SECRET), DATE)))
+
+        def peer(self) -> str:
+            return "test"
+
+    async def asked(method: str) -> int:
+        request = getattr(admin_pb2, f"{method}Request")()
+        answer = await guarded[method](request, cast(ServerCall, Context()))
+        return int(answer.status.code)
+
+    methods = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
+    guarded = admin_guard.guarded(dict.fromkeys(methods, serve), scene.authority, str)
+    codes = {method: asyncio.run(asked(method)) for method in methods}
+    allowed = {"ClusterStatus", "ListMembers", "TransferLeadership", "CreateUser", "ChangeUser", "DeleteUser", "ListUsers"}
+    assert {method for method, code in codes.items() if code == Code.OK} == allowed == set(served)
+    assert {code for method, code in codes.items() if method not in allowed} == {Code.FORBIDDEN}
