@@ -121,6 +121,7 @@ class Node:
         self.config = config
         self._disk = disk
         self._secret = secret
+        self._first_user = config.bootstrap_user()
         self._boot_id = uuid.uuid4().hex
         self._workers = workers
         self._hosted = dict(hosted)
@@ -244,7 +245,8 @@ class Node:
             )
         )
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
-        self._build_admin(UserAdmin(self.controller, sealer), receipt_keys)
+        self._users = UserAdmin(self.controller, sealer)
+        self._build_admin(receipt_keys)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         now_ms, series_max = lambda: time.time_ns() // 1_000_000, config.metrics.series_max
         figures = TopicFigures(config.cluster_id, config.node, self.engine, now_ms, series_max)
@@ -258,7 +260,7 @@ class Node:
         found = self._groups.get(group)
         return None if found is None else found.age_ns(time.monotonic_ns())
 
-    def _build_admin(self, users: UserAdmin, receipt_keys: ReceiptKeys) -> None:
+    def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
         self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
@@ -273,7 +275,7 @@ class Node:
             self.retainer,
             self.leadership,
             self._members,
-            users,
+            self._users,
             ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
             receipt_keys,
             Replication(config.node, engine, forwarder, controller, self.overview),
@@ -305,7 +307,7 @@ class Node:
         elif self._workers is not None:
             await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()
-        own = (self._announce(), self._publish_health(), self._notify_returns(), self._know_leaders())
+        own = (self._announce(), self._bootstrap_user(), self._publish_health(), self._notify_returns(), self._know_leaders())
         works = (*own, self.service.checker.run(), self.log_service.run())
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
@@ -507,6 +509,16 @@ class Node:
                 return
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
+                await asyncio.sleep(ANNOUNCE_RETRY_S)
+
+    async def _bootstrap_user(self) -> None:
+        """Give a cluster without users its first one, as soon as the controller quorum answers."""
+        while self._first_user is not None:
+            try:
+                if await self._users.bootstrap(*self._first_user):
+                    log.info("first user created", user=self._first_user[0])
+                return
+            except LedgerError:
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _notify_returns(self) -> None:

@@ -29,7 +29,7 @@ from ledgermq.node.runtime.config_sections import (
 )
 from ledgermq.node.runtime.config_types import Member, Name, Section
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
+from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls, objection_to_secret
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 
@@ -190,6 +190,17 @@ class NodeConfig(Section):
         """Earlier cluster secrets, which may still seal the secrets of some users."""
         path = self.cluster.former_secret_file
         return () if path is None else (_read_secret_file(path, "cluster.former_secret_file"),)
+
+    def bootstrap_user(self) -> tuple[str, str] | None:
+        """Name and secret of the administrator that a cluster without users gets; None if there is to be none. Raises FatalError (exit
+        77)."""
+        name, path = self.access.bootstrap_user, self.access.bootstrap_secret_file
+        if name is None or path is None:
+            return None
+        secret = _read_secret_file(path, "access.bootstrap_secret_file")
+        if (why := objection_to_secret(secret)) is not None:
+            raise FatalError(ExitCode.UNSAFE, f"the file {path} holds no secret of a user: {why}", "write a longer one, in plain text")
+        return name, secret.decode()
 
     def _read_secret(self) -> bytes:
         if self.cluster.secret is not None:

@@ -51,6 +51,8 @@ access:                        # who may call (docs/security.md)
   authentication: none         # required: users sign every call (ledgermq user create); none: only on loopback, unless
   # allow_unauthenticated: "anyone who reaches the port may read and write"
   # allow_open_http: "anyone who reaches the port may read health and metrics"
+  # bootstrap_user: root                # a cluster without any user gets this administrator,
+  # bootstrap_secret_file: ./root.secret  # with the secret in this file
   ignore_namespaces: false     # true: like the reference server, use plain names of topics and groups only
 tls:
   mode: "off"                  # both: TLS and plaintext on the same client port; required: TLS only

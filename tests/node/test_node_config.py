@@ -325,6 +325,32 @@ def test_a_secret_mounted_by_kubernetes_is_judged_by_the_file_behind_the_links(t
         assert caught.value.exit_code == 77
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (b"x" * 16 + b"\n", 0o440, None),
+        (b"x" * 15, 0o440, "16 to 256 bytes of printable text"),
+        (b"x" * 257, 0o440, "16 to 256 bytes of printable text"),
+        (b"\xff" * 20, 0o440, "16 to 256 bytes of printable text"),
+        (b"x" * 20, 0o444, "open to every user"),
+        (None, 0, "does not exist"),
+    ],
+)
+def test_the_secret_of_the_first_user_is_checked_at_the_start(tmp_path: Path, content: bytes | None, mode: int, said: str | None) -> None:
+    """A cluster that nobody could sign in to would be noticed later, and far from the cause."""
+    path = tmp_path / "root"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    loaded = validate({**example(), "access": {"bootstrap_user": "root", "bootstrap_secret_file": str(path)}})
+    if said is None:
+        assert loaded.bootstrap_user() == ("root", "x" * 16)
+        return
+    with pytest.raises(FatalError, match=said) as caught:
+        loaded.bootstrap_user()
+    assert caught.value.exit_code == 77
+
+
 def test_no_secret_at_all_is_refused() -> None:
     """A cluster without a secret never starts, on loopback neither."""
     tree = example()
@@ -423,6 +449,7 @@ def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
     [
         ({"access": {"allow_unauthenticated": "yes"}}, OPEN),
         ({"access": {"authentication": "on"}}, "'none' or 'required'"),
+        ({"access": {"bootstrap_user": "root"}}, "bootstrap_user and bootstrap_secret_file belong together"),
         ({"tls": {"mode": "both"}}, "certificate_file"),
         ({"tls": {"users": {"a": "b"}}}, "client_ca_file"),
         ({"peer_tls": {"mode": "required", "certificate_file": "c"}}, "ca_file"),
