@@ -9,11 +9,15 @@ from __future__ import annotations
 import base64
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+import urllib.request
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +28,8 @@ import yaml
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import load
 from ledgermq.node.runtime.security_sections import objection_to_secret
+from tests.cluster import base_port, wait_for
+from tests.mounted_secret import MountedSecret
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/helm/ledgermq"
@@ -333,3 +339,59 @@ class TestRendered:
 
     def test_an_older_kubernetes_is_refused(self) -> None:
         assert "kubeVersion" in Rendered(kubernetes="1.26.0").error
+
+    def test_a_node_runs_as_its_pod_is_described(self, tmp_path: Path) -> None:
+        """Its configuration, environment, secrets, probes and pre-stop hook, with other paths and ports: the first user can sign in, the
+        hook succeeds, and SIGTERM ends the node cleanly."""
+        found = profile("one")
+        secret = {key: base64.b64decode(text) for key, text in found["Secret"]["data"].items()}
+        MountedSecret(tmp_path / "cluster", secret, mode=0o440)
+        base = base_port()
+        ports = {str(port): str(base + step) for port, step in ((8081, 0), (9081, 1000), (10081, 2000), (11081, 3000))}
+        inside = {"/etc/ledgermq/cluster": str(tmp_path / "cluster"), "/data/node": str(tmp_path / "data"), "0.0.0.0": "127.0.0.1"}
+        inside[f"{NAME}-0.{NAME}-nodes.queues.svc.cluster.local"] = "127.0.0.1"
+
+        def here(text: str) -> str:
+            for name, other in {**inside, **ports}.items():
+                text = text.replace(name, other)
+            return text
+
+        (tmp_path / "node.yaml").write_text(here(found["ConfigMap"]["data"][f"{NAME}-0.yaml"]))
+        program = tmp_path / "bin" / "ledgermq"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ledgermq "$@"\n')
+        program.chmod(0o755)
+        own = {key: value for key, value in os.environ.items() if not key.startswith("LEDGERMQ_")}
+        environment = {**own, "PATH": f"{program.parent}:{os.environ['PATH']}", "LEDGERMQ_NODE": f"{NAME}-0"}
+        for variable in found.container["env"]:
+            if "secretKeyRef" in variable["valueFrom"]:
+                environment[variable["name"]] = secret[variable["valueFrom"]["secretKeyRef"]["key"]].decode()
+        hook = here(found.container["lifecycle"]["preStop"]["exec"]["command"][2])
+        keys = {"LEDGERMQ_ACCESS_KEY": secret["first-user"].decode(), "LEDGERMQ_SECRET_KEY": secret["first-user-secret"].decode()}
+        command = [*found.container["command"], "serve", "--config", str(tmp_path / "node.yaml")]
+
+        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(arguments, env={**environment, **more}, capture_output=True, text=True, check=False, timeout=90)
+
+        with (tmp_path / "node.log").open("w") as log:
+            node = subprocess.Popen(command, env=environment, stderr=log)
+        try:
+            probe = f"http://127.0.0.1:{ports['11081']}{found.container['readinessProbe']['httpGet']['path']}"
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+            def ready() -> bool:
+                assert node.poll() is None, (tmp_path / "node.log").read_text()
+                with suppress(OSError), opener.open(probe, timeout=5) as answer:
+                    return bool(answer.status == 200)
+                return False
+
+            wait_for(ready, 60, "a ready node")
+            status = ["ledgermq", "status", "--endpoints", f"127.0.0.1:{ports['8081']}"]
+            wait_for(lambda: run(*status, **keys).returncode == 0, 30, "the first user")
+            assert run(*status).returncode == 4, "nobody else may ask"
+            stopping = run("sh", "-c", hook)
+            assert stopping.returncode == 0 and stopping.stdout.endswith(f"{NAME}-0 can stop\n"), stopping.stderr
+            assert "broker group g1 needs 1 of" in stopping.stdout, "with one node, the group stops with it"
+        finally:
+            node.terminate()
+            assert node.wait(30) == 0
