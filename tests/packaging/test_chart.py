@@ -9,15 +9,10 @@ from __future__ import annotations
 import base64
 import importlib
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
-import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -25,20 +20,12 @@ from uuid import UUID
 import pytest
 import yaml
 
-from ledgermq.node.runtime.config import NodeConfig
-from ledgermq.node.runtime.config_loading import load
 from ledgermq.node.runtime.security_sections import objection_to_secret
-from tests.cluster import base_port, wait_for
-from tests.mounted_secret import MountedSecret
+from tests.packaging.pods import CHART, HELM, KUBERNETES, NAME, ROOT, Rendered, profile
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy/helm/ledgermq"
 PROFILES = ("one", "three", "zones")
-KUBERNETES = ("1.28", "1.33", "1.37")
-NAME = "mq-ledgermq"
 FREE = {"config", "resources", "affinity", "annotations", "labels", "nodeSelector", "podAnnotations", "podLabels"}
 """Objects whose keys are not the chart's."""
-HELM = shutil.which("helm")
 rendered = [pytest.mark.slow, pytest.mark.verify, pytest.mark.skipif(HELM is None, reason="helm is not installed")]
 
 
@@ -100,64 +87,6 @@ def test_the_chart_has_the_version_and_the_alerts_of_the_repository() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert (chart["version"], chart["appVersion"]) == (version, version)
     assert (CHART / "files/alerts.yaml").resolve() == ROOT / "deploy/prometheus/alerts.yaml"
-
-
-class Rendered:
-    """The objects of a release named `mq` in the namespace `queues`."""
-
-    def __init__(self, *arguments: str, kubernetes: str = KUBERNETES[-1]) -> None:
-        assert HELM is not None
-        command = [HELM, "template", "mq", str(CHART), "-n", "queues", "--kube-version", kubernetes, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        self.error = done.stderr if done.returncode else ""
-        self.objects = [found for found in yaml.safe_load_all(done.stdout) if found] if not done.returncode else []
-
-    def __getitem__(self, kind: str) -> Any:
-        (found,) = [known for known in self.objects if known["kind"] == kind]
-        return found
-
-    def kinds(self) -> list[str]:
-        return sorted(known["kind"] for known in self.objects)
-
-    def service(self, name: str) -> Any:
-        (found,) = [known for known in self.objects if known["kind"] == "Service" and known["metadata"]["name"] == name]
-        return found
-
-    @property
-    def pod(self) -> Any:
-        return self["StatefulSet"]["spec"]["template"]["spec"]
-
-    @property
-    def container(self) -> Any:
-        (found,) = self.pod["containers"]
-        return found
-
-    def config(self, ordinal: int, directory: Path) -> NodeConfig:
-        """The configuration as the node of this ordinal loads it, with the environment that its pod has, and Services around it."""
-        name = f"{NAME}-{ordinal}"
-        secret = {key: base64.b64decode(text).decode() for key, text in self["Secret"]["data"].items()}
-        environment = {
-            "LEDGERMQ_SERVICE_HOST": "10.96.0.17",
-            "LEDGERMQ_SERVICE_PORT": "8081",
-            "LEDGERMQ_PORT": "tcp://10.96.0.17:8081",
-            "LEDGERMQ_PORT_8081_TCP_ADDR": "10.96.0.17",
-        }
-        for variable in self.container["env"]:
-            source = variable["valueFrom"]
-            reference = source.get("secretKeyRef")
-            assert reference is not None or source["fieldRef"]["fieldPath"] == "metadata.name"
-            environment[variable["name"]] = name if reference is None else secret[reference["key"]]
-        *_, argument = self.container["args"]
-        path = argument.replace("$(LEDGERMQ_NODE)", name).removeprefix("/etc/ledgermq/config/")
-        file = directory / path
-        file.write_text(self["ConfigMap"]["data"][path])
-        return load(file, environment=environment)
-
-
-def profile(name: str, *arguments: str, **options: str) -> Rendered:
-    found = Rendered("-f", str(CHART / f"values-{name}.yaml"), *arguments, **options)
-    assert not found.error, found.error
-    return found
 
 
 class TestRendered:
@@ -339,59 +268,3 @@ class TestRendered:
 
     def test_an_older_kubernetes_is_refused(self) -> None:
         assert "kubeVersion" in Rendered(kubernetes="1.26.0").error
-
-    def test_a_node_runs_as_its_pod_is_described(self, tmp_path: Path) -> None:
-        """Its configuration, environment, secrets, probes and pre-stop hook, with other paths and ports: the first user can sign in, the
-        hook succeeds, and SIGTERM ends the node cleanly."""
-        found = profile("one")
-        secret = {key: base64.b64decode(text) for key, text in found["Secret"]["data"].items()}
-        MountedSecret(tmp_path / "cluster", secret, mode=0o440)
-        base = base_port()
-        ports = {str(port): str(base + step) for port, step in ((8081, 0), (9081, 1000), (10081, 2000), (11081, 3000))}
-        inside = {"/etc/ledgermq/cluster": str(tmp_path / "cluster"), "/data/node": str(tmp_path / "data"), "0.0.0.0": "127.0.0.1"}
-        inside[f"{NAME}-0.{NAME}-nodes.queues.svc.cluster.local"] = "127.0.0.1"
-
-        def here(text: str) -> str:
-            for name, other in {**inside, **ports}.items():
-                text = text.replace(name, other)
-            return text
-
-        (tmp_path / "node.yaml").write_text(here(found["ConfigMap"]["data"][f"{NAME}-0.yaml"]))
-        program = tmp_path / "bin" / "ledgermq"
-        program.parent.mkdir()
-        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m ledgermq "$@"\n')
-        program.chmod(0o755)
-        own = {key: value for key, value in os.environ.items() if not key.startswith("LEDGERMQ_")}
-        environment = {**own, "PATH": f"{program.parent}:{os.environ['PATH']}", "LEDGERMQ_NODE": f"{NAME}-0"}
-        for variable in found.container["env"]:
-            if "secretKeyRef" in variable["valueFrom"]:
-                environment[variable["name"]] = secret[variable["valueFrom"]["secretKeyRef"]["key"]].decode()
-        hook = here(found.container["lifecycle"]["preStop"]["exec"]["command"][2])
-        keys = {"LEDGERMQ_ACCESS_KEY": secret["first-user"].decode(), "LEDGERMQ_SECRET_KEY": secret["first-user-secret"].decode()}
-        command = [*found.container["command"], "serve", "--config", str(tmp_path / "node.yaml")]
-
-        def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(arguments, env={**environment, **more}, capture_output=True, text=True, check=False, timeout=90)
-
-        with (tmp_path / "node.log").open("w") as log:
-            node = subprocess.Popen(command, env=environment, stderr=log)
-        try:
-            probe = f"http://127.0.0.1:{ports['11081']}{found.container['readinessProbe']['httpGet']['path']}"
-            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-            def ready() -> bool:
-                assert node.poll() is None, (tmp_path / "node.log").read_text()
-                with suppress(OSError), opener.open(probe, timeout=5) as answer:
-                    return bool(answer.status == 200)
-                return False
-
-            wait_for(ready, 60, "a ready node")
-            status = ["ledgermq", "status", "--endpoints", f"127.0.0.1:{ports['8081']}"]
-            wait_for(lambda: run(*status, **keys).returncode == 0, 30, "the first user")
-            assert run(*status).returncode == 4, "nobody else may ask"
-            stopping = run("sh", "-c", hook)
-            assert stopping.returncode == 0 and stopping.stdout.endswith(f"{NAME}-0 can stop\n"), stopping.stderr
-            assert "broker group g1 needs 1 of" in stopping.stdout, "with one node, the group stops with it"
-        finally:
-            node.terminate()
-            assert node.wait(30) == 0
