@@ -162,7 +162,8 @@ class TestRendered:
         assert found.pod["terminationGracePeriodSeconds"] == 105
         hook = found.container["lifecycle"]["preStop"]["exec"]["command"]
         assert hook[:2] == ["sh", "-c"]
-        assert 'member drain "$LEDGERMQ_NODE" --timeout 60s --endpoints localhost:8081 --cluster-secret' in " ".join(hook[2].split())
+        said = " ".join(hook[2].split())
+        assert f'member drain "$LEDGERMQ_NODE" --timeout 60s --endpoints "localhost:8081;{NAME}:8081" --cluster-secret' in said
         assert "--tls" not in hook[2], "tls.mode both serves loopback in plaintext"
         zones = profile("zones").container["lifecycle"]["preStop"]["exec"]["command"][2]
         assert zones.endswith("--tls --ca /etc/ledgermq/tls/ca.crt")
@@ -235,7 +236,7 @@ class TestRendered:
         assert peers["from"][0]["podSelector"]["matchLabels"] == found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
         assert "from" not in clients and "from" not in pages
         only = Rendered("--set", "networkPolicy.clients[0].podSelector.matchLabels.app=shop")["NetworkPolicy"]["spec"]["ingress"][1]
-        assert only["from"] == [{"podSelector": {"matchLabels": {"app": "shop"}}}]
+        assert only["from"] == [*peers["from"], {"podSelector": {"matchLabels": {"app": "shop"}}}], "a stopping node asks the others"
 
     def test_nodes_are_advertised_at_their_own_addresses(self, tmp_path: Path) -> None:
         settings = [f"external.nodes[{k}].host=mq{k}.example.com,external.nodes[{k}].port={31080 + k}" for k in range(3)]

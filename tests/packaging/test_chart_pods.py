@@ -41,8 +41,9 @@ def test_one_node_runs_as_its_pod_is_described(tmp_path: Path) -> None:
         root = CommandLine(pods.endpoints, keys=pods.keys)
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
         assert CommandLine(pods.endpoints).run("status").status == 4
-        said = pods.stop(0)
-        assert said.endswith(f"{NAME}-0 can stop\n") and "broker group g1 needs 1 of" in said
+        stopped = pods.stop(0)
+        assert (stopped.returncode, stopped.stderr) == (0, "")
+        assert stopped.stdout.endswith(f"{NAME}-0 can stop\n") and "broker group g1 needs 1 of" in stopped.stdout
 
 
 class Sender:
@@ -92,7 +93,7 @@ class Sender:
 
 def certificate(directory: Path, found: Rendered, *more: str) -> dict[str, bytes]:
     """A Secret as cert-manager would fill it: for the names of the chart's Certificate, and for the addresses of the pods here."""
-    names = [*found["Certificate"]["spec"]["dnsNames"], *(f"127.0.0.{last}" for last in (1, 2, 3)), *more]
+    names = [*found["Certificate"]["spec"]["dnsNames"], *(f"127.0.0.{last}" for last in (1, 2, 3, 4)), *more]
     minting.ensure(directory, {"nodes": names})
     files = {"tls.crt": "nodes.pem", "tls.key": "nodes.key", "ca.crt": "ca.pem"}
     return {name: (directory / file).read_bytes() for name, file in files.items()}
@@ -118,14 +119,17 @@ def presented_by_all(pods: Pods, secret: dict[str, bytes]) -> bool:
     return all(presented(pods.endpoint(ordinal), secret["ca.crt"]) == wanted for ordinal in range(pods.count))
 
 
+def three(directory: Path, *arguments: str) -> Rendered:
+    """The profile for three nodes, with small log files."""
+    groups = [{"name": f"g{k + 1}", "replicas": [0, 1, 2], "preferredLeader": k, "data_file_bytes": "4MiB"} for k in range(3)]
+    (directory / "small.yaml").write_text(yaml.safe_dump({"cluster": {"brokerGroups": groups}}))
+    return profile("three", "-f", str(directory / "small.yaml"), *arguments)
+
+
 def test_a_rolling_restart_and_a_renewed_certificate_lose_no_acknowledged_message(tmp_path: Path) -> None:
     """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook, while messages are sent; between two of
     them the certificate of all nodes changes behind `..data`."""
-    groups = [
-        {"name": f"g{number + 1}", "replicas": [0, 1, 2], "preferredLeader": number, "data_file_bytes": "4MiB"} for number in range(3)
-    ]
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump({"cluster": {"brokerGroups": groups}}))
-    found = profile("three", "-f", str(tmp_path / "small.yaml"))
+    found = three(tmp_path)
     volume = MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found))
     renewed = certificate(tmp_path / "ca", found, "renewed.example.com")
     pods = Pods(found, tmp_path, volume)
@@ -136,7 +140,8 @@ def test_a_rolling_restart_and_a_renewed_certificate_lose_no_acknowledged_messag
         with Sender(pods) as sender:
             sender.more()
             for ordinal in (2, 1, 0):
-                assert pods.stop(ordinal).endswith(f"{NAME}-{ordinal} can stop\n")
+                stopped = pods.stop(ordinal)
+                assert stopped.returncode == 0 and stopped.stdout.endswith(f"{NAME}-{ordinal} can stop\n"), stopped.stderr
                 sender.more()
                 pods.start(ordinal)
                 pods.wait_ready(ordinal)
@@ -147,3 +152,37 @@ def test_a_rolling_restart_and_a_renewed_certificate_lose_no_acknowledged_messag
         consumed = root.consume_all("t", "readers", "--timeout", "60s")
         assert sender.acknowledged <= set(consumed)
         assert root.ok("status", "--json").json["health"] == "ok"
+
+
+def test_a_fourth_node_comes_and_goes_under_load(tmp_path: Path) -> None:
+    """As docs/kubernetes.md says: a pod more, `member add`, `rebalance`; then its replicas move away, it is removed, and the pod goes."""
+    found = three(tmp_path, "--set", "replicas=4")
+    pods = Pods(found, tmp_path, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
+    names = [f"{NAME}-{ordinal}" for ordinal in range(4)]
+
+    def placed() -> dict[str, set[str]]:
+        groups = root.ok("broker-group", "list", "--json").json["groups"]
+        return {row["group"]: set(row["replicas"]) for row in groups}
+
+    with pods.all_running(3):
+        root = CommandLine(";".join(map(pods.endpoint, range(3))), keys=pods.keys)
+        wait_for(lambda: root.run("status").status == 0, 30, "the first user")
+        root.ok("topic", "create", "t")
+        with Sender(pods) as sender:
+            sender.more()
+            pods.start(3)
+            root.ok("member", "add", names[3], "--address", pods.endpoint(3), "--timeout", "60s")
+            pods.wait_ready(3)
+            root.ok("rebalance", "--yes", "--timeout", "60s")
+            here = {group: replicas for group, replicas in placed().items() if names[3] in replicas}
+            assert here, "the fourth node got its share"
+            sender.more()
+            for group, replicas in here.items():
+                (free,) = set(names) - replicas
+                root.ok("move-replica", group, "--from", names[3], "--to", free, "--timeout", "60s")
+            root.ok("member", "remove", names[3], "--yes", "--timeout", "60s")
+            stopped = pods.stop(3)
+            assert stopped.returncode == 4 and f"there is no node {names[3]}" in stopped.stderr, "told by another node, at once"
+            sender.more()
+        assert all(replicas == set(names[:3]) for replicas in placed().values())
+        assert sender.acknowledged <= set(root.consume_all("t", "readers", "--timeout", "60s"))
