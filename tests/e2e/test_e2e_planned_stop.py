@@ -58,6 +58,7 @@ class Sender:
                     self.failures.append(answer.status.message)
 
 
+@pytest.mark.verify
 def test_a_drained_node_stops_without_a_failed_send(tmp_path: Path) -> None:
     """While one node is down, another one cannot be drained: the exit status is 4 until the first is back."""
     with real.running(tmp_path) as cluster:
