@@ -24,7 +24,7 @@ from ledgermq.client.connection import DEFAULT_ENDPOINTS, Connection
 from ledgermq.client.errors import BadArgument, Stopped
 from ledgermq.proto import units
 from ledgermq.proto.names import parse_stored
-from ledgermq.proto.signature import Credentials
+from ledgermq.proto.signature import Credentials, operator_of
 
 ENDPOINTS_HELP = "Client ports of one or more nodes: 'host:port;host:port'."
 PROGRESS_LINE_S = 5.0
@@ -115,6 +115,20 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
             return command(connection, **options)
 
     return with_connection
+
+
+def operator_command(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A cluster command that may be signed with the cluster secret."""
+
+    @click.option("--cluster-secret", type=_FILE, help="The cluster's secret file: sign as its operator.")
+    @cluster_command
+    @wraps(command)
+    def with_operator(connection: Connection, cluster_secret: Path | None, **options: Any) -> Any:
+        if cluster_secret is not None:
+            connection.credentials = operator_of(file_bytes(cluster_secret).strip())
+        return command(connection, **options)
+
+    return with_operator
 
 
 def chosen_context(endpoints: str | None, name: str | None) -> contexts.Context | None:

@@ -1,4 +1,4 @@
-"""`ledgermq member`: list, add, promote and remove the nodes of a cluster, and change their addresses.
+"""`ledgermq member`: list, add, promote, drain and remove the nodes of a cluster, and change their addresses.
 
 Only argument parsing, progress and exit statuses live here. Each command repeats its request until the change is complete. An interrupted
 change stays as it is, and the same command continues it.
@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from ledgermq.client import render
+from ledgermq.client import draining, render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option, operator_command
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto.status import Code
-from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, number_of
+from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_of
 
 PORT_STEPS = {"client": 0, "peer": 1000, "controller": 2000, "http": 3000}
 ASK_AGAIN_S = 0.3
@@ -50,12 +50,16 @@ class Address(click.ParamType[pb.NodeAddresses]):
         return pb.NodeAddresses(**{kind: f"{match['host']}:{port}" for kind, port in ports.items()})
 
 
-def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses | None:
-    """The addresses of a member whose node has this address: a further worker has its own peer and controller ports (docs/workers.md).
-    Raises BadArgument."""
-    if address is None or is_first(node):
-        return address
-    found = pb.NodeAddresses(client=address.client, http=address.http)
+def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | None) -> pb.NodeAddresses | None:
+    """The addresses of a member whose node has this address; clients are told `advertised`, if it is given. A further worker has its own
+    peer and controller ports (docs/workers.md). Raises BadArgument."""
+    if advertised is not None and address is None:
+        raise BadArgument("--advertised is the address for clients only", "give the address of the node too: --address HOST:PORT")
+    if address is None:
+        return None
+    found = pb.NodeAddresses(client=advertised or address.client, peer=address.peer, controller=address.controller, http=address.http)
+    if is_first(node):
+        return found
     for kind in ("peer", "controller"):
         host, _, port = getattr(address, kind).rpartition(":")
         if (above := int(port) + WORKER_PORT_STEP * (number_of(node) - 1)) > 65535:
@@ -65,6 +69,21 @@ def of_member(node: str, address: pb.NodeAddresses | None) -> pb.NodeAddresses |
 
 
 ADDRESS = Address()
+
+
+def _advertised(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """HOST:PORT, unchanged."""
+    if value is not None and ((match := _SHORT.fullmatch(value)) is None or not 0 < int(match["port"]) < 65536):
+        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", ctx, param)
+    return value
+
+
+_advertised_option = click.option(
+    "--advertised",
+    metavar="HOST:PORT",
+    callback=_advertised,
+    help="Where clients reach NODE, if elsewhere than its peers do (advertised_host, advertised_port). [default: as --address]",
+)
 _group_option = click.option(
     "--group", "groups", multiple=True, help="Only this broker group; repeatable. [default: all, and the controllers]"
 )
@@ -73,13 +92,14 @@ _wait_option = click.option("--no-wait", is_flag=True, help="Return when the cha
 
 @click.group()
 def member() -> None:
-    """Add nodes to the cluster, remove them, and change their addresses.
+    """Add nodes to the cluster, prepare their stop, remove them, and change their addresses.
 
     \b
     Examples:
       ledgermq member list
       ledgermq member add n4 --address 10.0.0.4:8081
       ledgermq member promote n4
+      ledgermq member drain n1
       ledgermq member remove n1
       ledgermq member set-address n2 10.0.0.9:8081
     """
@@ -88,6 +108,7 @@ def member() -> None:
 @member.command("add")
 @click.argument("node")
 @click.option("--address", type=ADDRESS, help="HOST:PORT or HOST:CLIENT:PEER:CONTROLLER:HTTP; required for a new node.")
+@_advertised_option
 @_group_option
 @click.option("--observer", is_flag=True, help="Add an observer: an asynchronous standby, for example at another site, that never votes.")
 @_wait_option
@@ -97,6 +118,7 @@ def add(
     connection: Connection,
     node: str,
     address: pb.NodeAddresses | None,
+    advertised: str | None,
     groups: tuple[str, ...],
     observer: bool,
     no_wait: bool,
@@ -116,7 +138,8 @@ def add(
 
     Exit status: 0 it has joined and caught up; 3 no leader; 4 refused, with the reason, or no progress for --timeout.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=of_member(node, address), broker_groups=groups, observer=observer)
+    places = of_member(node, address, advertised)
+    request = pb.ChangeMemberRequest(kind=Kind.ADD, node=node, addresses=places, broker_groups=groups, observer=observer)
     _carry_out(connection, request, "observes" if observer else "has joined", no_wait=no_wait, as_json=as_json)
 
 
@@ -165,12 +188,69 @@ def remove(connection: Connection, node: str, groups: tuple[str, ...], no_wait: 
     _carry_out(connection, request, "is removed", no_wait=no_wait, as_json=as_json)
 
 
+@member.command("drain")
+@click.argument("node")
+@operator_command
+@json_option
+def drain(connection: Connection, node: str, as_json: bool) -> None:
+    """Prepare the stop of NODE: wait until the cluster can do without it, then hand its leaderships over.
+
+    \b
+    Examples:
+      ledgermq member drain n1 --timeout 1m && systemctl stop ledgermq
+      ledgermq member drain n1 --endpoints 127.0.0.1:8081 --cluster-secret ledgermq-data/secret
+
+    Every broker group, and the controller quorum, must keep a majority of members that are up and have caught up; an HA group must keep
+    min_in_sync members of its in-sync set. What has too few other members to work without NODE is printed and not waited for. Stop NODE
+    soon: a preferred leader gets its leadership back after a while.
+
+    Exit status: 0 NODE can stop; 3 no node answers; 4 not within --timeout, with the reasons.
+    """
+    admin = AdminCalls(connection)
+    end = time.monotonic() + connection.timeout_s
+    moved: dict[str, str] = {}
+    with Meter(f"leaderships handed over by {node}", None) as meter:
+        while (found := _drain_step(admin, node, moved)).waits or found.transfers:
+            if time.monotonic() >= end:
+                reasons = [*found.waits, *(f"{to} does not lead {group} yet" for group, to in found.transfers.items())]
+                what = f"{node} cannot stop without a loss: {'; '.join(reasons)}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause (ledgermq status), or use a longer --timeout")
+            meter.show(len(moved))
+            time.sleep(ASK_AGAIN_S)
+    if as_json:
+        transfers = [{"group": group, "leader": leader} for group, leader in sorted(moved.items())]
+        render.print_json(node=node, transfers=transfers, losses=found.losses)
+        return
+    for group, leader in sorted(moved.items()):
+        print(f"{leader} leads {group}")
+    for loss in found.losses:
+        print(loss)
+    print(f"{node} can stop")
+
+
+def _drain_step(admin: AdminCalls, node: str, moved: dict[str, str]) -> draining.Drain:
+    """Ask for every transfer that is possible now, and note those that are done. Raises Refused if there is no such node."""
+    status, members = admin.cluster_status(), admin.list_members().members
+    known = sorted({node_of(member.node) for member in members})
+    if node not in known:
+        raise Refused(Code.NOT_FOUND, f"there is no node {node}", f"name one of {', '.join(known)}")
+    found = draining.plan(status, members, node)
+    for group, to in found.transfers.items():
+        try:
+            if admin.transfer_leadership(group, to).done:
+                moved[group] = to
+        except Refused as refusal:
+            found.waits.append(f"broker group {group}: {refusal.what}")
+    return found
+
+
 @member.command("set-address")
 @click.argument("node")
 @click.argument("address", type=ADDRESS)
+@_advertised_option
 @cluster_command
 @json_option
-def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as_json: bool) -> None:
+def set_address(connection: Connection, node: str, address: pb.NodeAddresses, advertised: str | None, as_json: bool) -> None:
     """Set the address of NODE (for a worker, of its node) on all nodes. They also keep trying the former address.
 
     \b
@@ -180,8 +260,8 @@ def set_address(connection: Connection, node: str, address: pb.NodeAddresses, as
 
     Exit status: 0 known; 3 no leader; 4 refused, with the reason.
     """
-    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address))
-    _carry_out(connection, request, f"is at {address.client}", no_wait=False, as_json=as_json)
+    request = pb.ChangeMemberRequest(kind=Kind.SET_ADDRESS, node=node, addresses=of_member(node, address, advertised))
+    _carry_out(connection, request, f"is at {advertised or address.client}", no_wait=False, as_json=as_json)
 
 
 @member.command("list")

@@ -17,11 +17,10 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import cluster_command, confirmed, file_bytes, json_option, told_if_interrupted
+from ledgermq.client.commands import confirmed, file_bytes, json_option, operator_command, told_if_interrupted
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.proto import admin_pb2
-from ledgermq.proto.signature import operator_of
 
 SECRET_BYTES = 24
 AUTHENTICATION_OFF = (
@@ -35,20 +34,6 @@ _OPTIONS = (
     ("--admin-topic", "admin:topic", "TOPIC", "Create, change, inspect and delete these topics, and use them."),
     ("--admin-group", "admin:group", "GROUP", "Create, change, inspect and delete these consumer groups, and use them."),
 )
-
-
-def user_command(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A cluster command that may be signed with the cluster secret."""
-
-    @click.option("--cluster-secret", type=click.Path(path_type=Path), help="The cluster's secret file: sign as its operator.")
-    @cluster_command
-    @wraps(command)
-    def with_operator(connection: Connection, cluster_secret: Path | None, **options: Any) -> Any:
-        if cluster_secret is not None:
-            connection.credentials = operator_of(file_bytes(cluster_secret).strip())
-        return command(connection, **options)
-
-    return with_operator
 
 
 def permission_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +84,7 @@ def user() -> None:
 @click.option("--role-only", is_flag=True, help="Create a role: a named set of permissions for users.")
 @_SECRET_OPTION
 @permission_options
-@user_command
+@operator_command
 @json_option
 def create(
     connection: Connection, name: str, role_only: bool, secret_file: Path | None, grants: list[str], roles: list[str], as_json: bool
@@ -151,7 +136,7 @@ def accepts_unsigned_calls(connection: Connection, name: str) -> bool:
 
 
 @user.command("list")
-@user_command
+@operator_command
 @json_option
 def list_users(connection: Connection, as_json: bool) -> None:
     """List all users and roles.
@@ -169,7 +154,7 @@ def list_users(connection: Connection, as_json: bool) -> None:
 
 @user.command("describe")
 @click.argument("name")
-@user_command
+@operator_command
 @json_option
 def describe(connection: Connection, name: str, as_json: bool) -> None:
     """Show one user, with the permissions of its own and of its roles.
@@ -187,7 +172,7 @@ def describe(connection: Connection, name: str, as_json: bool) -> None:
 @user.command("grant")
 @click.argument("name")
 @permission_options
-@user_command
+@operator_command
 @json_option
 def grant(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
     """Grant permissions or roles to a user.
@@ -201,7 +186,7 @@ def grant(connection: Connection, name: str, grants: list[str], roles: list[str]
 @user.command("revoke")
 @click.argument("name")
 @permission_options
-@user_command
+@operator_command
 @json_option
 def revoke(connection: Connection, name: str, grants: list[str], roles: list[str], as_json: bool) -> None:
     """Revoke permissions, each written as it was granted.
@@ -226,7 +211,7 @@ def _change(connection: Connection, request: admin_pb2.ChangeUserRequest, as_jso
 @click.argument("name")
 @_SECRET_OPTION
 @click.option("--end", is_flag=True, help="End the former secret; do not create a new one.")
-@user_command
+@operator_command
 @json_option
 def rotate(connection: Connection, name: str, secret_file: Path | None, end: bool, as_json: bool) -> None:
     """Give a user a new secret. The former one stays valid until `--end`, so that clients can change one after the other.
@@ -256,7 +241,7 @@ def rotate(connection: Connection, name: str, secret_file: Path | None, end: boo
 @user.command("delete")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@user_command
+@operator_command
 def delete(connection: Connection, name: str, yes: bool) -> None:
     """Delete a user or a role.
 

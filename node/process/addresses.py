@@ -14,9 +14,17 @@ def target(host: str, port: int) -> str:
 
 
 def addresses_of(config: NodeConfig) -> dict[str, dict[str, str]]:
-    """The addresses of the nodes in the configuration, for the controller quorum: node → kind → host:port."""
-    ports = (("client", "client_port"), ("peer", "peer_port"), ("controller", "controller_port"), ("http", "http_port"))
-    return {name: {kind: target(at.host, getattr(at, port)) for kind, port in ports} for name, at in config.members.items()}
+    """The addresses of the nodes in the configuration, for the controller quorum: node → kind → host:port. Nodes reach each other at
+    `host`; the address for clients is the advertised one."""
+    return {
+        name: {
+            "client": target(*at.advertised),
+            "peer": target(at.host, at.peer_port),
+            "controller": target(at.host, at.controller_port),
+            "http": target(at.host, at.http_port),
+        }
+        for name, at in config.members.items()
+    }
 
 
 def controller_config(config: NodeConfig, secret: bytes, roster: Roster) -> ControllerConfig:

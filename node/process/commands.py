@@ -100,6 +100,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     """
     loaded = load(file, settings)
     loaded.secret()
+    loaded.bootstrap_user()
     loaded.check_exposure()
     certificates.of_clients(loaded.tls)
     peer_wire.peer_wire(loaded.peer_tls)

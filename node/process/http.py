@@ -1,5 +1,8 @@
 """The HTTP port: `/healthz` (the process works), `/readyz` (it can serve), `/metrics` (Prometheus). No authentication, no secrets.
 
+Probes and load balancers ask from other machines, also where clients must authenticate: they get the verdict, and neither names nor
+reasons. Those, and `/metrics`, are for callers on this machine, unless the configuration opens them (`NodeConfig.opens_http`).
+
 A node is ready if every broker group hosted here has a known leader, this replica has applied everything it knows to be committed, a leader
 on this node serves, and the controller knows the broker groups, so that topics can be created. Both health answers come from the loop,
 between two turns of the groups, so a node whose turns stand still does not answer.
@@ -8,6 +11,7 @@ between two turns of the groups, so a node whose turns stand still does not answ
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from aiohttp import web
@@ -170,21 +174,35 @@ class StateCollector(Collector):
 class HttpServer:
     """The HTTP port of a node."""
 
-    def __init__(self, cluster_id: str, node: str, health: Health, collector: StateCollector, workers: WorkerPages | None = None) -> None:
-        """`workers`: asks the other workers of this node, if this worker answers for the node."""
+    def __init__(
+        self,
+        cluster_id: str,
+        node: str,
+        health: Health,
+        collector: StateCollector,
+        workers: WorkerPages | None = None,
+        *,
+        opened: bool = True,
+    ) -> None:
+        """`workers`: asks the other workers of this node, if this worker answers for the node. `opened`: other machines may read all pages;
+        otherwise they get the verdicts of the probes only."""
         self._own = {"cluster": cluster_id, "node": node}
+        self._opened = opened
         self._node = node
         self._workers = workers
         self._health = health
         self._collector = collector
         self._runner: web.AppRunner | None = None
 
-    async def listen(self, host: str, port: int) -> None:
+    async def listen(self, hosts: Sequence[str], port: int) -> None:
         """Listen on TCP. Raises OSError if the port is taken."""
-        await web.TCPSite(await self._prepared(), host, port, reuse_address=True).start()
+        runner = await self._prepared()
+        for host in hosts:
+            await web.TCPSite(runner, host, port, reuse_address=True).start()
 
     async def listen_for_siblings(self, path: str) -> None:
-        """Listen on a Unix socket for the worker that answers for the node. Raises OSError."""
+        """Listen on a Unix socket for the worker that answers for the node, and that decides what a caller may read. Raises OSError."""
+        self._opened = True
         await web.UnixSite(await self._prepared(), path).start()
 
     async def _prepared(self) -> web.AppRunner:
@@ -202,7 +220,11 @@ class HttpServer:
             metrics.REGISTRY.unregister(self._collector)
             await self._runner.cleanup()
 
-    async def _healthz(self, _: web.Request) -> web.Response:
+    def _trusts(self, request: web.Request) -> bool:
+        """Whether the caller may read names, reasons and metrics."""
+        return self._opened or _on_this_machine(request.remote or "")
+
+    async def _healthz(self, request: web.Request) -> web.Response:
         try:
             await self._health.statuses()
         except TimeoutError:
@@ -210,14 +232,14 @@ class HttpServer:
         others = {} if self._workers is None else await self._workers.json("/healthz")
         stalled = sorted(worker for worker, answer in others.items() if answer is None or answer.get("status") != "ok")
         if stalled:
-            return web.json_response({"status": "stalled", "workers": stalled}, status=503)
+            return web.json_response({"status": "stalled", **({"workers": stalled} if self._trusts(request) else {})}, status=503)
         return web.json_response({"status": "ok"})
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, request: web.Request) -> web.Response:
         reasons = [*await self._health.why_not_ready(), *await self._why_siblings_are_not_ready()]
         # Names the answering node: if a node of another cluster took the port, a watcher must not take its answer for this node's.
-        answer = {"status": "not ready" if reasons else "ready", "reasons": reasons, **self._own}
-        return web.json_response(answer, status=503 if reasons else 200)
+        details = {"reasons": reasons, **self._own} if self._trusts(request) else {}
+        return web.json_response({"status": "not ready" if reasons else "ready", **details}, status=503 if reasons else 200)
 
     async def _why_siblings_are_not_ready(self) -> list[str]:
         found = []
@@ -226,10 +248,23 @@ class HttpServer:
             found += [f"worker {worker}: {reason}" for reason in reasons]
         return found
 
-    async def _metrics(self, _: web.Request) -> web.Response:
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self._trusts(request):
+            what = "metrics are for callers on this machine; access.allow_open_http opens them (docs/security.md)\n"
+            return web.Response(text=what, status=403)
         await self._collector.refresh(self._health)
         page = self._collector.page()
         if self._workers is not None:
             pages = {self._node: page.decode(), **await self._workers.text("/metrics")}
             page = (await asyncio.to_thread(merged_metrics, pages)).encode()
         return web.Response(body=page, headers={"Content-Type": PROMETHEUS_TEXT})
+
+
+def _on_this_machine(remote: str) -> bool:
+    """Whether a peer's address is one that only this machine has."""
+    try:
+        address = ipaddress.ip_address(remote)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -177,7 +177,7 @@ class LocalCluster:
             each = max(address.get("workers", 1) for address in tree["nodes"].values()) if workers is None else workers
             if addresses is None:
                 addresses = ports_from_base(len(names), base_port, each) if base_port is not None else free_ports(len(names), each)
-            tree["nodes"] = {name: address.model_dump() for name, address in zip(names, addresses, strict=True)}
+            tree["nodes"] = {name: address.model_dump(exclude_none=True) for name, address in zip(names, addresses, strict=True)}
             _replace(path, tree)
             if tls or (directory / TLS_DIRECTORY).exists():
                 ensure(directory / TLS_DIRECTORY, {name: (at.host, *LOCAL_NAMES) for name, at in zip(names, addresses, strict=True)})

@@ -122,6 +122,7 @@ class Node:
         self.config = config
         self._disk = disk
         self._secret = secret
+        self._first_user = config.bootstrap_user()
         self._boot_id = uuid.uuid4().hex
         self._workers = workers
         self._hosted = dict(hosted)
@@ -222,8 +223,7 @@ class Node:
             if group.follower_reads
         }
         self._local = LocalReads(config.node, rules, self.engine.views, self._age_ns)
-        address = config.address
-        service = ServiceConfig(config.node, address.host, address.client_port, self._secret, config.delivery, config.limits, namespaces)
+        service = ServiceConfig(config.node, *config.address.advertised, self._secret, config.delivery, config.limits, namespaces)
         access = AccessControl(self.authority, quotas)
         self.service = MessagingService(self.engine, self.forwarder, self.controller, service, access=access, local=self._local)
         self._leaders = Leaders(config.node, self.engine, self.forwarder.leader, lambda node: self.roster.address(node, "client"))
@@ -246,13 +246,14 @@ class Node:
             )
         )
         self.replicas = Replicas(config, self._boot_id, self._groups, self.engine, self.forwarder, self.retainer, callers)
-        self._build_admin(UserAdmin(self.controller, sealer), receipt_keys)
+        self._users = UserAdmin(self.controller, sealer)
+        self._build_admin(receipt_keys)
         self.health = Health(self.engine, self._unknown_groups, self._obstacles)
         now_ms, series_max = lambda: time.time_ns() // 1_000_000, config.metrics.series_max
         figures = TopicFigures(config.cluster_id, config.node, self.engine, now_ms, series_max)
         collector = StateCollector(config.node, self.engine, self._queued_bytes, figures, self.service.meters.families)
         speaks_for = None if self._workers is None or not is_first(config.node) else WorkerPages(self._workers)
-        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for)
+        self.http = HttpServer(config.cluster_id, config.node, self.health, collector, speaks_for, opened=config.opens_http)
         own = {} if self._workers is None else {"worker": config.node}
         self._metrics_exporter = exporter_of(config.metrics, config.node, collector, self.health, own)
         self._health_service = HealthService(MESSAGING, LOG)
@@ -262,7 +263,7 @@ class Node:
         found = self._groups.get(group)
         return None if found is None else found.age_ns(time.monotonic_ns())
 
-    def _build_admin(self, users: UserAdmin, receipt_keys: ReceiptKeys) -> None:
+    def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
         self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
@@ -277,7 +278,7 @@ class Node:
             self.retainer,
             self.leadership,
             self._members,
-            users,
+            self._users,
             ClientList(config.node, self.service, self.log_service.streams, forwarder, links),
             receipt_keys,
             Replication(config.node, engine, forwarder, controller, self.overview),
@@ -305,11 +306,11 @@ class Node:
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, self._listen_clients)
         if is_first(self.config.node):
-            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_host, address.http_port))
+            await self._listen("http_port", address.http_port, lambda: self.http.listen(self.config.http_hosts, address.http_port))
         elif self._workers is not None:
             await self.http.listen_for_siblings(self._workers.pages(self.config.node))
         self.peers.dial()
-        own = (self._announce(), self._publish_health(), self._notify_returns(), self._know_leaders())
+        own = (self._announce(), self._bootstrap_user(), self._publish_health(), self._notify_returns(), self._know_leaders())
         exporting = () if self._metrics_exporter is None else (self._metrics_exporter.run(),)
         works = (*own, self.service.checker.run(), self.log_service.run(), *exporting)
         self._tasks = [asyncio.create_task(work) for work in works]
@@ -514,6 +515,16 @@ class Node:
                 return
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
+                await asyncio.sleep(ANNOUNCE_RETRY_S)
+
+    async def _bootstrap_user(self) -> None:
+        """Give a cluster without users its first one, as soon as the controller quorum answers."""
+        while self._first_user is not None:
+            try:
+                if await self._users.bootstrap(*self._first_user):
+                    log.info("first user created", user=self._first_user[0])
+                return
+            except LedgerError:
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _notify_returns(self) -> None:

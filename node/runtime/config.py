@@ -29,14 +29,14 @@ from ledgermq.node.runtime.config_sections import (
 )
 from ledgermq.node.runtime.config_types import Member, Name, Section
 from ledgermq.node.runtime.errors import FatalError
-from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls
+from ledgermq.node.runtime.security_sections import OPEN_TO_ALL, Access, PeerTls, Quotas, Tls, objection_to_secret
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import node_of, worker_name
 
 LEAST_SECRET_BYTES = 16
 LEAST_SECRET_BYTES_OPEN = 32
 PORT_KINDS = ("client_port", "peer_port", "controller_port", "http_port")
-SHARED_PORTS = frozenset({"client_port", "http_port"})
+SHARED_PORTS = frozenset({"client_port", "http_port", "advertised_host", "advertised_port"})
 """A node has one of each, however many workers it has."""
 
 
@@ -104,11 +104,14 @@ class NodeConfig(Section):
 
     @staticmethod
     def _check_ports(members: Mapping[str, NodeAddress]) -> None:
-        """Every (host, port) is used once, except that the workers of a node share its client port and its HTTP port."""
+        """Every (host, port) is used once, except that the workers of a node share its client port and its HTTP port. What is advertised
+        to clients names one node too: a client that is sent to the leader must reach it."""
         taken: dict[tuple[str, int], tuple[str, str]] = {}
         for name, address in members.items():
-            for kind in PORT_KINDS:
-                where = (address.host, getattr(address, kind))
+            places = {kind: (address.host, getattr(address, kind)) for kind in PORT_KINDS}
+            if address.advertised != places["client_port"]:
+                places["advertised_port" if address.advertised_port is not None else "advertised_host"] = address.advertised
+            for kind, where in places.items():
                 other, its = taken.setdefault(where, (name, kind))
                 shared = kind == its and kind in SHARED_PORTS and node_of(name) == node_of(other)
                 if (other, its) != (name, kind) and not shared:
@@ -188,6 +191,17 @@ class NodeConfig(Section):
         path = self.cluster.former_secret_file
         return () if path is None else (_read_secret_file(path, "cluster.former_secret_file"),)
 
+    def bootstrap_user(self) -> tuple[str, str] | None:
+        """Name and secret of the administrator that a cluster without users gets; None if there is to be none. Raises FatalError (exit
+        77)."""
+        name, path = self.access.bootstrap_user, self.access.bootstrap_secret_file
+        if name is None or path is None:
+            return None
+        secret = _read_secret_file(path, "access.bootstrap_secret_file")
+        if (why := objection_to_secret(secret)) is not None:
+            raise FatalError(ExitCode.UNSAFE, f"the file {path} holds no secret of a user: {why}", "write a longer one, in plain text")
+        return name, secret.decode()
+
     def _read_secret(self) -> bytes:
         if self.cluster.secret is not None:
             return self.cluster.secret.get_secret_value().encode()
@@ -206,11 +220,16 @@ class NodeConfig(Section):
         raise FatalError(ExitCode.UNSAFE, what, f"set access.authentication to required, or listen on 127.0.0.1, or allow it by {words}")
 
     @property
-    def http_host(self) -> str:
-        """Where health and metrics are served. They need no authentication, so other machines reach them only if the configuration allows
-        it."""
-        said = self.access.allow_unauthenticated or self.access.allow_open_http
-        return self.listen_host if said or is_loopback(self.listen_host) else "127.0.0.1"
+    def opens_http(self) -> bool:
+        """Whether the HTTP port tells everything to every caller. If not, callers from other machines learn only whether the node works and
+        whether it is ready."""
+        return bool(self.access.allow_unauthenticated or self.access.allow_open_http) or is_loopback(self.listen_host)
+
+    @property
+    def http_hosts(self) -> tuple[str, ...]:
+        """Where the HTTP port listens: at `listen_host`, and always where this machine can ask for everything."""
+        everywhere = self.opens_http or self.listen_host == "0.0.0.0"
+        return (self.listen_host,) if everywhere else (self.listen_host, "127.0.0.1")
 
 
 def _read_secret_file(path: Path, key: str) -> bytes:

@@ -26,9 +26,18 @@ class NodeAddress(Section):
     peer_port: Port = 9081
     controller_port: Port = 10081
     http_port: Port = 11081
+    advertised_host: Annotated[str, Field(min_length=1)] | None = None
+    """The host that clients are told, if they reach the node under another one than its peers do; by default `host`."""
+    advertised_port: Port | None = None
+    """The port that clients are told; by default `client_port`."""
     workers: Annotated[int, Field(ge=1, le=WORKERS_MAX)] = 1
     """The number of processes that share the node's broker groups (docs/workers.md). All workers use the node's client port and HTTP port;
     each further worker has its own peer port and controller port, ten above those of the worker before it."""
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """The host and the port under which clients reach the node."""
+        return self.advertised_host or self.host, self.advertised_port or self.client_port
 
     def of_worker(self, number: int) -> NodeAddress:
         """The address of one worker, counted from 1. Raises ValueError if its ports would exceed 65535."""

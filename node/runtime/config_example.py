@@ -31,6 +31,8 @@ nodes:                         # addresses of all nodes; workers: 2 runs a node 
   n1: {host: 127.0.0.1, client_port: 8081, peer_port: 9081, controller_port: 10081, http_port: 11081}
   n2: {host: 127.0.0.1, client_port: 8082, peer_port: 9082, controller_port: 10082, http_port: 11082}
   n3: {host: 127.0.0.1, client_port: 8083, peer_port: 9083, controller_port: 10083, http_port: 11083}
+  # advertised_host: mq1.example.com         # inside the braces of a node: where clients reach it, if not at host
+  # advertised_port: 31081                   # and client_port
 # join: true                   # for a node that is added later (ledgermq member add): `nodes` names the present nodes and itself
 # join: spare                  # the same, but without replicas until one is moved there (ledgermq rebalance)
 raft:
@@ -49,6 +51,8 @@ access:                        # who may call (docs/security.md)
   authentication: none         # required: users sign every call (ledgermq user create); none: only on loopback, unless
   # allow_unauthenticated: "anyone who reaches the port may read and write"
   # allow_open_http: "anyone who reaches the port may read health and metrics"
+  # bootstrap_user: root                # a cluster without any user gets this administrator,
+  # bootstrap_secret_file: ./root.secret  # with the secret in this file
   ignore_namespaces: false     # true: like the reference server, use plain names of topics and groups only
 tls:
   mode: "off"                  # both: TLS and plaintext on the same client port; required: TLS only

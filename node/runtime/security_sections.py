@@ -13,12 +13,25 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ledgermq.node.runtime.config_types import Bytes, Section
 
+USER_SECRET_LEAST = 16
+USER_SECRET_MOST = 256
 OPEN_TO_ALL = "anyone who reaches the port may read and write"
 
 
 def _off(value: object) -> object:
     """YAML reads an unquoted `off` as false."""
     return "off" if value is False else value
+
+
+def objection_to_secret(secret: bytes) -> str | None:
+    """Why this cannot be the secret of a user; None if it can."""
+    try:
+        printable = secret.decode().isprintable()
+    except UnicodeDecodeError:
+        printable = False
+    if printable and USER_SECRET_LEAST <= len(secret) <= USER_SECRET_MOST:
+        return None
+    return f"a secret must have {USER_SECRET_LEAST} to {USER_SECRET_MOST} bytes of printable text"
 
 
 class Access(Section):
@@ -29,6 +42,16 @@ class Access(Section):
     allow_open_http: Literal["anyone who reaches the port may read health and metrics"] | None = None
     ignore_namespaces: bool = False
     """Topics and groups are known by their plain names, whatever namespace a client names. The setting must be the same on all nodes."""
+    bootstrap_user: Annotated[str, Field(min_length=1)] | None = None
+    """A cluster without any user gets this administrator. The setting may stay in place afterwards."""
+    bootstrap_secret_file: Path | None = None
+    """The secret of `bootstrap_user`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Access:
+        if (self.bootstrap_user is None) != (self.bootstrap_secret_file is None):
+            raise ValueError("bootstrap_user and bootstrap_secret_file belong together: set both or neither")
+        return self
 
 
 class Tls(Section):

@@ -104,6 +104,24 @@ def test_a_worker_is_added_with_the_address_of_its_node(node: FakeNode, capfd: p
     assert "n4.2 would have controller port 65540; " in capfd.readouterr().err and len(node.requests["ChangeMember"]) == 3
 
 
+def test_an_advertised_address_is_for_clients_only(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """Peers keep the node's own address, for a worker too; without that address, or in another form, nothing is asked."""
+    node.answers("ChangeMember", answer(True))
+    assert cli.run(["member", "add", "n4", "--address", "h:8081", "--advertised", "mq4.example.com:31081"]) == 0
+    full = pb.NodeAddresses(client="mq4.example.com:31081", peer="h:9081", controller="h:10081", http="h:11081")
+    assert node.requests["ChangeMember"] == [pb.ChangeMemberRequest(kind=Kind.ADD, node="n4", addresses=full)]
+    capfd.readouterr()
+    assert cli.run(["member", "set-address", "n4.2", "h:8081", "--advertised", "mq4.example.com:31081"]) == 0
+    assert capfd.readouterr().out == "n4.2 is at mq4.example.com:31081\n"
+    changed = node.requests["ChangeMember"][-1].addresses
+    assert (changed.client, changed.peer, changed.http) == ("mq4.example.com:31081", "h:9091", "h:11081")
+    forms = (["--address", "h:8081", "--advertised", text] for text in ("m", "m:0", "m:65536", "m:1:2:3:4"))
+    for wrong in (["--advertised", "m:1"], *forms):
+        assert cli.run(["member", "add", "n4", *wrong]) == 64
+        assert "HOST:PORT" in capfd.readouterr().err
+    assert len(node.requests["ChangeMember"]) == 2
+
+
 def test_addresses_of_ipv6_hosts(node: FakeNode) -> None:
     """In brackets, as everywhere."""
     node.answers("ChangeMember", answer(True))

@@ -70,7 +70,7 @@ def places(address: NodeAddress) -> str:
 
 
 def settings(node: str, address: NodeAddress) -> list[str]:
-    return [f"nodes.{node}.{key}={value}" for key, value in address.model_dump().items()]
+    return [f"nodes.{node}.{key}={value}" for key, value in address.model_dump(exclude_none=True).items()]
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import importlib
 import inspect
 import os
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import structlog
 
 from ledgermq.node.frontend.ports import (
     CallAborted,
@@ -46,6 +48,7 @@ from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto import kernels
 from tests.contract.backend import run
+from tests.mounted_secret import MountedSecret
 
 SERVICE = "test.Calls"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -696,6 +699,61 @@ def test_certificates_are_replaced_without_a_restart(make: Make, tmp_path: Path,
             assert await served.unary(first, "Echo")(b"x", timeout=10) == b"x"
 
     run(scenario)
+
+
+def minted(directory: Path, *hosts: str) -> dict[str, bytes]:
+    """A certificate for these hosts, by the authority of the directory, under the names of a TLS Secret of Kubernetes."""
+    minting.ensure(directory, {"n1": hosts})
+    names = {"tls.crt": "n1.pem", "tls.key": "n1.key", "ca.crt": "ca.pem"}
+    return {name: (directory / file).read_bytes() for name, file in names.items()}
+
+
+async def presented(port: int, authority: Path) -> bytes:
+    """The certificate, as DER, that a new connection is shown."""
+    context = ssl.create_default_context(cafile=str(authority))
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection("localhost", port, ssl=context)
+    try:
+        shown: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        return shown
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize("make", FRONTS)
+def test_a_certificate_mounted_by_kubernetes_is_replaced_without_a_dropped_call(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files change at once behind `..data`. Streams and connections go on; no call fails before, during or after the change."""
+    monkeypatch.setattr(certificates, "LOOK_EVERY_S", 0.0)
+    authority = tmp_path / "ca"
+    volume = MountedSecret(tmp_path / "volume", minted(authority, "localhost", "127.0.0.1"))
+    own = CertificateFiles(*(volume.directory / name for name in ("tls.crt", "tls.key", "ca.crt")))
+    renewed = minted(authority, "localhost", "127.0.0.1", "mq.example.com")
+    wanted = ssl.PEM_cert_to_DER_cert(renewed["tls.crt"].decode())
+
+    async def scenario() -> None:
+        where = replace(LOCAL, plain=False, tls=own)
+        async with serving(make, where) as (served, _), channel_to(served.port, trusting(authority, "n1")) as first:
+            echo, chat = served.unary(first, "Echo"), first.stream_stream(f"/{SERVICE}/Chat")(timeout=60)
+            await chat.write(b"before")
+            assert await chat.read() == b"before" and await echo(b"x", timeout=10) == b"x"
+            volume.replace(renewed)
+            async with asyncio.timeout(20):
+                while await presented(served.port, authority / "ca.pem") != wanted:
+                    assert await echo(b"x", timeout=10) == b"x"
+            async with channel_to(served.port, trusting(authority, "n1")) as second:
+                assert await served.unary(second, "Echo")(b"x", timeout=10) == b"x"
+            await chat.write(b"after")
+            assert await chat.read() == b"after" and await echo(b"x", timeout=10) == b"x"
+            await chat.done_writing()
+            assert await chat.code() is grpc.StatusCode.OK
+
+    with structlog.testing.capture_logs() as logs:
+        run(scenario)
+    assert not [entry for entry in logs if entry["log_level"] == "error"], "at no moment did the files contradict each other"
 
 
 @on_both

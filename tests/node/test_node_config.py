@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
+from ledgermq.node.process.addresses import addresses_of
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked, validate
 from ledgermq.node.runtime.errors import ConfigError, FatalError
+from tests.mounted_secret import MountedSecret
 
 
 def example() -> dict[str, Any]:
@@ -307,6 +309,48 @@ def test_good_secrets_are_accepted(tmp_path: Path) -> None:
     assert secret_of(tmp_path, "x" * 32, host="0.0.0.0") == b"x" * 32
 
 
+@pytest.mark.parametrize(("mode", "accepted"), [(0o440, True), (0o400, True), (0o444, False), (0o644, False)])
+def test_a_secret_mounted_by_kubernetes_is_judged_by_the_file_behind_the_links(tmp_path: Path, mode: int, accepted: bool) -> None:
+    """Links are open to all; what counts is who may read the file. A group is accepted: `fsGroup` is how the node gets to read it."""
+    volume = MountedSecret(tmp_path / "secret", {"cluster": b"x" * 40}, mode)
+    tree = changed("cluster.secret_file", str(volume.directory / "cluster"))
+    tree["cluster"]["former_secret_file"] = str(volume.directory / "cluster")
+    loaded = validate(tree)
+    for read in (loaded.secret, lambda: loaded.former_secrets()[0]):
+        if accepted:
+            assert read() == b"x" * 40
+            continue
+        with pytest.raises(FatalError, match="open to every user") as caught:
+            read()
+        assert caught.value.exit_code == 77
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        (b"x" * 16 + b"\n", 0o440, None),
+        (b"x" * 15, 0o440, "16 to 256 bytes of printable text"),
+        (b"x" * 257, 0o440, "16 to 256 bytes of printable text"),
+        (b"\xff" * 20, 0o440, "16 to 256 bytes of printable text"),
+        (b"x" * 20, 0o444, "open to every user"),
+        (None, 0, "does not exist"),
+    ],
+)
+def test_the_secret_of_the_first_user_is_checked_at_the_start(tmp_path: Path, content: bytes | None, mode: int, said: str | None) -> None:
+    """A cluster that nobody could sign in to would be noticed later, and far from the cause."""
+    path = tmp_path / "root"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    loaded = validate({**example(), "access": {"bootstrap_user": "root", "bootstrap_secret_file": str(path)}})
+    if said is None:
+        assert loaded.bootstrap_user() == ("root", "x" * 16)
+        return
+    with pytest.raises(FatalError, match=said) as caught:
+        loaded.bootstrap_user()
+    assert caught.value.exit_code == 77
+
+
 def test_no_secret_at_all_is_refused() -> None:
     """A cluster without a secret never starts, on loopback neither."""
     tree = example()
@@ -355,29 +399,33 @@ OPEN = "anyone who reaches the port may read and write"
 
 
 @pytest.mark.parametrize(
-    ("settings", "http_host"),
+    ("settings", "hosts", "opened"),
     [
-        ({}, "127.0.0.1"),
-        ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, "0.0.0.0"),
-        ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, "127.0.0.1"),
+        ({}, ["127.0.0.1"], True),
+        ({"listen_host": "0.0.0.0", "access": {"allow_unauthenticated": OPEN}}, ["0.0.0.0"], True),
+        ({"listen_host": "0.0.0.0", "access": {"authentication": "required"}}, ["0.0.0.0"], False),
+        ({"listen_host": "10.0.0.4", "access": {"authentication": "required"}}, ["10.0.0.4", "127.0.0.1"], False),
         (
             {
-                "listen_host": "0.0.0.0",
+                "listen_host": "10.0.0.4",
                 "access": {"authentication": "required", "allow_open_http": "anyone who reaches the port may read health and metrics"},
             },
-            "0.0.0.0",
+            ["10.0.0.4"],
+            True,
         ),
         (
             {"listen_host": "::", "tls": {"mode": "required", "certificate_file": "c", "key_file": "k", "client_ca_file": "a"}},
-            "127.0.0.1",
+            ["::", "127.0.0.1"],
+            False,
         ),
     ],
 )
-def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], http_host: str) -> None:
-    """Only loopback, or authenticated callers, or an explicit consent; health and metrics need a separate consent."""
+def test_what_may_be_reached_from_elsewhere(settings: dict[str, Any], hosts: list[str], opened: bool) -> None:
+    """Only loopback, or authenticated callers, or an explicit consent; reasons and metrics need a separate consent, and this machine can
+    always ask for them."""
     loaded = validate({**example(), **settings})
     loaded.check_exposure()
-    assert loaded.http_host == http_host
+    assert (list(loaded.http_hosts), loaded.opens_http) == (hosts, opened)
 
 
 @pytest.mark.parametrize(
@@ -401,6 +449,7 @@ def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
     [
         ({"access": {"allow_unauthenticated": "yes"}}, OPEN),
         ({"access": {"authentication": "on"}}, "'none' or 'required'"),
+        ({"access": {"bootstrap_user": "root"}}, "bootstrap_user and bootstrap_secret_file belong together"),
         ({"tls": {"mode": "both"}}, "certificate_file"),
         ({"tls": {"users": {"a": "b"}}}, "client_ca_file"),
         ({"peer_tls": {"mode": "required", "certificate_file": "c"}}, "ca_file"),
@@ -410,6 +459,40 @@ def test_wrong_words_about_security(settings: dict[str, Any], words: str) -> Non
     """The sentence must be the sentence, and what belongs together must come together."""
     with pytest.raises(ConfigError, match=re.escape(words)):
         validate({**example(), **settings})
+
+
+def test_clients_are_told_the_advertised_address_and_peers_the_own_one() -> None:
+    """One of the two may be given alone; the workers of a node share it."""
+    tree = changed("nodes.n1.advertised_host", "mq1.example.com")
+    tree["nodes"]["n1"]["workers"] = 2
+    tree["nodes"]["n2"]["advertised_port"] = 31082
+    tree["nodes"]["n3"] |= {"advertised_host": "::1", "advertised_port": 31083}
+    found = addresses_of(validate(tree))
+    assert {name: at["client"] for name, at in found.items()} == {
+        "n1": "mq1.example.com:8081",
+        "n1.2": "mq1.example.com:8081",
+        "n2": "127.0.0.1:31082",
+        "n3": "[::1]:31083",
+    }
+    without = validate({**example(), "nodes": {**example()["nodes"], "n1": {**example()["nodes"]["n1"], "workers": 2}}})
+    for kind in ("peer", "controller", "http"):
+        assert {name: at[kind] for name, at in found.items()} == {name: at[kind] for name, at in addresses_of(without).items()}
+
+
+@pytest.mark.parametrize(
+    ("advertised", "said"),
+    [
+        ({"n1": {"advertised_host": "mq"}, "n2": {"advertised_host": "mq", "advertised_port": 8081}}, "advertised_port uses mq:8081"),
+        ({"n2": {"advertised_port": 8081}}, "nodes.n2.advertised_port uses 127.0.0.1:8081, as does nodes.n1.client_port"),
+    ],
+)
+def test_two_nodes_never_advertise_one_address(advertised: dict[str, Any], said: str) -> None:
+    """A client that is told the address of the leader must reach the leader, not a load balancer in front of all nodes."""
+    tree = example()
+    for node, more in advertised.items():
+        tree["nodes"][node] |= more
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        validate(tree)
 
 
 def test_a_bare_off_in_yaml_is_off() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -112,3 +115,49 @@ def test_a_node_is_as_ready_and_as_healthy_as_the_least_of_its_workers(
                 await server.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("remote", "opened", "told"),
+    [
+        ("10.1.2.3", False, False),
+        ("fd00::7", False, False),
+        ("::ffff:10.1.2.3", False, False),
+        ("", False, False),
+        ("127.0.0.1", False, True),
+        ("::1", False, True),
+        ("::ffff:127.0.0.1", False, True),
+        ("10.1.2.3", True, True),
+    ],
+)
+def test_other_machines_get_the_verdicts_of_probes_and_nothing_else(
+    remote: str, opened: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reasons and metrics name nodes, broker groups and topics: they are for this machine, unless the configuration opens them."""
+    monkeypatch.setattr(metrics, "REGISTRY", CollectorRegistry())
+    monkeypatch.setattr(web.Request, "remote", remote)
+    stalled = SimpleNamespace(json=answers({"n1.2": {"status": "stalled", "reasons": ["g2 has no leader"]}}), text=answers({}))
+
+    async def main() -> None:
+        server: Any = HttpServer("c", "n1", FixedHealth([]), NoCollector(), stalled, opened=opened)  # type: ignore[arg-type]
+        async with TestClient(TestServer((await server._prepared()).app)) as client:
+            health, ready, page = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics")]
+            assert (health.status, ready.status) == (503, 503)
+            full = {"workers": ["n1.2"]}, {"reasons": ["worker n1.2: g2 has no leader"], "cluster": "c", "node": "n1"}
+            of_health, of_ready = full if told else ({}, {})
+            assert await health.json() == {"status": "stalled", **of_health}
+            assert await ready.json() == {"status": "not ready", **of_ready}
+            assert page.status == (200 if told else 403)
+            assert told or "access.allow_open_http" in await page.text()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def answers(value: dict[str, Any]) -> Callable[[str], Awaitable[dict[str, Any]]]:
+    """What the other workers answer."""
+
+    async def answer(path: str) -> dict[str, Any]:
+        return value
+
+    return answer

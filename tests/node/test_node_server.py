@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import yaml
 from ledgermq.node.process.server import Node
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
+from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.types import Role
 from ledgermq.storage.real_disk import RealDisk
 
@@ -28,3 +30,17 @@ def test_a_replica_that_came_later_serves_follower_reads(tmp_path: Path) -> None
     assert node._local.standing("g1", 4) is None
     del node._groups["g1"]
     assert node._local.standing("g1", 10) is None
+
+
+def test_clients_are_sent_to_the_advertised_address(tmp_path: Path) -> None:
+    """In routes without endpoints of the client's, in redirects to a leader, and in the status."""
+    tree = yaml.safe_load(EXAMPLE)
+    tree["data"] = str(tmp_path)
+    for number in (1, 2, 3):
+        tree["nodes"][f"n{number}"] |= {"advertised_host": f"mq{number}.example.com", "advertised_port": 31000}
+    node = Node(validate(tree), b"s" * 32, RealDisk(), {}, None)
+    endpoints = node.service._endpoints(pb.Endpoints())
+    assert [(at.host, at.port) for at in endpoints.addresses] == [("mq1.example.com", 31000)]
+    assert node._leaders._endpoint("n2") == "mq2.example.com:31000"
+    assert asyncio.run(node.overview.own()).node.endpoint == "mq1.example.com:31000"
+    assert node.roster.peers()["n2"] == ("127.0.0.1:9082",)

@@ -12,13 +12,14 @@ import pytest
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.grants import Action, Kind, Need, User, effective, grant_of
 from ledgermq.node.controller.state import Outcome, State, export, restore
+from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.security import admin_guard
 from ledgermq.node.frontend.security.authority import Authority
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.signature import OPERATOR, Credentials, operator_of, sign
-from ledgermq.proto.status import Code, LedgerError
+from ledgermq.proto.status import Code, LedgerError, fail
 
 PUB, SUB, ADMIN = Action.PUBLISH, Action.SUBSCRIBE, Action.ADMIN
 TOPIC, GROUP, CLUSTER = Kind.TOPIC, Kind.GROUP, Kind.CLUSTER
@@ -319,3 +320,71 @@ def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...],
         answer = asyncio.run(asked(guarded[method], request))
         assert answer.status.code == code, answer
     assert served == (list(methods) if code == Code.OK else [])
+
+
+def test_the_operator_may_prepare_the_stop_of_a_node() -> None:
+    """A node's own machine has the cluster secret and no user's keys; it reads the cluster's status and moves leaderships, nothing else."""
+    scene = Scene()
+    served = []
+
+    async def serve(request: Any, context: Any) -> Any:
+        served.append(type(request).__name__.removesuffix("Request"))
+        return getattr(admin_pb2, f"{served[-1]}Response")(status=admin_pb2.Status(code=int(Code.OK)))
+
+    class Context:
+        def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+            return (("x-mq-date-time", DATE), ("authorization", sign(operator_of(SECRET), DATE)))
+
+        def peer(self) -> str:
+            return "test"
+
+    async def asked(method: str) -> int:
+        request = getattr(admin_pb2, f"{method}Request")()
+        answer = await guarded[method](request, cast(ServerCall, Context()))
+        return int(answer.status.code)
+
+    methods = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
+    guarded = admin_guard.guarded(dict.fromkeys(methods, serve), scene.authority, str)
+    codes = {method: asyncio.run(asked(method)) for method in methods}
+    allowed = {"ClusterStatus", "ListMembers", "TransferLeadership", "CreateUser", "ChangeUser", "DeleteUser", "ListUsers"}
+    assert {method for method, code in codes.items() if code == Code.OK} == allowed == set(served)
+    assert {code for method, code in codes.items() if method not in allowed} == {Code.FORBIDDEN}
+
+
+class Quorum:
+    """The controller's state, changed by the real commands."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.state = State()
+        self.silent = silent
+        self.barriers = 0
+
+    async def barrier(self) -> None:
+        self.barriers += 1
+        if self.silent:
+            raise fail(Code.HA_NOT_AVAILABLE, "no quorum")
+
+    async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Outcome:
+        self.state, outcome = metadata.apply(self.state, {"op": operation, **arguments})
+        return outcome
+
+
+def test_a_cluster_without_users_gets_its_first_one_once() -> None:
+    """Every node asks; one of them creates the administrator. Whoever deletes it later, beside another user, does not get it back."""
+    quorum = Quorum()
+    users = UserAdmin(cast(Any, quorum), Sealer((SECRET,), "c1"))
+    assert asyncio.run(users.bootstrap("root", "the secret of root"))
+    root = quorum.state.users["root"]
+    assert root.grants == {grant_of("admin:cluster:*")} and Sealer((SECRET,), "c1").open("root", root.secrets[0]) == "the secret of root"
+    assert not asyncio.run(users.bootstrap("root", "the secret of root"))
+    asyncio.run(quorum.submit("create-user", {"name": "other", "secret": "x"}, 5))
+    asyncio.run(quorum.submit("delete-user", {"name": "root"}, 5))
+    assert not asyncio.run(users.bootstrap("root", "the secret of root")) and set(quorum.state.users) == {"other"}
+
+
+def test_without_a_quorum_no_first_user_is_created() -> None:
+    """The state of a node that is behind may be empty although the cluster has users."""
+    quorum = Quorum(silent=True)
+    with pytest.raises(LedgerError, match="no quorum"):
+        asyncio.run(UserAdmin(cast(Any, quorum), Sealer((SECRET,), "c1")).bootstrap("root", "the secret of root"))
+    assert quorum.barriers == 1 and not quorum.state.users

@@ -62,11 +62,10 @@ class Overview:
 
     async def own(self) -> peer_pb2.NodeStatusReply:
         """This node's own view. Raises TimeoutError if its engine does not answer."""
-        address = self._config.address
         used, free = await asyncio.to_thread(_disk_usage, self._config.data)
         node = admin_pb2.NodeInfo(
             node=self._config.node,
-            endpoint=f"{address.host}:{address.client_port}",
+            endpoint=self._roster.address(self._config.node, "client"),
             up=True,
             version=__version__,
             native=kernels.VERSION,

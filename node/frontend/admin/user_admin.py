@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ledgermq.node.controller import users as user_commands
-from ledgermq.node.controller.grants import User, effective
+from ledgermq.node.controller.grants import Action, Grant, Kind, User, effective
 from ledgermq.node.controller.state import Outcome
 from ledgermq.node.frontend.ports import Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
+from ledgermq.node.runtime.security_sections import objection_to_secret
 from ledgermq.proto import admin_pb2
 from ledgermq.proto.status import Code, fail
 
 TIMEOUT_S = 5.0
-SECRET_LEAST = 16
-SECRET_MOST = 256
 
 
 class UserAdmin:
@@ -38,6 +37,16 @@ class UserAdmin:
         outcome = await self._controller.submit("create-user", settings, TIMEOUT_S)
         await until(lambda: request.name in self._users)
         return admin_pb2.CreateUserResponse(user=self._info(outcome), created=outcome.changed)
+
+    async def bootstrap(self, name: str, secret: str) -> bool:
+        """Create an administrator if the cluster has no user at all; returns whether this call did. Raises LedgerError without a quorum, or
+        if another node was faster."""
+        await self._controller.barrier()
+        if self._users:
+            return False
+        everything = str(Grant(Action.ADMIN, Kind.CLUSTER, "*"))
+        settings = {"name": name, "grants": [everything], "roles": [], "secret": self._sealed(name, secret)}
+        return (await self._controller.submit("create-user", settings, TIMEOUT_S)).changed
 
     async def change(self, request: admin_pb2.ChangeUserRequest) -> admin_pb2.ChangeUserResponse:
         settings: dict[str, Any] = {"name": request.name, "grant": list(request.grant), "revoke": list(request.revoke)}
@@ -63,8 +72,8 @@ class UserAdmin:
         return self._controller.state.users
 
     def _sealed(self, name: str, secret: str) -> str:
-        if not SECRET_LEAST <= len(secret.encode()) <= SECRET_MOST or not secret.isprintable():
-            raise fail(Code.BAD_REQUEST, f"a secret must have {SECRET_LEAST} to {SECRET_MOST} bytes of printable text")
+        if (why := objection_to_secret(secret.encode())) is not None:
+            raise fail(Code.BAD_REQUEST, why)
         return self._sealer.seal(name, secret)
 
     def _info(self, outcome: Outcome) -> admin_pb2.UserInfo:
