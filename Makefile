@@ -76,7 +76,7 @@ bench-parts: ## every other benchmark by itself; results as JSON under bench/res
 lint: ## style, strict types, architecture rules
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/ruff check .
-	@$(VENV)/mypy -p ledgermq
+	@$(VENV)/mypy -p ledgermq -m pyspark_ledgermq
 	@$(VENV)/python -m pytest -q tests/test_tidy.py
 
 # An older generator than the one of the environment, so that users of older libraries can import its code; type stubs are better from the newer one.

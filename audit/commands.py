@@ -20,7 +20,7 @@ from ledgermq.audit.outputs import text, try_directory, try_file, write_file
 from ledgermq.audit.page import as_html
 from ledgermq.audit.report import as_json, as_text, write_findings
 from ledgermq.audit.running_commands import Target, running_options
-from ledgermq.client.commands import Duration
+from ledgermq.client.commands import Duration, exact_option
 from ledgermq.proto.workers import WORKER_NAME
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def with_workers(directory: str) -> list[str]:
 @click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to compare with the log; repeatable.")
 @click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to compare with the log; repeatable.")
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="Width of the windows for counting clients' messages.")
+@exact_option
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the report as one HTML file.")
 @click.option("--findings", type=click.Path(file_okay=False), help="Write findings as JSON lines and Parquet into this directory.")
@@ -118,6 +119,7 @@ def audit(
     receipts: tuple[str, ...],
     acks: tuple[str, ...],
     window: float,
+    exact: bool,
     as_object: bool,
     html: str | None,
     findings: str | None,
@@ -159,7 +161,7 @@ def audit(
             result = audit_running(cluster, runner, progress, deep, clients)
     progress.close()
     # Print first, because the files written next may find the disk full.
-    print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result), flush=True)
+    print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result, exact=exact), flush=True)
     if html is not None:
         write_file(Path(html), text(as_html(result)))
     if findings is not None:

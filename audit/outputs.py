@@ -82,9 +82,14 @@ def write_set(directory: Path, files: Mapping[str, WriteTo], last: str, former: 
     """Write files that belong together, by name; `last` is one of them. `former`: names that an older set may have had, which are removed
     if this set does not have them. Raises CannotWrite."""
     try_directory(directory)
-    for name, write in files.items():
-        with _told(directory / name):
-            _prepare(directory / name, write)
+    try:
+        for name, write in files.items():
+            with _told(directory / name):
+                _prepare(directory / name, write)
+    except (CannotWrite, KeyboardInterrupt):
+        for name in files:
+            _unfinished(directory / name).unlink(missing_ok=True)
+        raise
     with _told(directory):
         for name in (last, *(name for name in former if name not in files)):
             (directory / name).unlink(missing_ok=True)
@@ -102,12 +107,12 @@ def _is_special(path: Path) -> bool:
 
 
 def _prepare(path: Path, write: WriteTo) -> None:
-    """Write the content under the temporary name, and sync it. Raises OSError, after removing what it wrote."""
+    """Write the content under the temporary name, and sync it. Raises OSError. After that, and after Ctrl-C, removes what it wrote."""
     unfinished = _unfinished(path)
     try:
         write(unfinished)
         with open(unfinished, "rb") as file:
             os.fsync(file.fileno())
-    except OSError:
+    except (OSError, KeyboardInterrupt):
         unfinished.unlink(missing_ok=True)
         raise

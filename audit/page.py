@@ -14,6 +14,7 @@ from ledgermq.audit.checks.rules import RULES, Finding
 from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.report import checked, coverage, next_steps, undecidable
+from ledgermq.proto import units
 
 FINDINGS_MAX = 1000
 
@@ -54,7 +55,8 @@ def _replica(audit: Audit, one: Replica) -> str:
     commit = "–" if one.commit is None else f"{one.commit:,}"
     cells = [
         f"<td>{escape(one.name)}</td><td>{escape(one.group)}</td><td class='{verdict}'>{verdict}</td>",
-        f"<td class=n>{one.entries:,}</td><td class=n>{one.end_pos:,}</td><td class=n>{commit}</td>",
+        f"<td class=n>{one.entries:,}</td><td class=n title='{one.end_pos:,} bytes'>{units.size_words(one.end_pos)}</td>",
+        f"<td class=n>{commit}</td>",
         f"<td class=n>{'–' if share is None else f'{share:.2%}'}</td><td><code>{escape(one.directory)}</code></td>",
     ]
     return "<tr>" + "".join(cells) + "</tr>"
@@ -62,7 +64,7 @@ def _replica(audit: Audit, one: Replica) -> str:
 
 def _checked(audit: Audit) -> str:
     rows = [
-        f"<tr><td>{escape(one.name)}</td><td>{escape(one.group)}</td><td>{_list(checked(audit, one))}</td></tr>"
+        f"<tr><td>{escape(one.name)}</td><td>{escape(one.group)}</td><td>{_list(checked(audit, one, exact=False))}</td></tr>"
         for group in audit.groups
         for one in group.replicas
     ]

@@ -11,6 +11,7 @@ from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import CLIENT_STEP, RULES, UNDECIDABLE
 from ledgermq.audit.jobs import Audit
 from ledgermq.audit.outputs import WriteTo, text, write_set
+from ledgermq.proto import units
 
 
 def coverage(audit: Audit, replica: Replica) -> float | None:
@@ -41,10 +42,12 @@ def state_text(replica: Replica) -> str:
     return f"{told} ({found.reason})" if found.reason else told
 
 
-def checked(audit: Audit, replica: Replica) -> list[str]:
-    """What was verified of a replica and what was not, by kind of check."""
+def checked(audit: Audit, replica: Replica, *, exact: bool = True) -> list[str]:
+    """What was verified of a replica and what was not, by kind of check. `exact`: in bytes; otherwise rounded, with a unit."""
     begin, files = replica.begin, len(replica.reports)
-    span = f"entries {begin.index:,} to {replica.last_index:,}, {replica.end_pos - begin.pos:,} bytes" if replica.entries else "no entry"
+    length = replica.end_pos - begin.pos
+    size = f"{length:,} bytes" if exact else units.size_words(length)
+    span = f"entries {begin.index:,} to {replica.last_index:,}, {size}" if replica.entries else "no entry"
     log = f"log: {span} in {files:,} file{'s' * (files != 1)}"
     if audit.outlined:
         return [f"{log}: the edges of the files only", "derived files: not read", "state: not derived"]
@@ -123,8 +126,8 @@ def for_repair(audit: Audit) -> dict[str, object]:
     }
 
 
-def as_text(audit: Audit) -> str:
-    """The report for people; scripts may parse its last line."""
+def as_text(audit: Audit, *, exact: bool = False) -> str:
+    """The report for people; scripts may parse its last line. `exact`: in bytes; otherwise rounded, with a unit."""
     lines: list[str] = []
     for group in audit.groups:
         compared = "nothing compared" if group.compared is None else f"compared up to index {group.compared}"
@@ -134,8 +137,9 @@ def as_text(audit: Audit) -> str:
             share = coverage(audit, one)
             covered = "-" if share is None else f"{share:.2%}"
             verdict = audit.replica_verdicts[one.directory, one.group, one.name]
-            lines.append(f"  {one.name}: {verdict}  entries={one.entries} bytes={one.end_pos} coverage={covered} dir={one.directory}")
-            lines += [f"    {told}" for told in checked(audit, one)]
+            size = f"bytes={one.end_pos}" if exact else f"size={units.size_words(one.end_pos)}"
+            lines.append(f"  {one.name}: {verdict}  entries={one.entries} {size} coverage={covered} dir={one.directory}")
+            lines += [f"    {told}" for told in checked(audit, one, exact=exact)]
     lines += [] if audit.outlined or not audit.groups else [f"log files scanned by: {', '.join(scanned_by(audit)) or 'nothing'}"]
     lines += [] if audit.clients is None else audit.clients.lines()
     lines += [finding.text for finding in audit.findings]

@@ -11,7 +11,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.commands import cluster_command, json_option
+from ledgermq.client.commands import cluster_command, exact_option, json_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Incomplete
 from ledgermq.proto import admin_pb2 as pb
@@ -32,8 +32,9 @@ def client() -> None:
 @click.option("--topic", default="", help="Only clients that publish or subscribe to this topic (namespace@topic).")
 @click.option("--group", default="", help="Only consumers of this group (namespace@group).")
 @cluster_command
+@exact_option
 @json_option
-def list_clients(connection: Connection, topic: str, group: str, as_json: bool) -> None:
+def list_clients(connection: Connection, topic: str, group: str, exact: bool, as_json: bool) -> None:
     """List the clients that contacted the nodes within the last minutes: type, group, topics, language, and whether their stream is open.
 
     Several nodes may know the same client. Settings and transaction checks reach it through the node it is connected to.
@@ -50,18 +51,19 @@ def list_clients(connection: Connection, topic: str, group: str, as_json: bool) 
     if as_json:
         render.print_json(clients=[_as_json(found) for found in wanted], unreachable=list(answer.unreachable))
     else:
-        rows = [_row(found) for found in wanted]
-        render.print_table("clients", ["client", "node", "stream", "type", "group", "topics", "language", "host", "silent ms"], rows)
+        rows = [_row(found, exact) for found in wanted]
+        silent = "silent ms" if exact else "silent"
+        render.print_table("clients", ["client", "node", "stream", "type", "group", "topics", "language", "host", silent], rows)
     if answer.unreachable:
         what = f"INCOMPLETE: the clients of {', '.join(answer.unreachable)} are unknown: no answer"
         raise Incomplete(what, "see: ledgermq status")
 
 
-def _row(found: pb.ClientInfo) -> list[Any]:
+def _row(found: pb.ClientInfo, exact: bool) -> list[Any]:
     stream = "open" if found.connected else "-"
     language = f"{found.language} {found.version}".strip() or "-"
     named = [found.client_id, found.node, stream, found.type or "-", found.group or "-", " ".join(found.topics) or "-"]
-    return [*named, language, found.hostname or "-", found.silent_ms]
+    return [*named, language, found.hostname or "-", render.age(found.silent_ms, exact)]
 
 
 def _as_json(found: pb.ClientInfo) -> dict[str, Any]:

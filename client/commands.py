@@ -229,7 +229,7 @@ class Meter:
 
     def expect(self, total: int | None, seconds_left: float | None) -> None:
         """Set the expected total and remaining time, when they become known."""
-        self._total, self._left = total, "" if seconds_left is None else f", about {seconds_left:.0f} s left"
+        self._total, self._left = total, "" if seconds_left is None else f", about {units.duration_words(1000 * round(seconds_left))} left"
         self._bar.update(self._task, total=total, description=f"{self._what}{self._left}")
 
     def show(self, done: int) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import AdminCalls, name_of
-from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option, namespace_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, exact_option, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.data_files import DATA, exported_to
 from ledgermq.client.errors import BadArgument, Incomplete, Refused
@@ -102,9 +101,17 @@ def dlq() -> None:
 @click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most N letters.")
 @namespace_option
 @cluster_command
+@exact_option
 @json_option
 def dlq_list(
-    connection: Connection, group_name: str | None, time_range: str | None, settled: bool, limit: int, namespace: str, as_json: bool
+    connection: Connection,
+    group_name: str | None,
+    time_range: str | None,
+    settled: bool,
+    limit: int,
+    namespace: str,
+    exact: bool,
+    as_json: bool,
 ) -> None:
     """Count the dead letters of every consumer group, or list those of one group: oldest first within each broker group.
 
@@ -129,9 +136,9 @@ def dlq_list(
         if as_json:
             render.print_json(**_as_json(letter))
         else:
-            rows.append(_row(letter))
+            rows.append(_row(letter, exact))
     if not as_json:
-        columns = ["message id", "state", "given up", "topic", "queue", "offset", "broker group", "letter", "bytes"]
+        columns = ["message id", "state", "given up", "topic", "queue", "offset", "broker group", "letter", "bytes" if exact else "size"]
         render.print_table(f"dead letters of {stored_name(namespace, group_name)}", columns, rows)
 
 
@@ -160,14 +167,16 @@ def dlq_show(connection: Connection, message_id: str, group_name: str, namespace
             render.print_json(**fields)
             continue
         render.message_text(letter.message)
-        for name in ("message_id", "state", "given_up_ms", "topic", "queue", "offset", "client", "broker_group", "letter"):
+        for name in ("message_id", "state", "topic", "queue", "offset", "client", "broker_group", "letter"):
             print(f"  {name}: {'-' if fields[name] is None else fields[name]}")
-        for name in ("keys", "message_group", "properties", "born_ms"):
+        for name in ("keys", "message_group", "properties"):
             print(f"  {name}: {fields['message'][name] or '-'}")
+        render.times_text(letter.message, stored="given up")
     _require_indexed(letters)
     if not count:
-        what = f"consumer group {stored_name(namespace, group_name)} has no dead letter with the id {message_id}"
-        raise Refused(MESSAGE_NOT_FOUND, what, "check the id and the group, or see: ledgermq dlq list --group " + group_name)
+        name = stored_name(namespace, group_name)
+        what = f"consumer group {name} has no dead letter with the id {message_id}"
+        raise Refused(MESSAGE_NOT_FOUND, what, f"check the id and the group, or see: ledgermq dlq list --group {name}")
 
 
 @dlq.command("resend")
@@ -323,7 +332,7 @@ def _show_counts(answer: pb.CountDeadLettersResponse, as_json: bool) -> None:
             count.unsettled,
             count.resent,
             count.purged,
-            _time(count.oldest_ms) if count.HasField("oldest_ms") else "-",
+            render.moment(count.oldest_ms) if count.HasField("oldest_ms") else "-",
         ]
         for count in answer.groups
     ]
@@ -346,11 +355,12 @@ def _as_json(letter: pb.DeadLetter) -> dict[str, Any]:
     }
 
 
-def _row(letter: pb.DeadLetter) -> list[Any]:
+def _row(letter: pb.DeadLetter, exact: bool) -> list[Any]:
     fields = _as_json(letter)
-    given_up = _time(letter.message.store_ms)
-    names = ("topic", "queue", "offset", "broker_group", "letter", "bytes")
-    return [fields["message_id"] or "-", letter.state, given_up, *("-" if fields[name] is None else fields[name] for name in names)]
+    given_up = render.moment(letter.message.store_ms)
+    names = ("topic", "queue", "offset", "broker_group", "letter")
+    places = ("-" if fields[name] is None else fields[name] for name in names)
+    return [fields["message_id"] or "-", letter.state, given_up, *places, render.size(letter.body_bytes, exact)]
 
 
 def _exported(letter: pb.DeadLetter) -> dict[str, Any]:
@@ -359,7 +369,3 @@ def _exported(letter: pb.DeadLetter) -> dict[str, Any]:
     if letter.HasField("topic"):
         row |= {"topic": letter.topic.name, "queue": letter.group_queue, "offset": letter.offset}
     return row
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

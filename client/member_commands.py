@@ -18,6 +18,7 @@ from ledgermq.client.commands import Meter, cluster_command, confirmed, json_opt
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto import units
 from ledgermq.proto.status import Code
 from ledgermq.proto.workers import WORKER_PORT_STEP, is_first, node_of, number_of
 
@@ -293,7 +294,7 @@ def _in_group(row: pb.MemberProgress) -> str:
     if row.role != "observer":
         return text
     entries = f"{row.lag_entries} entries" if row.HasField("lag_entries") else "an unknown number of entries"
-    return f"{text}({entries}{f', {row.lag_ms} ms' if row.HasField('lag_ms') else ''} behind)"
+    return f"{text}({entries}{f', {units.duration_words(row.lag_ms)}' if row.HasField('lag_ms') else ''} behind)"
 
 
 def _as_json(found: pb.MemberInfo) -> dict[str, Any]:

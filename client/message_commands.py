@@ -15,7 +15,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
-from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option, told_if_interrupted
+from ledgermq.client.commands import DURATION, Meter, cluster_command, exact_option, json_option, namespace_option, told_if_interrupted
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Incomplete, Refused, WrongKind
 from ledgermq.client.explain_commands import show_trace
@@ -23,7 +23,7 @@ from ledgermq.client.moments import moment_ms, time_range_ms
 from ledgermq.client.receiving import MESSAGE_NOT_FOUND
 from ledgermq.client.send_files import BadRow, FileSender, FileSummary, Row, kind_of, read_rows, with_defaults
 from ledgermq.client.sending import WINDOW, Outgoing, Sender, SendSummary
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2, units
 from ledgermq.proto.delays import DELAY_LEVELS_MS, level_ms
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.status import ExitCode
@@ -213,7 +213,8 @@ def send(
             place = (("queue", summary.queue), ("offset", summary.offset))
             known = "".join(f", {name} {number}" for name, number in place if number is not None)
             print(f"message {summary.message_id}: topic {stored_name(namespace, topic_name)}{known}")
-        print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {summary.duration_ms} ms")
+        took = units.duration_words(summary.duration_ms)
+        print(f"sent {summary.sent}, acknowledged {summary.acknowledged}, failed {summary.failed} in {took}")
     if summary.failed and not one_way:
         assert summary.first_error is not None
         cut = summary.given_up and path is not None
@@ -288,6 +289,7 @@ def peek_pages(admin: AdminCalls, request: admin_pb2.PeekRequest, limit: int) ->
 @click.option("--detail/--no-detail", default=None, help="Also show replicas and consumer groups. [default: on with --id]")
 @namespace_option
 @cluster_command
+@exact_option
 @json_option
 def query(
     connection: Connection,
@@ -299,6 +301,7 @@ def query(
     trace: bool,
     detail: bool | None,
     namespace: str,
+    exact: bool,
     as_json: bool,
 ) -> None:
     """Find committed messages by key, by id or by the time they were stored.
@@ -337,7 +340,7 @@ def query(
         lagging |= {progress.broker_group: progress for progress in page.lagging}
         count += len(page.messages)
         for message in page.messages:
-            show_found(admin, message, wants_detail, as_json)
+            show_found(admin, message, wants_detail, exact, as_json)
     if lagging:
         far = ", ".join(f"{p.broker_group} to entry {p.indexed_to} of {p.applied_to}" for p in lagging.values())
         raise Incomplete(f"INCOMPLETE: the newest messages are not in the key index yet ({far})", "retry in a moment")
@@ -345,14 +348,14 @@ def query(
         raise Refused(MESSAGE_NOT_FOUND, f"topic {topic_name} has no message with the id {message_id}", "check the id and the topic")
 
 
-def show_found(admin: AdminCalls, message: admin_pb2.PeekedMessage, wants_detail: bool, as_json: bool) -> None:
+def show_found(admin: AdminCalls, message: admin_pb2.PeekedMessage, wants_detail: bool, exact: bool, as_json: bool) -> None:
     """Print one message that a query found."""
     if wants_detail and not message.HasField("delayed_until_ms"):
         detail = admin.message_detail(message)
         if as_json:
             render.print_json(**render.detail_json(message, detail))
         else:
-            render.detail_text(message, detail)
+            render.detail_text(message, detail, exact)
     elif as_json:
         render.print_json(**render.peeked_json(message))
     else:

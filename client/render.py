@@ -174,7 +174,7 @@ def _how_far(rebuild: admin_pb2.RebuildInfo, exact: bool) -> str:
     if not rebuild.total_bytes:
         return ""
     source = f" from {rebuild.source}" if rebuild.source else ""
-    left = f", about {rebuild.remaining_ms / 1000:.0f} s left" if rebuild.HasField("remaining_ms") else ""
+    left = f", about {units.duration_words(rebuild.remaining_ms)} left" if rebuild.HasField("remaining_ms") else ""
     done, total = size(rebuild.done_bytes, exact), size(rebuild.total_bytes, exact)
     return f" ({done} of {total}{' bytes' if exact else ''}{source}{left})"
 
@@ -193,6 +193,11 @@ def size(count: int | None, exact: bool) -> int | str | None:
 def age(milliseconds: int | None, exact: bool) -> int | str | None:
     """A duration for a table."""
     return milliseconds if exact or milliseconds is None else units.duration_words(milliseconds)
+
+
+def moment(milliseconds: int, timespec: str = "seconds") -> str:
+    """A time in milliseconds since 1970 as text, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
 
 
 def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
@@ -222,7 +227,7 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
         print_table("HA groups", ["group", "master", "epoch", "in sync", "needs", "ack", "transfer"], ha_rows)
     if behind := _behind(status, exact):
         names = ["bytes", "bytes/s"] if exact else ["size", "per second"]
-        print_table("behind", ["group", "node", "state", "entries", *names, "seconds left", "note"], behind)
+        print_table("behind", ["group", "node", "state", "entries", *names, "seconds left" if exact else "left", "note"], behind)
     kinds = sorted({kind for g in status.groups for r in g.replicas for kind in r.disk_bytes})
     if kinds:
         disk_rows = [[g.group, r.node, *(size(r.disk_bytes.get(kind), exact) for kind in kinds)] for g in status.groups for r in g.replicas]
@@ -272,7 +277,7 @@ def _behind(status: admin_pb2.ClusterStatusResponse, exact: bool) -> list[list[A
             found = replica.catch_up
             if replica.HasField("catch_up") and (found.state != "flowing" or found.behind_bytes or found.note):
                 rate, left = (None if not found.HasField(name) else round(getattr(found, name)) for name in ("bytes_per_s", "seconds_left"))
-                rates = [size(rate, exact), left]
+                rates = [size(rate, exact), left if exact or left is None else units.duration_words(1000 * left)]
                 lacks = [known(found, "behind_entries"), size(known(found, "behind_bytes"), exact)]
                 rows.append([group.group, replica.node, found.state, *lacks, *rates, found.note or "-"])
     return rows
@@ -401,22 +406,34 @@ def message_text(message: admin_pb2.PeekedMessage) -> None:
     print(f"{place} {known(message, 'tag') or '-'} {message.body.decode(errors='replace')}")
 
 
-def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse) -> None:
-    """Print a message with everything known about it."""
+def detail_text(message: admin_pb2.PeekedMessage, detail: admin_pb2.MessageDetailResponse, exact: bool) -> None:
+    """Print a message with everything known about it. `exact`: its size in bytes; otherwise rounded, with a unit."""
     message_text(message)
     fields = peeked_json(message)
-    for name in ("message_id", "keys", "message_group", "properties", "born_ms", "store_ms"):
+    for name in ("message_id", "keys", "message_group", "properties"):
         value = fields[name]
         if isinstance(value, dict):
             value = " ".join(f"{key}={item}" for key, item in sorted(value.items()))
         elif isinstance(value, list):
             value = " ".join(value)
         print(f"  {name}: {'-' if value in (None, '') else value}")
-    columns = ("state", "file", "position", "size", "index", "term", "chain_crc")
-    rows = [[copy.node, *(known(copy, name) for name in columns), known(copy, "reason") or "-"] for copy in detail.copies]
+    times_text(message)
+    rows = [
+        [
+            *(copy.node, known(copy, "state"), known(copy, "file"), known(copy, "position"), size(known(copy, "size"), exact)),
+            *(known(copy, "index"), known(copy, "term"), known(copy, "chain_crc"), known(copy, "reason") or "-"),
+        ]
+        for copy in detail.copies
+    ]
     print_table("replicas", ["node", "state", "file", "position", "size", "index", "term", "chain CRC", "why"], rows)
     states = [[state.group.namespace or "-", state.group.name, known(state, "state"), *_lease(state)] for state in detail.consumption]
     print_table("consumer groups", ["namespace", "group", "state", "attempt", "client"], states)
+
+
+def times_text(message: admin_pb2.PeekedMessage, stored: str = "stored") -> None:
+    """When a message was made and stored, as further lines below it. `stored`: what it was stored for."""
+    for name, field in (("born", "born_ms"), (stored, "store_ms")):
+        print(f"  {name}: {moment(getattr(message, field), 'milliseconds') if message.HasField(field) else '-'}")
 
 
 def _lease(state: admin_pb2.ConsumptionState) -> list[Any]:

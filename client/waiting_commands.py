@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -17,7 +16,7 @@ import click
 
 from ledgermq.client import render
 from ledgermq.client.admin_calls import PAGE, AdminCalls, name_of
-from ledgermq.client.commands import Meter, cluster_command, confirmed, json_option, namespace_option
+from ledgermq.client.commands import Meter, cluster_command, confirmed, exact_option, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.letters import BATCH
@@ -53,9 +52,17 @@ def waiting() -> None:
 @click.option("--max", "limit", type=click.IntRange(1), default=100, show_default=True, help="Show at most N messages.")
 @namespace_option
 @cluster_command
+@exact_option
 @json_option
 def waiting_list(
-    connection: Connection, topic_name: str, kind: str, time_range: str | None, limit: int, namespace: str, as_json: bool
+    connection: Connection,
+    topic_name: str,
+    kind: str,
+    time_range: str | None,
+    limit: int,
+    namespace: str,
+    exact: bool,
+    as_json: bool,
 ) -> None:
     """List the delayed messages of a topic by the minute of their time, or its half messages by age, within each broker group.
 
@@ -71,11 +78,13 @@ def waiting_list(
         if as_json:
             render.print_json(**_as_json(found))
         else:
-            until = _time(found.message.delayed_until_ms) if kind == "delayed" else found.checks
+            until = render.moment(found.message.delayed_until_ms) if kind == "delayed" else found.checks
             where = f"{found.place.broker_group}:{found.place.offset}"
-            rows.append([found.message.message_id, _time(found.message.store_ms), until, where, len(found.message.body)])
+            rows.append(
+                [found.message.message_id, render.moment(found.message.store_ms), until, where, render.size(len(found.message.body), exact)]
+            )
     if not as_json:
-        columns = ["message id", "sent", "delivered at" if kind == "delayed" else "checks", "waits at", "bytes"]
+        columns = ["message id", "sent", "delivered at" if kind == "delayed" else "checks", "waits at", "bytes" if exact else "size"]
         render.print_table(f"{kind} messages of {stored_name(namespace, topic_name)}", columns, rows)
 
 
@@ -166,7 +175,3 @@ def _as_json(found: pb.WaitingMessage) -> dict[str, Any]:
     for name in ("offset", "attempt"):
         del fields[name]
     return {**fields, "checks": found.checks, "broker_group": found.place.broker_group, "waits_at": found.place.offset}
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

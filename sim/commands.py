@@ -24,6 +24,7 @@ from ledgermq.sim.plan import PlanError
 from ledgermq.sim.settings import HA, SMALL_FILE_BYTES, Settings, SettingsError, read
 from ledgermq.sim.shrink import RUNS_MAX, shrink
 from ledgermq.sim.timeline import draw, explain
+from ledgermq.storage.real_disk import RealDisk
 
 NODES_MAX = 9
 
@@ -133,6 +134,8 @@ def sim(
     """
     if seed is not None and seeds is not None:
         raise click.UsageError("give only one of --seed and --seeds")
+    if save is not None and not save.absolute().parent.is_dir():
+        raise click.UsageError(f"--save: there is no directory {save.parent}; create it, or choose another place")
     if plan_file is not None:
         given: dict[str, object] = {"--seed": seed, "--seeds": seeds, "--steps": steps, "--nodes": nodes, "--faults": faults, "--ha": ha}
         given |= {"--policy": policy, "--bug": None if bug == Bug.NONE.value else bug}
@@ -153,7 +156,7 @@ def sim(
         if shrinks:
             ran, tries = shrink(ran, Case.run, _tell)
         if save is not None:
-            save.write_text(ran.case.to_json() + "\n")
+            RealDisk().replace_file(str(save.absolute()), ran.case.to_json().encode() + b"\n")
         if not as_json:
             _explain(ran, tries, replay)
     report(ran, len(cases), as_json)

@@ -388,7 +388,7 @@ def test_nothing_left_open() -> None:
 
 def test_slow_tests_are_marked_where_they_are() -> None:
     """`make test-slow` collects the files that say so: a mark that comes from elsewhere would be overlooked."""
-    marked = [path for path in tracked("tests/*.py") if "mark." "slow" in path.read_text()]
+    marked = [path for path in tracked("tests/*.py") if "mark.slow" in path.read_text()]
     assert marked and [path.name for path in marked if not path.name.startswith("test_")] == []
 
 

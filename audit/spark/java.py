@@ -103,7 +103,7 @@ machine, or the one in SPARK_LOCAL_IP."""
 
 
 def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: str = "error") -> Any:
-    """A Spark session with the data source `ledgermq` registered. The caller stops it."""
+    """A Spark session on this machine's packaged Java, with what the data source `ledgermq` can use. The caller stops it."""
     alone = master.startswith("local")
     os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -113,8 +113,6 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise NoJava("the package pyspark is not installed", "pip install 'ledgermq[spark]', or use --engine local") from error
-    from ledgermq.audit.spark.source import register
-
     text = LOGGING.format(level=level)
     logging_file = cache_directory() / f"log4j2-{hashlib.sha256(text.encode()).hexdigest()[:12]}.properties"
     write_once(logging_file, text, 0o644)
@@ -128,11 +126,10 @@ def spark_session(master: str = "local[*]", app: str = "ledgermq-audit", level: 
         "spark.driver.extraJavaOptions": f"{QUICK_START} -Dlog4j2.configurationFile=file:{logging_file}",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.worker.reuse": "true",
     }
     builder = SparkSession.builder.master(master).appName(app)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    register(session)
-    return session
+    return builder.getOrCreate()

@@ -2,9 +2,9 @@
 
     spark.read.format("ledgermq").option("view", "entries").load("ledgermq-data/n1")
 
-`views/` and docs/audit.md describe the views. With the option `endpoints` the replicas are those of a running cluster
-(`running_source.py`); then without a view, or with the view `messages`, the source is a topic (`cluster_source.py`, `cluster_sink.py`) that
-can be read, streamed and written.
+Spark finds it by itself (`src/pyspark_ledgermq.py`). `views/` and docs/audit.md describe the views. With option `endpoints` the replicas
+are those of a running cluster (`running_source.py`); then without a view, or with the view `messages`, the source is a topic
+(`cluster_source.py`, `cluster_sink.py`) that can be read, streamed and written.
 This module only turns options into a reader; it reads and judges nothing.
 """
 
@@ -57,14 +57,6 @@ VIEWS: dict[str, View] = {
     "state": StateView(),
     "segments": SegmentsView(),
 }
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark offers filters to a source of this kind only with this setting, and refuses a reader that would accept them without it."""
-
-
-def register(session: Any) -> None:
-    """Register the source with a session, with the one setting it needs."""
-    session.conf.set(PUSHDOWN, "true")
-    session.dataSource.register(LedgermqSource)
 
 
 class LedgermqSource(DataSource):  # type: ignore[misc]
@@ -188,7 +180,8 @@ class PushingReader(ViewReader):
     """Reads only what the filters of one query select, with option `pushdown`: for a table that is used by only one query.
 
     PySpark 4.3 keeps the reader that was narrowed for one query. It then uses it for the next query over the same table without a filter,
-    and for both sides of a self-join, which would silently lose rows. So the option is off by default (docs/decisions).
+    and for both sides of a self-join, which would silently lose rows. So the option is off by default (docs/decisions). Spark refuses this
+    reader in a session without the setting `spark.sql.python.filterPushdown.enabled`.
     """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:

@@ -18,6 +18,7 @@ from ledgermq.node.controller.command_fields import (
     read_topic_key,
 )
 from ledgermq.node.controller.state import Json, Key, Outcome, State, Topic, export_topic, next_state, with_entry, without_entry
+from ledgermq.proto import units
 from ledgermq.proto.names import LITE_PARENT_MAX, is_dead_letter_topic, stored_name
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import Permission, TopicDurability, TopicKind
@@ -59,7 +60,7 @@ def create_topic(state: State, command: Json) -> tuple[State, Outcome]:
         if known.durability is not TopicDurability.GROUP:
             settings += f", durability {known.durability.value}"
         if known.dedup_ms:
-            settings += f", deduplication for {known.dedup_ms} ms"
+            settings += f", deduplication for {units.duration_text(known.dedup_ms)}"
         raise Refused(Code.PRECONDITION_FAILED, f"topic {name_of(key)} exists with other settings ({settings})")
     placement = _placed(state, key, {}, queues)
     topic = Topic(*key, kind, permission, queues, placement, state.revision + 1, durability, dedup_ms)

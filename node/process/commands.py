@@ -148,8 +148,10 @@ def secret_file(file: Path) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         make_secret(file)
-    except FileExistsError:
-        raise FatalError(ExitCode.REFUSED, f"{file} exists", "use it, or give another file") from None
+    except FileExistsError as error:
+        # The directory may be a file.
+        there = error.filename2 or error.filename
+        raise FatalError(ExitCode.REFUSED, f"{there} exists", "use it, or give another file") from None
     except OSError as error:
         raise FatalError(ExitCode.REFUSED, f"{file} cannot be written ({error.strerror})", "give another file") from error
     click.echo(f"created: {file}")

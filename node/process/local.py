@@ -35,6 +35,7 @@ from ledgermq.node.runtime.config_loading import ENV_PREFIX, is_setting, validat
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_PORT_STEP, node_of, worker_name
+from ledgermq.storage.identity import NODE_FILE
 
 CLUSTER_FILE = "cluster.yaml"
 SECRET_FILE = "secret"
@@ -170,6 +171,9 @@ class LocalCluster:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not path.exists():
+                if (directory / NODE_FILE).exists():
+                    what = f"{directory} is the directory of one node, not of a cluster on this machine"
+                    raise FatalError(ExitCode.REFUSED, what, "give the directory above it, or start the node with ledgermq serve")
                 _create(directory, nodes or 3, workers or 1, log_file_bytes or DEFAULT_LOG_FILE_BYTES, groups, extra or {})
             tree = _load(path)
             names = [f"n{k + 1}" for k in range(len(tree["nodes"]))]

@@ -20,6 +20,7 @@ from ledgermq.importing import Imported, Place, Target, begin_aside, carry_out, 
 from ledgermq.node.process.commands import Size
 from ledgermq.node.process.local import DEFAULT_GROUP, DEFAULT_LOG_FILE_BYTES, LocalCluster, config_of
 from ledgermq.node.runtime.config_loading import load
+from ledgermq.proto.units import size_words
 from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.commands import ProgressLine, allow_open_files
 from ledgermq.storage.errors import StorageError
@@ -128,7 +129,7 @@ def _losses(found: Survey) -> Iterator[str]:
 
 
 def _said(found: Survey, settings: Settings) -> Iterator[str]:
-    yield f"{found.root.layout} in {found.root.path}: {found.messages} messages, {found.root.bytes} bytes of files"
+    yield f"{found.root.layout} in {found.root.path}: {found.messages} messages, {size_words(found.root.bytes)} of files"
     for name in found.configuration.missing:
         yield f"{name} is missing: {_WITHOUT.get(name, 'unknown')}"
     yield from _losses(found)

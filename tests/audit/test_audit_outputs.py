@@ -34,8 +34,13 @@ def audits(tmp_path: Path) -> tuple[Audit, Audit]:
     return first, audit(names)
 
 
-def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Kill the process before its n-th disk operation. Returns a function that asserts that this operation was reached."""
+OPERATIONS: tuple[tuple[Any, str], ...] = ((os, "replace"), (os, "fsync"), (Path, "unlink"), (Path, "write_text"))
+
+
+def killed_at(
+    step: int, patch: pytest.MonkeyPatch, ended: type[BaseException] = Killed, among: tuple[tuple[Any, str], ...] = OPERATIONS
+) -> Callable[[], None]:
+    """End the process before its n-th disk operation. Returns a function that asserts that this operation was reached."""
     done = 0
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,12 +48,12 @@ def killed_at(step: int, patch: pytest.MonkeyPatch) -> Callable[[], None]:
             nonlocal done
             done += 1
             if done > step:
-                raise Killed
+                raise ended
             return real(*args, **options)
 
         return call
 
-    for owner, name in ((os, "replace"), (os, "fsync"), (Path, "unlink"), (Path, "write_text")):
+    for owner, name in among:
         patch.setattr(owner, name, counted(getattr(owner, name)))
 
     def reached() -> None:
@@ -84,6 +89,18 @@ def test_a_killed_job_leaves_one_audit_or_none(tmp_path: Path, audits: tuple[Aud
         assert [file.name for file in folder.iterdir() if "unfinished" in file.name] == []
         steps += 1
     assert steps >= 8
+
+
+def test_ctrl_c_leaves_the_set_before_and_nothing_else(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:
+    """Wherever the files are being written: none of the new ones stays beside the old ones."""
+    clean, hurt = audits
+    write_findings(clean, str(tmp_path / "findings"))
+    before = {file.name: file.read_bytes() for file in (tmp_path / "findings").iterdir()}
+    for steps in range(4):
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            killed_at(steps, patch, KeyboardInterrupt, ((os, "fsync"), (Path, "write_text")))
+            write_findings(hurt, str(tmp_path / "findings"))
+        assert {file.name: file.read_bytes() for file in (tmp_path / "findings").iterdir()} == before
 
 
 def test_a_set_keeps_nothing_of_the_one_before(tmp_path: Path, audits: tuple[Audit, Audit]) -> None:

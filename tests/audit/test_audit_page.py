@@ -33,13 +33,15 @@ def test_text_object_and_page_tell_the_same_of_what_was_verified(tmp_path: Path)
     """Entries, files, derived files and state of every replica, word for word."""
     write_cluster(tmp_path, history(8))
     result = audit(directories(tmp_path))
-    page, text = page_of(result), as_text(result)
+    page, text, exact = page_of(result), as_text(result), as_text(result, exact=True)
     for row in as_json(result)["replicas"]:  # type: ignore[attr-defined]
         kinds = [line.partition(":")[0] for line in row["checked"]]
         assert kinds == ["log", "derived files", "state"]
         assert row["checked"][0] == "log: entries 0 to 62, 19,602 bytes in 4 files: every byte, both CRCs and the chain"
         assert re.search(r"index, key index and \d+ consume queues compared with the log", row["checked"][1])
-        assert all(f"<li>{line}</li>" in page and f"    {line}\n" in text for line in row["checked"])
+        assert all(f"    {line}\n" in exact for line in row["checked"]) and f"bytes={row['bytes']} " in exact
+        shown = [line.replace("19,602 bytes", "19.1 KiB") for line in row["checked"]]
+        assert all(f"<li>{line}</li>" in page and f"    {line}\n" in text for line in shown) and "size=19.1 KiB " in text
 
 
 def test_what_was_not_read_is_said(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_client_that_fails_gives_its_reason() -> None:
 
 def test_rows_stand_beside_those_that_could_not_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One mode of RocketMQ that fails takes no other with it."""
+
     def client(source: str, class_path: str, arguments: Sequence[object], within_s: float) -> dict[str, float]:
         if arguments[2] == 1:
             raise RuntimeError("no answer")

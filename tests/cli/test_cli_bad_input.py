@@ -44,6 +44,14 @@ ROWS: dict[str, tuple[str, ...]] = {
     "group reset": ("g", "--topic", "t", "--to", "earliest", "--yes"),
     "group skip": ("g", "--topic", "t", "--queue", "0", "--yes"),
     "group update": ("g", "--max-attempts", "3"),
+    "dlq list": (),
+    "dlq list --group": ("--group", "g"),
+    "dlq show": (ID, "--group", "g"),
+    "dlq resend": ("--group", "g", "--yes"),
+    "dlq purge": ("--group", "g", "--yes"),
+    "dlq export": ("--group", "g", "--to", "new.jsonl"),
+    "waiting list": ("--topic", "t", "--kind", "delayed"),
+    "waiting cancel": ("--topic", "t", "--kind", "delayed", "--all", "--yes"),
     "client list": (),
     "user create": ("u",),
     "user delete": ("u", "--yes"),
@@ -60,8 +68,11 @@ ROWS: dict[str, tuple[str, ...]] = {
     "consume --to jsonl": ("--topic", "t", "--group", "g", "--to", "new.jsonl"),
     "consume --to parquet": ("--topic", "t", "--group", "g", "--to", "new.parquet"),
     "sink parquet": ("--topic", "t", "--to", "new", "--until-empty", "1ms"),
+    "sink iceberg": ("--topic", "t", "--table", "lake.t", "--until-empty", "1ms"),
     "peek": ("--topic", "t"),
     "query": ("--topic", "t", "--key", "k"),
+    "query --detail": ("--topic", "t", "--id", ID, "--detail"),
+    "query --trace": ("--topic", "t", "--id", ID, "--trace"),
     "receipts rotate": (),
     "why-kept": ("g1/0",),
     "transfer": ("g1", "--to", "n1"),
@@ -208,7 +219,7 @@ def test_ctrl_c_in_the_first_call(node: FakeNode, interrupt: Interrupt, place: P
     for method in node.scripts:
         node.answers(method, interrupt)
     code, out, error = ended(place, capfd, row, node.endpoint)
-    if row in ("consume", "consume --to", "sink parquet"):
+    if row in ("consume", "consume --to", "sink parquet", "sink iceberg"):
         assert (code, error) == (0, "")
     else:
         assert (code, out) == (130, "") and error.startswith(("error: interrupted", "error: stopped"))

@@ -81,9 +81,7 @@ def test_statement_052_a_filter_that_is_wrong_is_named(client: Foreign, cluster:
 
 
 @pytest.mark.parametrize("less", [0, 65_536])
-def test_statement_029_the_largest_body_in_node(
-    less: int, cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]
-) -> None:
+def test_statement_029_the_largest_body_in_node(less: int, cluster: LocalCluster, endpoints: str, built: Callable[[str], Foreign]) -> None:
     """A message of 4 MiB less 64 KiB arrives. One of 4 MiB does not: the error names it, the others arrive, and `why-not-delivered` reports
     it."""
     topic, size = fresh(cluster), WIRE_MAX - less

@@ -34,7 +34,7 @@ def content(journal: Journal) -> tuple[int, str | None, list[tuple[bytes, int, i
 
 
 def entry(index: int, term: int = 1) -> tuple[bytes, int, int]:
-    return b"J{\"n\":%d}" % index, index, term
+    return b'J{"n":%d}' % index, index, term
 
 
 def filled(disk: ForgetfulDisk, last: int = 5) -> Journal:

@@ -137,7 +137,7 @@ def test_the_window_of_deduplication_of_a_topic() -> None:
     does not change it."""
     state, outcomes = run([DESCRIBED, topic(dedup_ms=60_000, kind="mixed"), topic(dedup_ms=60_000, kind="mixed"), topic(kind="mixed")])
     assert [(o.code, o.changed) for o in outcomes[1:]] == [(20000, True), (20000, False), (Code.PRECONDITION_FAILED, False)]
-    assert "deduplication for 60000 ms" in outcomes[3].detail
+    assert "deduplication for 1m" in outcomes[3].detail
     assert {(config.kind.value, config.dedup_ms) for config in state.topics_of("g1")} == {("mixed", 60_000)}
     update = {"op": "update-topic", "ns": "", "name": "t"}
     for value, expected in ((None, 60_000), (5, 5), (0, 0)):

@@ -291,5 +291,3 @@ def test_other_calls_are_not_known() -> None:
             await Bench(FakeLog(1)).service.execute("g1", f"{LOG_PREFIX}Else", b"")
 
     asyncio.run(main())
-
-

@@ -217,7 +217,7 @@ def test_an_observer_holds_back_no_more_than_is_granted() -> None:
     (pin,) = observers(79)
     assert not pin.waived
     (pin,) = observers(78)
-    assert "it lacks 2100 bytes, more than the 2000 that are kept for an observer" in pin.waived
+    assert "it lacks 2.05 KiB, more than the 1.95 KiB that are kept for an observer" in pin.waived
     (pin,) = observers(89, silent_ms=60_000)
     assert "not heard" in pin.waived
     (pin,) = observers(None)

@@ -39,9 +39,11 @@ with Producer(sys.argv[1], "orders") as producer:
 """
 
 SPARK = """
-import sys
-from ledgermq.audit.spark.java import spark_session
-spark = spark_session("local[2]")
+import os, sys
+from ledgermq.audit.spark.java import java_home
+from pyspark.sql import SparkSession
+os.environ["JAVA_HOME"] = java_home()
+spark = SparkSession.builder.master("local[2]").getOrCreate()
 print("entries:", spark.read.format("ledgermq").load(sys.argv[1]).where("index >= 10").count(), "of PySpark", spark.version)
 spark.stop()
 """
@@ -116,7 +118,11 @@ def test_both_ways_give_the_same_wheel(built: dict[str, Path]) -> None:
     """The wheel has the whole product and nothing else, whether it is built from the repository or from the source distribution."""
     names = [set(zipfile.ZipFile(built[which]).namelist()) for which in ("wheel", "again")]
     assert names[0] == names[1]
-    assert {name.split("/")[0] for name in names[0]} == {"ledgermq", built["wheel"].name.split("-py3")[0] + ".dist-info"}
+    assert {name.split("/")[0] for name in names[0]} == {
+        "ledgermq",
+        "pyspark_ledgermq.py",
+        built["wheel"].name.split("-py3")[0] + ".dist-info",
+    }
     assert {"ledgermq/py.typed", "ledgermq/cli.py", "ledgermq/audit/page.html", "ledgermq/proto/log.proto"} <= names[0]
     assert {"ledgermq/client/console/templates/frame.html", "ledgermq/client/console/assets/htmx.min.js"} <= names[0]
 
@@ -155,7 +161,7 @@ def test_a_client_carries_messages(built: dict[str, Path], server: Path, tmp_pat
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_spark_reads_and_audits_node_directories(built: dict[str, Path], tmp_path: Path, which: str) -> None:
-    """With the oldest PySpark, pandas and pyarrow of the extra, and with the newest."""
+    """With the oldest PySpark, pandas and pyarrow of the extra, and with the newest. A session of the user's own finds the source."""
     extra = PROJECT["optional-dependencies"]["spark"]
     libraries = [re.sub(r">=([\d.]+).*", r"==\1.*", requirement) for requirement in extra] if which == "oldest" else []
     programs = install(tmp_path / "spark", pythons()[VERSIONS[0]], f"{built['wheel']}[spark]", *libraries)

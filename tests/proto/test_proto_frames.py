@@ -277,9 +277,7 @@ def test_a_builder_refuses_empty_bodies_and_frames() -> None:
 def test_other_kinds_of_messages_are_refused(name: str, code: Code) -> None:
     """What makes a message of another kind goes through the unary path."""
     message_id = plain_id(TAG, PRODUCER, EPOCH, 0)
-    entry = bytearray(
-        encode_messages("t", 0, [b"x"], born_ms=1, properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()]).data
-    )
+    entry = bytearray(encode_messages("t", 0, [b"x"], born_ms=1, properties=[f"UNIQ_KEY\x01{message_id}\x02{name}\x01v\x02".encode()]).data)
     entry[67] = 1
     with pytest.raises(BadFrame) as bad:
         read_frame("t", TAG, PRODUCER, EPOCH, 0, struct.pack("<I", len(entry)), entry, **LIMITS)
@@ -367,9 +365,7 @@ def test_runs_are_the_frames_of_a_range(parts: list[tuple[int, int, bool]], data
     low = data.draw(st.integers(0, rows - 1))
     high = data.draw(st.integers(low + 1, rows))
     sizes = np.array([len(piece) for piece in pieces[low:high]])
-    entries = Range(
-        0, high - low - 1, 1, 0, memoryview(b"".join(pieces[low:high])), np.cumsum(sizes) - sizes, sizes.astype(np.int32), 0, 0
-    )
+    entries = Range(0, high - low - 1, 1, 0, memoryview(b"".join(pieces[low:high])), np.cumsum(sizes) - sizes, sizes.astype(np.int32), 0, 0)
     expected = []
     for at, count, producer in wanted:
         begin, end = max(at, low), min(at + count, high)

@@ -80,9 +80,7 @@ def group(behind: int = BEHIND, *, trimmed: bool = True) -> dict[str, Replica]:
 
 
 def install(disk: Disk, *, source: str | None = "n2", floor_pos: int = 0, session: int = 7, now_ns: int = 0) -> Install:
-    return Install.begin(
-        disk, ROOT, identity_of("n1"), others=NODES, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns
-    )
+    return Install.begin(disk, ROOT, identity_of("n1"), others=NODES, source=source, floor_pos=floor_pos, session=session, now_ns=now_ns)
 
 
 def check(replica: Replica, like: Replica) -> None:
@@ -295,6 +293,7 @@ def test_units_that_the_old_log_dispatched_are_not_taken_for_the_new_ones() -> N
     with pytest.raises(DerivedLost, match="being rebuilt"):
         store.start_queues(found)
     store.abandon()
+
 
 def test_a_peer_whose_tail_is_not_committed_gives_none_of_it() -> None:
     """The chain says that entries continue each other, not that they are the committed ones: a former leader's unconfirmed tail has the

@@ -53,7 +53,7 @@ def test_unit_layout_is_rocketmqs(tmp_path: Path) -> None:
     )
     data = (tmp_path / "consumequeue/TopicTest/3" / ("0" * 20)).read_bytes()
     assert len(data) == FILE_BYTES
-    assert data[:20].hex() == "0000000000001000" "00000073" "000000000027a807"
+    assert data[:20].hex() == "000000000000100000000073000000000027a807"
     assert data[20:] == bytes(FILE_BYTES - 20)
 
 

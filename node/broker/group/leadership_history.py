@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ledgermq.proto import units
 from ledgermq.raft.transfer import HANDOVERS, Cause, LeaderChange, Reason
 
 EVENTS_KEPT = 64
@@ -73,11 +74,11 @@ def words(reason: Reason) -> str:
     """A reason for people."""
     return {
         Cause.STARTED: "started: no leader was known",
-        Cause.ELECTION_TIMEOUT: f"election timeout: not heard from {reason.peer} for {reason.silent_ms} ms",
+        Cause.ELECTION_TIMEOUT: f"election timeout: not heard from {reason.peer} for {units.duration_words(reason.silent_ms)}",
         Cause.OPERATOR: "transfer asked by operator",
         Cause.PLANNED_STOP: f"planned stop of {reason.peer}",
         Cause.PREFERRED: "preferred leader",
-        Cause.NO_MAJORITY: f"check-quorum: heard from too few others for {reason.silent_ms} ms",
+        Cause.NO_MAJORITY: f"check-quorum: heard from too few others for {units.duration_words(reason.silent_ms)}",
         Cause.HIGHER_TERM: f"higher term from {reason.peer}",
         Cause.REMOVED: "the leader was removed from the voters",
         Cause.FORCED: "an operator made it master, regardless of the in-sync set: entries may be lost",

@@ -14,7 +14,7 @@ import numpy as np
 from ledgermq.node.broker.calls.consumer_calls import client_of
 from ledgermq.node.broker.state.timers import slot_of
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
-from ledgermq.proto import control
+from ledgermq.proto import control, units
 from ledgermq.proto.layout import record_columns
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import DELIVERY_TOPIC, DLQ_PREFIX, HALF_TOPIC, TIMER_TOPIC
@@ -120,7 +120,7 @@ def _said(index: int, ms: int, found: control.ControlRecord, subject: Subject) -
     elif isinstance(found, control.ChangeRecord):
         for group, topic, queue, offset, _, duration_ms, client in found.changes:
             if topic == subject.topic and offset in subject.offsets(topic, queue):
-                detail = "visible at once" if duration_ms == 0 else f"visible again after {duration_ms} ms"
+                detail = "visible at once" if duration_ms == 0 else f"visible again after {units.duration_words(duration_ms)}"
                 yield Event(index, ms, "changed", detail, group, client=client_of(client), duration_ms=duration_ms)
     elif isinstance(found, control.ResetRecord):
         for queue, cursor in found.queues:
@@ -158,7 +158,7 @@ def _leased(index: int, ms: int, found: control.LeaseRecord, subject: Subject) -
     for queue, offsets, attempts in found.leased:
         for offset in subject.offsets(found.topic, queue) & set(offsets):
             attempt = attempts[offsets.index(offset)]
-            detail = "while its client is alive" if found.duration_ms is None else f"for {found.duration_ms} ms"
+            detail = "while its client is alive" if found.duration_ms is None else f"for {units.duration_words(found.duration_ms)}"
             yield Event(index, ms, "leased", detail, found.group, attempt, client_of(found.client), found.duration_ms)
     for queue, begin, to in found.passed:
         if any(begin <= offset < to for offset in subject.offsets(found.topic, queue)):

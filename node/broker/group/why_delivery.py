@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ledgermq.node.broker.calls.consumer_calls import WIRE_MAX
 from ledgermq.node.broker.calls.group_view import Why
 from ledgermq.node.broker.group.trace import Event
+from ledgermq.proto import units
 
 RANKS = (
     "not-found", "expired", "unread", "recalled", "rolled-back", "half", "delayed", "skipped", "filtered", "done",
@@ -119,7 +120,7 @@ def _in_flight(facts: Facts, attempt: int, client: str, duration_ms: int | None)
         return f"{name} is visible again after attempt {attempt} by client {client}, and a next receive will get it.", "visible-again"
     until = "for as long as that client is alive"
     if duration_ms is not None:
-        until = f"for {duration_ms} ms" if facts.lease_ms is None else f"until {_time(facts.lease_ms + duration_ms)}"
+        until = f"for {units.duration_words(duration_ms)}" if facts.lease_ms is None else f"until {_time(facts.lease_ms + duration_ms)}"
     return f"{name} was delivered: it is leased to client {client} of {group} (attempt {attempt}) {until}.", "leased"
 
 

@@ -13,6 +13,7 @@ from ledgermq.node.broker.state.delivery import QueueKey
 from ledgermq.node.broker.state.machine import Machine, last_store_ms
 from ledgermq.node.broker.state.transactions import HALF_QUEUE
 from ledgermq.node.replica.retention.retention_rules import FOLLOWER, OBSERVER, LogFile, Pin
+from ledgermq.proto import units
 from ledgermq.proto.names import HALF_TOPIC
 from ledgermq.proto.types import PeerProgress
 from ledgermq.storage.entry_log import EntryLog
@@ -118,9 +119,9 @@ def observer_pins(
         lacks = book.end_pos - pos
         waived = ""
         if patience_ms and silent_ms >= patience_ms:
-            waived = f"it was not heard for {silent_ms // 1000} s"
+            waived = f"it was not heard for {units.duration_words(silent_ms)}"
         elif lacks > bytes_max:
-            waived = f"it lacks {lacks} bytes, more than the {bytes_max} that are kept for an observer"
+            waived = f"it lacks {units.size_words(lacks)}, more than the {units.size_words(bytes_max)} that are kept for an observer"
         if durable is None:
             yield Pin(OBSERVER, pos, f"observer {node} has not told this leader yet how far it is", node, waived)
         elif lacks:
@@ -137,7 +138,7 @@ def follower_pins(
         peer = progress.get(node)
         durable = None if peer is None else peer.durable_index
         silent_ms = 0 if peer is None or peer.silent_ms is None else peer.silent_ms
-        waived = f"it was not heard for {silent_ms // 1000} s" if patience_ms and silent_ms >= patience_ms else ""
+        waived = f"it was not heard for {units.duration_words(silent_ms)}" if patience_ms and silent_ms >= patience_ms else ""
         if durable is None:
             yield Pin(FOLLOWER, 0, f"replica {node} has not told this leader yet how far it is", node, waived)
         elif durable < end_index:

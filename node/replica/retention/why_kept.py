@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from ledgermq.node.broker.calls.group_view import Why
 from ledgermq.node.broker.state.retained import TRIMS_KEPT, Retained
 from ledgermq.node.replica.retention.retention_rules import DISK, NOT_DUE, SIZE, TIME, Rules, Verdict
+from ledgermq.proto import units
 
 _DUE = {TIME: "its last message is older than the configured age", SIZE: "the sealed files are together larger than configured"}
 _DUE[DISK] = "the disk of a replica is nearly full"
@@ -73,7 +74,8 @@ def _kept(name: str, verdict: Verdict, retained: Retained, rules: Rules) -> Why:
 
 def _limits(store_ms: int, rules: Rules) -> str:
     until = f"by age it goes after {_time(store_ms + rules.max_age_ms)}" if rules.max_age_ms else "no age is configured"
-    return f"{until}; {f'by size when sealed files exceed {rules.max_bytes} bytes' if rules.max_bytes else 'no size is configured'}"
+    size = f"by size when sealed files exceed {units.size_words(rules.max_bytes)}" if rules.max_bytes else "no size is configured"
+    return f"{until}; {size}"
 
 
 def _time(ms: int) -> str:
