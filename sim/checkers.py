@@ -151,6 +151,8 @@ class Checkers:
     on_media: int = 0
     """The media were checked up to here."""
     elections: int = 0
+    generation: int = 0
+    """Appointments of an earlier generation elect nobody any more: all voters know that the group has had another rule since."""
 
     def look(self, node: str, life: int, replica: Watched) -> None:
         """Check a node; `life` is the number of its process. Raises Violation."""
@@ -281,6 +283,7 @@ class Checkers:
         if commit > replica.end_index:
             raise Violation("I4", f"{node} calls {commit} committed, but its log ends at {replica.end_index}")
         seen.commit = commit
+        self._note_rule(replica.counted[0])
         if leads and led_before == replica.term and replica.term_at(commit) != replica.term:
             raise Violation(
                 "I3", f"{node} leads term {replica.term} and commits entry {commit} of term {replica.term_at(commit)} by counting"
@@ -290,6 +293,14 @@ class Checkers:
             raise Violation("I3", f"{node} commits another entry {known} than was committed before")
         if leads or replica.counted[0].rule is Rule.IN_SYNC:
             self._on_enough_media(commit, replica)
+
+    def _note_rule(self, members: Members) -> None:
+        """Both rules are reached by way of the rule ALL only, whose entry every voter of that time has on stable storage."""
+        known = self.appointments.appointment
+        if members.rule is Rule.IN_SYNC:
+            self.generation = max(self.generation, members.since)
+        elif members.rule is Rule.MAJORITY and known is not None:
+            self.generation = max(self.generation, known.generation + 1)
 
     def _on_enough_media(self, commit: int, replica: Watched) -> None:
         """I4: only fsynced copies of the nodes in the rule count for commit, and the media are checked, not the nodes. In an HA group a
@@ -329,7 +340,7 @@ class Checkers:
     def _in_sync_hold(self, holders: Collection[str], last: int) -> None:
         """Any member of the current in-sync set may be elected, so each must have everything that was ever committed."""
         known = self.appointments.appointment
-        lacking = set() if known is None else set(known.in_sync) - set(holders)
+        lacking = set() if known is None or known.generation < self.generation else set(known.in_sync) - set(holders)
         if lacking:
             names = ", ".join(sorted(lacking))
             raise Violation("I4", f"{names} could be elected, and would lack the committed entry {last} after a power cut")

@@ -154,7 +154,8 @@ def test_a_note_that_cannot_be_written_is_left_out_or_ends_the_node(tmp_path: Pa
 
 
 def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
-    """Unknown before the first look; then the age of what was written; after a pass next to nothing, whatever was written long ago."""
+    """Unknown before the first look; then the age of what was written; after a pass next to nothing, whatever was written long ago. A node
+    that no longer has the group says nothing of it."""
     filled(tmp_path).group.close()
     later_ms = 1 << 50
     scrub = Scrub("g1", RealDisk(), str(tmp_path / "g1"), lambda found: None, dict, Plan(bytes_per_s=1 << 40), lambda: later_ms)
@@ -170,3 +171,5 @@ def test_the_oldest_unverified_byte_is_a_metric(tmp_path: Path) -> None:
         continue
     assert metric() == 0
     scrub._scrubber.close()
+    scrub.stop()
+    assert metric() is None

@@ -217,7 +217,7 @@ def test_a_follower_that_is_silent_for_long_is_not_waited_for(tmp_path: Path) ->
     book, log = file_book(tmp_path)
     peers = [PeerProgress("n2", Role.FOLLOWER, 20, 20, silent_ms=60_000), PeerProgress("n3", Role.FOLLOWER, None, None, silent_ms=59_999)]
     pins = list(follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 60_000))
-    assert [(pin.holder, pin.waived) for pin in pins] == [("n2", "it was not heard for 60 s"), ("n3", "")]
+    assert [(pin.holder, pin.waived) for pin in pins] == [("n2", "it was not heard for 1 min"), ("n3", "")]
     assert not any(pin.waived for pin in follower_pins(book, ("n1", "n2", "n3"), "n1", peers, log.end_index, 0))
     log.close()
 

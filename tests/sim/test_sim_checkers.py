@@ -8,6 +8,8 @@ from typing import cast
 import pytest
 
 from ledgermq.proto.types import Role
+from ledgermq.raft.config import Members, Rule
+from ledgermq.raft.ha_control import Appointment
 from ledgermq.sim.checkers import Appointments, Checkers, Committed, Seen, Violation, Watched
 
 NODE, INDEX = "n3", 7
@@ -59,3 +61,33 @@ def test_a_master_acknowledges_alone_only_what_its_medium_holds() -> None:
     """A power cut of the master keeps what it acknowledged."""
     with pytest.raises(Violation, match="would lose it by a power cut"):
         checkers(2, held=False).promised(NODE, INDEX, WRITTEN, "master", replica(Role.LEADER, 2, 2))
+
+
+OLD = Appointment(generation=0, version=2, epoch=2, master="n2", in_sync={"n1": "", "n2": "", "n3": ""})
+NEW = Appointment(generation=392, version=3, epoch=4, master="n3", in_sync={"n1": "", "n3": ""})
+
+
+@pytest.mark.parametrize(
+    ("appointed", "members", "lacks", "right"),
+    [
+        (OLD, Members(("n1", "n2", "n3"), rule=Rule.IN_SYNC), "n2", False),
+        (OLD, Members(("n1", "n2", "n3"), rule=Rule.ALL, towards=Rule.MAJORITY, since=66), "n2", False),
+        (OLD, Members(("n1", "n3"), rule=Rule.MAJORITY), "n2", True),
+        (OLD, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n2", True),
+        (NEW, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n2", True),
+        (NEW, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n1", False),
+        (None, Members(("n1", "n3"), rule=Rule.IN_SYNC, since=392), "n1", True),
+    ],
+)
+def test_an_appointment_counts_until_the_group_has_had_another_rule(
+    appointed: Appointment | None, members: Members, lacks: str, right: bool
+) -> None:
+    """A group left the rule in-sync, removed n2, and took the rule again (seed 3217134228): the appointment from before elects nobody."""
+    made = Checkers(cast(Committed, None), {}, cast(Appointments, SimpleNamespace(appointment=appointed)))
+    made._note_rule(members)
+    holders = {"n1", "n2", "n3"} - {lacks}
+    if right:
+        made._in_sync_hold(holders, 392)
+        return
+    with pytest.raises(Violation, match=f"{lacks} could be elected"):
+        made._in_sync_hold(holders, 392)

@@ -77,6 +77,8 @@ class Scrub:
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
+        # The age would grow for ever on a node that the group has left.
+        metrics.UNVERIFIED_SECONDS.remove(self._group)
 
     def soon(self, base: int) -> None:
         """Read this file next. May be called from any thread."""
