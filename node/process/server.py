@@ -524,7 +524,8 @@ class Node:
                 if await self._users.bootstrap(*self._first_user):
                     log.info("first user created", user=self._first_user[0])
                 return
-            except LedgerError:
+            except LedgerError as error:
+                log.warning("first user not created yet", reason=str(error))
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
 
     async def _notify_returns(self) -> None:
