@@ -34,6 +34,12 @@ def filled(cluster: LocalCluster, cli: CommandLine) -> list[str]:
     return sent
 
 
+def digests(cluster: LocalCluster, node: str) -> int:
+    """The number of log files whose digest the node has noted."""
+    path = cluster.data(node) / "g1" / "state" / "digests"
+    return len(json.loads(path.read_text())["digests"]) if path.exists() else 0
+
+
 def stop(cluster: LocalCluster, *nodes: str) -> None:
     """Stop a node cleanly."""
     for node in nodes:
@@ -289,6 +295,8 @@ def test_a_running_cluster_is_repaired_from_findings(tmp_path: Path) -> None:
         node = leader(cluster)
         assert node is not None
         before = states(cluster, node)
+        # A node that read a full file for its digest after the damage would repair it by itself.
+        wait_for(lambda: digests(cluster, node) == 2, 30, "the digests of both full files")
         flip(cluster, node, sent[100])
         flip(cluster, node, sent[900])
         endpoints = ";".join(target(cluster, name) for name in cluster.nodes)
