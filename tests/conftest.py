@@ -102,3 +102,12 @@ def nodes_are_forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "launch", forked.launch)
         yield
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_still_interrupts() -> Iterator[None]:
+    """Fail a test that leaves another handler of SIGINT: every later test of the process that presses Ctrl-C would fail in its place."""
+    yield
+    left = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert left is signal.default_int_handler

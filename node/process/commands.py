@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import click
 import yaml
@@ -185,12 +185,18 @@ def mint(directory: Path, nodes: tuple[str, ...]) -> None:
 
 
 class _Stop:
-    """Remembers whether SIGINT, SIGTERM or SIGHUP came."""
+    """Remembers whether SIGINT, SIGTERM or SIGHUP came. After the block, the former handlers apply again."""
 
     def __init__(self) -> None:
         self.wanted = False
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._seen)
+
+    def __enter__(self) -> Self:
+        self._former = {number: signal.signal(number, self._seen) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
 
     def _seen(self, number: int, frame: FrameType | None) -> None:
         self.wanted = True
@@ -216,18 +222,18 @@ def up(nodes: int | None, data: Path, base_port: int, workers: int | None, log_f
       ledgermq up
       ledgermq up --nodes 1 --data /tmp/one --base-port 18081
     """
-    stop = _Stop()
-    cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, workers=workers, log_file_bytes=log_file_size, tls=tls)
-    try:
-        cluster.start_all()
-        ready = _wait_ready(cluster, stop)
-        if ready:
-            click.echo(f"ready: endpoints={cluster.endpoints}")
-            click.echo(NEXT.format(endpoints=cluster.endpoints))
-            sys.stdout.flush()
-            _watch(cluster, stop)
-    finally:
-        codes = cluster.stop()
+    with _Stop() as stop:
+        cluster = LocalCluster.prepare(data, nodes=nodes, base_port=base_port, workers=workers, log_file_bytes=log_file_size, tls=tls)
+        try:
+            cluster.start_all()
+            ready = _wait_ready(cluster, stop)
+            if ready:
+                click.echo(f"ready: endpoints={cluster.endpoints}")
+                click.echo(NEXT.format(endpoints=cluster.endpoints))
+                sys.stdout.flush()
+                _watch(cluster, stop)
+        finally:
+            codes = cluster.stop()
     # SIGTERM ended the node before it handled signals, so it has not opened anything yet: that is a clean stop too.
     bad = {node: code for node, code in codes.items() if code not in (0, -signal.SIGTERM)}
     if bad:

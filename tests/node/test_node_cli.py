@@ -266,7 +266,6 @@ def test_up_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
     monkeypatch.setattr(commands, "LocalCluster", Cluster)
     monkeypatch.setattr(commands, "_watch", lambda *_: None)
-    monkeypatch.setattr(commands, "_Stop", lambda: types.SimpleNamespace(wanted=False))
     assert cli.run(["up", "--data", str(tmp_path)]) == 0
     ready, _, export, *following = capsys.readouterr().out.splitlines()
     assert ready == f"ready: endpoints={Cluster.endpoints}"
