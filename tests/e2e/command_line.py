@@ -80,9 +80,9 @@ class CommandLine:
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[bytes]:
         """Start a command without waiting for its end; all its streams are pipes."""
-        command = [*LEDGERMQ, *map(str, arguments)]
+        command = [*LEDGERMQ, *map(str, arguments), *map(str, self._more)]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment(self.endpoints))
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env={**environment(self.endpoints), **self._keys})
 
     def send_lines(self, topic: str, bodies: Iterable[str], *more: str) -> Any:
         """Run `send --file -`. Returns its summary."""

@@ -9,16 +9,20 @@ import io
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench import report
+from bench.native_gauges import anonymous_mib
 from ledgermq.client.connection import Connection
 from ledgermq.client.receiving import Receiver
 from ledgermq.client.service import MESSAGING
@@ -27,6 +31,7 @@ from ledgermq.proto import messaging_pb2 as pb
 from ledgermq.proto.signature import Credentials
 from tests import cluster as real
 from tests.e2e.command_line import LEDGERMQ, CommandLine, environment
+from tests.soak.memory import medians_by_quarter
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(420)]
 
@@ -54,13 +59,23 @@ PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images" / "console"
 PICTURE_MAX_BYTES = 60_000
 WAIT_MS = 60_000
 BODY = 100_000
+SOAK_S = float(os.environ.get("SOAK_SECONDS", "7200"))
+KILL_EVERY_S = 600.0
+LOOK_EVERY_S = 10.0
+LOAD = ("--topic", "busy", "--rate", "100")
+GROWTH_MIB = {"node": 20.0, "console": 5.0}
+"""Between the second and the last quarter of the soak: far less than a leak of one kilobyte a message, or an update of a page."""
 
 
 @dataclass
 class Surf:
-    """A browser on a console. `requests`: every address that it asked. `complaints`: what it said on its console."""
+    """A browser on a console.
+
+    `pid`: the console's process. `requests`: every address that the browser asked. `complaints`: what it said on its own console.
+    """
 
     url: str
+    pid: int
     page: Any
     requests: list[str] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -122,8 +137,8 @@ def give_up(cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def console(cluster: LocalCluster, *more: str) -> Iterator[str]:
-    """The address of a console of the cluster, as a process; it must end cleanly."""
+def console(cluster: LocalCluster, *more: str) -> Iterator[tuple[str, int]]:
+    """The address and the process of a console of the cluster; it must end cleanly."""
     options = ["--listen", "127.0.0.1:0", "--tls", "--ca", str(cluster.ca_file), *more]
     child = subprocess.Popen(
         [*LEDGERMQ, "console", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster.endpoints)
@@ -132,7 +147,7 @@ def console(cluster: LocalCluster, *more: str) -> Iterator[str]:
         assert child.stdout is not None
         line = child.stdout.readline().strip()
         assert line.startswith("ready: console=http://127.0.0.1:"), (line, child.stderr)
-        yield line.removeprefix("ready: console=").rstrip("/")
+        yield line.removeprefix("ready: console=").rstrip("/"), child.pid
         child.terminate()
         _, said = child.communicate(timeout=30)
         assert child.returncode == 0 and "Traceback" not in said, said
@@ -146,10 +161,10 @@ def console(cluster: LocalCluster, *more: str) -> Iterator[str]:
 @pytest.fixture
 def surf(cluster: LocalCluster, request: pytest.FixtureRequest) -> Iterator[Surf]:
     """A browser that looks at a console. Afterwards: no request left the address, and the policy had nothing to forbid."""
-    with console(cluster, *getattr(request, "param", ())) as url, playwright.sync_playwright() as driver:
+    with console(cluster, *getattr(request, "param", ())) as (url, pid), playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        page = browser.new_page(viewport={"width": 1100, "height": 820})
-        found = Surf(url, page)
+        page = browser.new_context(viewport={"width": 1100, "height": 820}).new_page()
+        found = Surf(url, pid, page)
         page.on("request", lambda request: found.requests.append(request.url))
         page.on("console", lambda message: found.complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: found.complaints.append(str(error)))
@@ -294,3 +309,62 @@ def test_the_keyboard_reaches_everything(surf: Surf) -> None:
     playwright.expect(link).to_be_focused()
     surf.page.get_by_role("button", name="Pause updates").press("Enter")
     playwright.expect(surf.page.get_by_role("button", name="Pause updates")).to_have_attribute("aria-pressed", "true")
+
+
+def loads(cluster: LocalCluster, stack: ExitStack, seconds: float) -> None:
+    """A producer and a consumer for this time. Both live through a change of the leader."""
+    duration = f"{seconds:.0f}s"
+    for arguments in (["send", *LOAD], ["receive", "--topic", "busy", "--group", "workers"]):
+        load = of(cluster).start("bench", *arguments, "--duration", duration)
+        stack.callback(load.communicate)
+        stack.callback(load.kill)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_S + 1800)
+@pytest.mark.parametrize("surf", [("--idle", "24h", "--session", "24h")], indirect=True)
+def test_two_hours_on_a_busy_cluster(surf: Surf, cluster: LocalCluster) -> None:
+    """Every ten minutes the leader is killed. The memory of the console and of the nodes stays flat, and a change of the leader makes no
+    more requests than a page makes anyway. Open pages: overview, one topic, one consumer group."""
+    of(cluster).ok("topic", "create", "busy", "--queues", "8")
+    of(cluster).ok("group", "create", "workers")
+    surf.sign_in(ROOT)
+    for path in ("/topic?name=busy", "/group?name=workers"):
+        other = surf.page.context.new_page()
+        other.on("request", lambda request: surf.requests.append(request.url))
+        other.goto(surf.url + path)
+    surf.sees("3 of 3 nodes up")
+    samples: dict[str, list[float]] = {name: [] for name in ("console", *cluster.nodes)}
+    asked: list[int] = []
+    kills = 0
+    end = time.monotonic() + SOAK_S
+    while time.monotonic() < end:
+        with ExitStack() as stack:
+            loads(cluster, stack, KILL_EVERY_S)
+            for look in range(round(KILL_EVERY_S / LOOK_EVERY_S)):
+                seen = len(surf.requests)
+                surf.page.wait_for_timeout(LOOK_EVERY_S * 1000)
+                asked.append(len(surf.requests) - seen)
+                pids = {
+                    "console": surf.pid,
+                    **{node: child.process.pid for node, child in cluster.children.items() if child.exit_code is None},
+                }
+                for name, pid in pids.items():
+                    samples[name].append(anonymous_mib(pid))
+                if look == 20:
+                    former = next(group["leader"] for group in of(cluster).ok("status", "--json").json["groups"] if group["group"] == "g1")
+                    cluster.kill(former)
+                    kills += 1
+                elif look == 30:
+                    cluster.start(former)
+            cluster.wait_ready()
+            surf.sees("3 of 3 nodes up")
+    usual = statistics.median(asked)
+    report.say(f"{kills} leaders killed; requests of three pages in {LOOK_EVERY_S:g} s: median {usual:g}, most {max(asked)}")
+    for name, found in samples.items():
+        quarters = medians_by_quarter(found)
+        report.say(f"{name}: RssAnon at most {max(found):.0f} MiB, by quarter {', '.join(f'{one:.1f}' for one in quarters)}")
+    assert kills and 0 < max(asked) <= 2 * usual
+    for name, found in samples.items():
+        second, last = medians_by_quarter(found)[1::2]
+        assert last - second <= GROWTH_MIB.get(name, GROWTH_MIB["node"]), (name, second, last)

@@ -1,12 +1,15 @@
 """Clients that misuse HTTP/2, against both gRPC servers of a node: the server's memory stays bounded, and it serves others meanwhile.
 
 A server may close the connection of such a client, or let it go on; tests/native/test_front.py has what the compiled one does in each case.
+What the servers owe to a client that merely tests them is known to h2spec, a program in Go.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import grpc
 import pytest
@@ -68,6 +72,17 @@ FLOODS = {
     "64 MiB for each of 20 calls without a window": Flood(lambda at: opening("Flood", 2 * at + 1, b"1024"), 20, _NO_WINDOW),
 }
 
+H2SPEC = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
+ANSWERED = re.compile(r"HEADERS Frame \(length:\d+, flags:0x05")
+"""A whole answer. h2spec sends GETs, which are no calls of gRPC. The compiled server answers them at once, before it has read what follows
+(RFC 9113, section 8.1, allows that). So whether it meets an error behind the header fields is a matter of chance."""
+ANSWERED_MAX = 12
+DIFFERENT = {
+    "Sends invalid connection preface": "expects FIN; a connection that is closed with unread bytes sends RST",
+    "Sends multiple WINDOW_UPDATE frames increasing the flow control window to above 2^31-1 on a stream": "its stream is over",
+}
+"""Other cases that may fail, and why."""
+
 
 @pytest.fixture(params=FRONTS)
 def served(request: pytest.FixtureRequest) -> Iterator[tuple[subprocess.Popen[str], int]]:
@@ -120,3 +135,38 @@ def _drain(hostile: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while hostile.recv(1 << 16):
             pass
+
+
+@pytest.fixture(scope="module")
+def h2spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built from the proxy for modules of Go."""
+    if shutil.which("go") is None:
+        pytest.skip("no go here")
+    home = tmp_path_factory.mktemp("h2spec")
+    done = subprocess.run(["go", "install", H2SPEC], env={**os.environ, "GOBIN": str(home)}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return home / "h2spec"
+
+
+@pytest.mark.timeout(900)
+def test_h2spec(served: tuple[subprocess.Popen[str], int], h2spec: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The compiled server passes every case that it does not answer before. gRPC's own library resets what is no call of gRPC, which fails
+    most cases; of that server, the test expects that it serves others afterwards."""
+    process, port = served
+    failed, answered = {}, []
+    for section in ("generic", "hpack", "http2/3", "http2/4", "http2/5", "http2/6", "http2/7", "http2/8"):
+        found = tmp_path / "found.xml"
+        where = ["-h", "127.0.0.1", "-p", str(port), "-P", f"/{SERVICE}/Echo"]
+        subprocess.run([h2spec, *where, "--strict", "-o", "2", "-j", found, section], capture_output=True, timeout=400)
+        for case in ElementTree.parse(found).iter("testcase"):
+            said = case.find("error") if case.find("error") is not None else case.find("failure")
+            if said is not None and ANSWERED.search(said.text or ""):
+                answered.append(case.attrib["classname"])
+            elif said is not None:
+                failed[case.attrib["classname"]] = f"{section}: {said.text}"
+        found.unlink()
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel:
+        assert channel.unary_unary(f"/{SERVICE}/Echo")(b"x", timeout=WITHIN_S) == b"x"
+    assert process.poll() is None
+    if "native" in request.node.callspec.id:
+        assert failed.keys() <= DIFFERENT.keys() and len(answered) <= ANSWERED_MAX, (failed, answered)

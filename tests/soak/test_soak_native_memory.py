@@ -14,6 +14,7 @@ from bench import cluster as cl
 from bench import report
 from bench.native_gauges import anonymous_mib
 from ledgermq.node.process.local import LocalCluster
+from tests.soak.memory import medians_by_quarter
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600)]
 FOR_S = float(os.environ.get("SOAK_SECONDS", "1800"))
@@ -26,12 +27,6 @@ PIECE_S = 120.0
 CHANGES_MAX = 20
 TOPIC = "soak"
 RETENTION = {"retention": {"max_bytes": 1 << 30}}
-
-
-def medians_by_quarter(samples: list[float]) -> list[float]:
-    """Of the samples, oldest first."""
-    quarter = len(samples) // 4
-    return [statistics.median(samples[number * quarter : (number + 1) * quarter]) for number in range(4)]
 
 
 def load_for(cluster: LocalCluster, seconds: float, samples: dict[str, list[float]]) -> float | None:
