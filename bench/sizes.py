@@ -8,6 +8,7 @@ sum of the leader's group commits.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def run(directory: Path) -> dict[str, Any]:
         leads = cl.leader(cluster)
         cl.create_topic(cluster, "bench", queues=1)
         found: dict[str, Any] = {"node_mib": round(_memory(cluster) / 1024, 1), **_messages(cluster, leads)}
-        steps = (
+        steps: tuple[tuple[str, int, Callable[[], None]], ...] = (
             ("topic_kib", TOPICS, lambda: _topics(cluster, leads)),
             ("queue_kib", QUEUES, lambda: _queues(cluster, leads)),
             ("group_kib", GROUPS, lambda: _groups(cluster, leads)),
@@ -54,7 +55,7 @@ def _messages(cluster: LocalCluster, leads: str) -> dict[str, float]:
     """Bytes of log of a native message, of a unary one, and for one that is received and acknowledged alone."""
     target = cl.address(cluster, leads)
 
-    def grown(how: Any) -> float:
+    def grown(how: Callable[[], int]) -> float:
         before = cl.metric_sums(cluster, leads, "ledgermq_sync_batch_bytes")[1]
         count = how()
         return round((cl.metric_sums(cluster, leads, "ledgermq_sync_batch_bytes")[1] - before) / count, 1)
