@@ -43,6 +43,7 @@ MODULES = (
     "transfer",
     "catch_up",
     "memory",
+    "sizes",
     "leases",
     "timers",
     "idle",

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from ledgermq.proto import kernels
+from ledgermq.proto import kernels, units
 from ledgermq.proto.status import ExitCode
 from ledgermq.storage.backup_manifest import MANIFEST_FILE, Refused
 from ledgermq.storage.commands import EXACT, ProgressLine
@@ -35,25 +35,82 @@ from ledgermq.storage.doctor import (
 )
 from ledgermq.storage.doctor_facts import NodeFound, ScratchFile, look_at_node, open_to_all, read_facts
 from ledgermq.storage.errors import is_no_space
+from ledgermq.storage.sizing import FIGURES, NATIVE, NODES_MAX, ROCKETMQ, Options, Sizing, UnusablePlan, chart_values, parse, plan
+
+
+class Size(click.ParamType[int]):
+    """A size with a unit, in bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = units.size_bytes(value)
+        if not found:
+            self.fail(f"{value!r} is not a size; write it like {units.SIZE_FORM}")
+        return found
+
+
+COUNT = click.IntRange(1, 100_000)
+PLANNING = (
+    click.option("--plan", "text", metavar="TEXT", help="Size a cluster for a load, such as '20k msg/s of 1 KiB, 3 days'."),
+    click.option("--clients", type=click.Choice((NATIVE, ROCKETMQ)), help="Plan: protocol of the clients.  [native]"),
+    click.option("--replicas", type=click.IntRange(1, 9), help="Plan: replicas of a broker group.  [3]"),
+    click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Plan: number of nodes, instead of as many as are needed."),
+    click.option("--consumer-groups", type=click.IntRange(0, 100_000), help="Plan: consumer groups that read every message.  [1]"),
+    click.option("--topics", type=COUNT, help="Plan: number of topics.  [1]"),
+    click.option("--queues", type=COUNT, help="Plan: queues of each topic.  [8]"),
+    click.option("--connections", type=click.IntRange(0, 10_000_000), help="Plan: connections of all clients.  [100]"),
+    click.option("--log-file-size", "log_file_bytes", type=Size(), help="Plan: size of the log files.  [1GiB]"),
+    click.option("--cores", type=click.IntRange(1, 1024), help="Plan: cores of a node.  [4]"),
+    click.option("--memory", "memory_bytes", type=Size(), help="Plan: memory of a node.  [16GiB]"),
+    click.option("--disk", "disk_bytes", type=Size(), help="Plan: disk of a node.  [4TiB]"),
+    click.option("--disk-rate", "disk_bytes_per_s", type=Size(), help="Plan: bytes a second that the disk writes.  [200MiB]"),
+    click.option("--network", "network_bytes_per_s", type=Size(), help="Plan: bytes a second, each way.  [119.2MiB, 1 Gbit/s]"),
+)
+
+
+def _planning(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(PLANNING):
+        command = option(command)
+    return command
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+@click.argument("directory", metavar="[DIR]", required=False, type=click.Path(exists=True, file_okay=False))
 @click.option("--quick", is_flag=True, help="About three seconds instead of about fifteen.")
+@_planning
 @EXACT
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
-def doctor(directory: str, quick: bool, exact: bool, as_object: bool) -> None:
-    """Measure the disk under DIR and recommend settings for it.
+def doctor(directory: str | None, quick: bool, text: str | None, exact: bool, as_object: bool, **options: Any) -> None:
+    """Measure the disk under DIR and recommend settings for it, or size a cluster (--plan).
 
     Measures sequential writes and flushes of 4 KiB, 64 KiB and 1 MiB, and checks the relevant limits. The measurements use a file without a
     name, so nothing is left behind. If DIR is a node directory, the report also describes its content. The directory is never changed.
-    Exit status: 0 fine, 1 a threshold is crossed.
+
+    With --plan, measures nothing: computes nodes, broker groups, cores, memory, disk and network for a load from the costs that
+    docs/sizing.md lists.
+    Exit status: 0 fine, 1 a threshold is crossed, or the given number of nodes is too small for the plan.
 
     \b
     Examples:
       ledgermq doctor /var/lib/ledgermq
       ledgermq doctor ledgermq-data/n1 --quick --json
+      ledgermq doctor --plan "20k msg/s of 1 KiB, 3 days"
+      ledgermq doctor --plan "500 msg/s of 2 KiB, 2 weeks" --clients rocketmq --consumer-groups 3 --disk 500GiB
     """
+    given = {name: value for name, value in options.items() if value is not None}
+    if text is not None:
+        if directory is not None or quick:
+            raise click.UsageError("--plan takes neither DIR nor --quick; measure the disk with a command of its own: ledgermq doctor DIR")
+        _say_plan(text, given, exact, as_object)
+    if given:
+        name = next(iter(given))
+        option = next(opt for known in click.get_current_context().command.params if known.name == name for opt in known.opts)
+        raise click.UsageError(f"{option} is an option of a plan; give the load too: --plan '20k msg/s of 1 KiB, 3 days'")
+    if directory is None:
+        raise click.UsageError("give a directory, or a load; see: ledgermq doctor --help")
     facts = read_facts(directory)
     progress = ProgressLine("doctor")
     measured = _measured(directory, probe_bytes(facts.free_bytes), QUICK if quick else THOROUGH, progress)
@@ -69,6 +126,55 @@ def doctor(directory: str, quick: bool, exact: bool, as_object: bool) -> None:
     told = as_json(directory, verdict, node, read)
     print(json.dumps(told) if as_object else as_text(directory, verdict, node, read, exact), flush=True)
     raise SystemExit(ExitCode.FAILED if verdict.warnings else 0)
+
+
+def _say_plan(text: str, options: dict[str, Any], exact: bool, as_object: bool) -> NoReturn:
+    try:
+        found = plan(parse(text), Options(**options))
+    except UnusablePlan as error:
+        raise click.UsageError(str(error)) from error
+    print(json.dumps(plan_as_json(found)) if as_object else plan_as_text(found, exact), flush=True)
+    raise SystemExit(ExitCode.FAILED if found.exceeded else 0)
+
+
+def plan_as_json(found: Sizing) -> dict[str, Any]:
+    """The plan as the command line prints it. `figures`: the measured constants, and the page that states each."""
+    figures = {name: {"what": figure.what, "points": figure.points, "page": figure.page} for name, figure in FIGURES.items()}
+    return {"v": 1, **asdict(found), "chart": chart_values(found), "figures": figures}
+
+
+def plan_as_text(found: Sizing, exact: bool = False) -> str:
+    """The plan for people."""
+
+    def size(count: float) -> str:
+        return f"{count:,.0f} bytes" if exact else units.size_words(round(count))
+
+    load, options, node = found.load, found.options, found.node
+    each = load.messages_per_s / found.groups
+    workers = f"{node.workers} worker{'s' if node.workers > 1 else ''}"
+    values = chart_values(found)
+    lines = [
+        f"load         {load.messages_per_s:,g} messages/s of {size(load.body_bytes)}, kept for {_span(load.retention_s)}; "
+        f"{options.clients} clients, {options.consumer_groups} consumer group{'s' if options.consumer_groups != 1 else ''}",
+        f"cluster      {found.nodes} node{'s' if found.nodes > 1 else ''} with {workers} each, {found.groups} broker groups "
+        f"of {options.replicas} replicas; {each:,.0f} messages/s for each leader",
+        "each node",
+        f"  cores      {node.cores}, of which the load uses {node.cores_used:.2f}",
+        f"  memory     {size(node.memory_bytes)}, of which {size(node.page_cache_bytes)} is page cache",
+        f"  disk       {size(node.disk_bytes)} for {node.replicas} replicas, written at {size(node.disk_written_per_s)}/s",
+        f"  network    {size(node.network_in_per_s)}/s in, {size(node.network_out_per_s)}/s out",
+        f"message      {size(found.log_bytes_a_message)} in the log",
+        f"decided by   {found.limit}",
+        f"chart        {json.dumps(values)}",
+        "assumed      half of each core and of the network stays free; disk below 80 %; every figure and its source: docs/sizing.md",
+    ]
+    if found.exceeded:
+        lines.append(f"alarm: {found.nodes} nodes are too few ({', '.join(found.exceeded)}); leave out --nodes, or give larger nodes")
+    return "\n".join(lines)
+
+
+def _span(seconds: float) -> str:
+    return units.duration_words(round(seconds * 1000))
 
 
 def _measured(directory: str, size: int, effort: Effort, progress: ProgressLine) -> Measured | None:

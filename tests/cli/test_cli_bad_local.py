@@ -6,6 +6,7 @@ Law: as in test_cli_bad_input.py. One error line, no result, and every file as i
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,28 @@ CASES = """
 4 promote-observer g9 --data nodes/n1 --yes
 64 doctor missing --quick
 64 doctor file --quick
+64 doctor
+64 doctor --quick
+64 doctor --cores 4
+64 doctor --plan 20k
+64 doctor --plan "20k msg of 1 KiB, 3 days"
+64 doctor --plan "2,00 msg/s of 1 KiB, 3 days"
+64 doctor --plan "0 msg/s of 1 KiB, 3 days"
+64 doctor --plan "1 msg/s of 1 KiB"
+64 doctor --plan "1 msg/s of 5 MiB, 1 d"
+64 doctor --plan "1 msg/s of one, 1 d"
+64 doctor --plan "1 msg/s of 1 KiB, 3"
+64 doctor --plan "1 msg/s of 1 KiB, 11 years"
+64 doctor --plan "1 msg/s of 1 KiB, 600 weeks"
+64 doctor --plan "1M msg/s of 4 MiB, 500 weeks"
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --nodes 2
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --cores 1
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --disk 5
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --memory 0GiB
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --clients kafka
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --replicas 0
+64 doctor folder --plan "1 msg/s of 1 KiB, 1 d"
+64 doctor --plan "1 msg/s of 1 KiB, 1 d" --quick
 4 certificates file n1=h
 4 certificates file/tls n1=h
 64 certificates tls n1=h
@@ -124,7 +147,7 @@ def test_wrong_usages_say_so_and_change_nothing(place: Path, capfd: pytest.Captu
     pytest.importorskip("pyarrow")
     before, wrong = files(place), []
     for case in CASES.strip().splitlines():
-        wanted, *arguments = case.split()
+        wanted, *arguments = shlex.split(case)
         if arguments[0] in ("consume", "definitions", "dlq", "receipts", "send"):
             arguments += ["--endpoints", "127.0.0.1:9", "--timeout", "10ms"]
         code = cli.run(arguments)

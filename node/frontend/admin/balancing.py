@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from ledgermq.proto.workers import node_of
 
@@ -156,14 +157,23 @@ def _balance_replicas(draft: _Draft) -> None:
 
 def _next_move(draft: _Draft, load: Mapping[str, int]) -> tuple[str, str, str] | None:
     """The next (group, source, target), from a node with the most replicas to one with the fewest; prefers groups not led from there."""
+
+    def gap(pair: tuple[str, str]) -> tuple[int, int]:
+        return -load[pair[0]], load[pair[1]]
+
     pairs = [(source, target) for source in load for target in load if load[source] - load[target] > 1]
-    movable = [(group, *pair) for pair in pairs for group in draft.voters if _may_move(draft, group, *pair)]
-
-    def cost(found: tuple[str, str, str]) -> tuple[int, int, bool, str, str, str]:
-        group, source, target = found
-        return -load[source], load[target], source in (draft.leader[group], draft.wanted[group]), source, target, group
-
-    return min(movable, key=cost, default=None)
+    for _, equal in groupby(sorted(pairs, key=lambda pair: (*gap(pair), *pair)), gap):
+        led_there = None
+        for source, target in equal:
+            # The groups are in the order of their names. With many, comparing all of them would stop the event loop for seconds.
+            for group in draft.voters:
+                if _may_move(draft, group, source, target):
+                    if source not in (draft.leader[group], draft.wanted[group]):
+                        return group, source, target
+                    led_there = led_there or (group, source, target)
+        if led_there is not None:
+            return led_there
+    return None
 
 
 def _may_move(draft: _Draft, group: str, source: str, target: str) -> bool:
