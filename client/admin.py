@@ -79,6 +79,12 @@ class Operations:
         return read(results.ClusterStatus, (yield from self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)))
 
     @operation
+    def node(self, name: str, *, log_lines: int = 0, configuration: bool = False) -> Talk[results.NodeDetail]:
+        """A node's process and connections; also the last lines of its log (it keeps 200) and its configuration, if they are asked for."""
+        request = pb.DescribeNodeRequest(node=name, log_lines=log_lines, configuration=configuration)
+        return read(results.NodeDetail, (yield from self._ask("DescribeNode", request, pb.DescribeNodeResponse)))
+
+    @operation
     def transfer(self, broker_group: str, to: str) -> Talk[None]:
         """Transfer the leadership of a broker group to another node and return when it leads. Refused if that node has not caught up within
         the timeout."""

@@ -434,6 +434,53 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDetail:
+    """A node, or a worker of a node, as it sees itself."""
+
+    node: str
+    version: str | None
+    native: str | None
+    """The version of ledgermq-native that it uses; None without it."""
+    pid: int
+    started: datetime | None = field(metadata=_of("started_ms"))
+    resident_bytes: int | None
+    open_files: int | None
+    open_files_max: int | None
+    client_connections: int | None
+    """None: the server of its client port does not count them."""
+    telemetry_streams: int
+    native_streams: int
+    peers: tuple[str, ...]
+    connected_peers: tuple[str, ...]
+    configuration: str | None
+    """As JSON, with the secrets masked; None: not asked for."""
+    log: tuple[str, ...]
+    """Lines of JSON, the oldest first; long ones are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStep:
+    """One step of a plan that balances the cluster. `kind`: move-replica, move-leader or add-queues."""
+
+    kind: str
+    broker_group: str
+    from_node: str
+    to_node: str
+    topic: str | None
+    queues: int
+    """How many the topic has in the broker group afterwards."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """What would balance the cluster, in the order in which it is to be done. `notes`: what stays as it is, and why."""
+
+    steps: tuple[RebalanceStep, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
     """A producer or consumer, as known to one node."""
 

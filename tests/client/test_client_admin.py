@@ -80,6 +80,12 @@ Change = pb.ChangeMemberRequest
 CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
     (lambda a: a.status(), pb.ClusterStatusRequest(), {"health": "ok"}, lambda r: r.health == "ok" and r.cluster_id is None),
     (
+        lambda a: a.node("n2", log_lines=5, configuration=True),
+        pb.DescribeNodeRequest(node="n2", log_lines=5, configuration=True),
+        {"node": "n2", "pid": 7, "started_ms": NOON_MS, "configuration": "{}", "log": ["a"]},
+        lambda r: (r.pid, r.started, r.configuration, r.log, r.client_connections) == (7, NOON, "{}", ("a",), None),
+    ),
+    (
         lambda a: a.why_leader_moved("g1", last=3),
         pb.LeadershipHistoryRequest(broker_group="g1", last=3),
         WHY,

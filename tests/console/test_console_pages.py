@@ -111,6 +111,30 @@ def test_a_big_cluster_costs_few_calls_and_rows() -> None:
     browse(use, topics=1000, groups=300)
 
 
+def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
+    """Memory and connections of each node, unknown where a node does not answer; of one node also its log and configuration."""
+
+    def described(request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
+        if request.node == "n2":
+            return pb.DescribeNodeResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no answer"))
+        line = f'{{"event": "{SCRIPT}"}}'
+        configuration = '{"cluster": {"secret": "********"}}' if request.configuration else None
+        found = pb.DescribeNodeResponse(status=admin_status(), node=request.node, resident_bytes=64 << 20, configuration=configuration)
+        found.log.extend([line] if request.log_lines else [])
+        return found
+
+    async def use(browser: Browser) -> None:
+        browser.node.answers("DescribeNode", described)
+        page = await browser.get("/nodes")
+        assert page.count("64.0 MiB") == 2 and "not counted" in page
+        assert [request.log_lines for request in browser.node.requests["DescribeNode"]] == [0] * 3
+        page = await browser.get("/node?name=n1")
+        assert "64.0 MiB" in page and "&#34;secret&#34;: &#34;********&#34;" in page
+        assert SCRIPT not in page and html.escape(SCRIPT) in page
+
+    browse(use)
+
+
 def test_open_pages_share_the_calls() -> None:
     """However many pages are open, a round asks for each answer once; lags go around; without a page nothing is asked."""
 

@@ -20,6 +20,8 @@ from ledgermq.node.frontend.admin.group_settings import given_of, group_info, se
 from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
+from ledgermq.node.frontend.admin.node_details import METHOD as NODE_METHOD
+from ledgermq.node.frontend.admin.node_details import NodeDetails
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
@@ -91,6 +93,7 @@ class AdminService:
         receipt_keys: ReceiptKeys,
         replication: Replication,
         broker_groups: BrokerGroups,
+        node_details: NodeDetails,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -107,6 +110,7 @@ class AdminService:
         self._receipt_keys = receipt_keys
         self._replication = replication
         self._broker_groups = broker_groups
+        self._node_details = node_details
         self._repairs = RepairAdmin(engine)
 
     # -- status
@@ -123,6 +127,10 @@ class AdminService:
         for key in sorted(self._controller.state.topics):
             response.topics.append(topic_info(self._controller.state.topics[key], ends))
         return response
+
+    @_answered
+    async def DescribeNode(self, request: Any, context: ServerCall) -> admin_pb2.DescribeNodeResponse:
+        return await self._node_details.of(request)
 
     # -- topics
 
@@ -427,6 +435,8 @@ class AdminService:
         """Answer a call of this service that was forwarded to this node."""
         if method == CLIENTS_METHOD:
             return [self._clients.here().SerializeToString()]
+        if method == NODE_METHOD:
+            return [self._node_details.here(admin_pb2.DescribeNodeRequest.FromString(request)).SerializeToString()]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:
