@@ -459,13 +459,45 @@ class NodeDetail:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A replica that is being moved."""
+
+    from_node: str
+    to_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroupPlacement:
+    """A broker group as it is meant to be: where its replicas are, who is meant to lead, and the move that is under way."""
+
+    name: str = field(metadata=_of("broker_group"))
+    replicas: tuple[str, ...]
+    leader: str | None
+    preferred: str | None
+    replication: str
+    queues: int
+    move: Move | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProgress:
+    """How far the move of a replica is. `step`: open, catch-up, promote, hand-over, remove or done."""
+
+    done: bool
+    step: str
+    waits_for: str | None
+    left_directory: str | None
+    """What stays on the former node's disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceStep:
     """One step of a plan that balances the cluster. `kind`: move-replica, move-leader or add-queues."""
 
     kind: str
     broker_group: str
-    from_node: str
-    to_node: str
+    from_node: str | None
+    to_node: str | None
     topic: str | None
     queues: int
     """How many the topic has in the broker group afterwards."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ledgermq.client.console import digests
+from ledgermq.client.console.actions import step_words
 from ledgermq.client.console.rendering import merged
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.console.watching import Judged
@@ -35,7 +36,16 @@ async def _group(view: View) -> dict[str, Any]:
             merged("Entries per second on each replica", rates),
             merged("Term", {"term": history.samples(("term", name))}),
         ]
-    return {"heading": f"Broker group {name}", "name": name, "group": group, "known": judged is not None, "why": why, "charts": charts}
+    placed = await view.get("placement", "where the replicas are meant to be", lambda admin: admin.broker_groups())
+    meant = next((one for one in placed or () if one.name == name), None)
+    values = {"name": name, "group": group, "known": judged is not None, "meant": meant, "why": why, "charts": charts}
+    return {"heading": f"Broker group {name}", **values}
+
+
+async def _rebalance(view: View) -> dict[str, Any]:
+    plan = await view.get("plan", "the plan", lambda admin: admin.rebalance_plan())
+    steps = [] if plan is None else [(step_words(step), step.reason) for step in plan.steps]
+    return {"plan": plan, "steps": steps}
 
 
 async def _audit(view: View) -> dict[str, Any]:
@@ -75,6 +85,7 @@ async def _why(view: View) -> dict[str, Any]:
 PAGES = {
     "/broker-groups": Page("Broker groups", "broker_groups.html", _groups),
     "/broker-group": Page("Broker group", "broker_group.html", _group),
+    "/rebalance": Page("Balance", "rebalance.html", _rebalance, still=True),
     "/audit": Page("Audit", "audit.html", _audit),
     "/why": Page("Why", "why.html", _why, still=True),
 }

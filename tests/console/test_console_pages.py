@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from ledgermq.client.console import actions
 from ledgermq.client.console.application import PAGES
 from ledgermq.client.console.assets import FOLDER, TYPES
 from ledgermq.client.console.digests import DIFFERS, EQUAL, MISSING, NEVER, Described, Map
@@ -271,6 +272,57 @@ def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
         assert "billing: 1 resent" in await browser.get("/dead-letters?group=billing")
         lines = (await browser.get("/dead-letters/export?group=billing")).splitlines()
         assert [json.loads(line)["message"]["message_id"] for line in lines] == ["id-1"]
+
+    browse(use)
+
+
+def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer than a browser waits stays under way; the page of the broker group continues or aborts it; the record has it."""
+    monkeypatch.setattr(actions, "MOVE_WAIT_S", 0.0)
+    entry = pb.BrokerGroupEntry(broker_group="g1", replicas=["n1", "n2", "n3"], preferred="n2")
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        listed = pb.ListBrokerGroupsResponse(status=admin_status(), groups=[entry])
+        node.answers("ListBrokerGroups", listed)
+        page = await browser.get("/broker-group?name=g1")
+        assert page.count("Move from") == 3 and "Meant to lead: n2." in page and "Continue the move" not in page
+        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), step="catch-up", waits_for="n4 lacks 5"))
+        values = {"broker_group": "g1", "from": "n1", "to": "n4", "csrf": await browser.token()}
+        await browser.post("/do/move-replica", **values)
+        assert "g1: under way (catch-up), waits for: n4 lacks 5." in await browser.get("/broker-groups")
+        listed.groups[0].move.from_node, listed.groups[0].move.to_node = "n1", "n4"
+        page = await browser.get("/broker-group?name=g1")
+        assert "Continue the move" in page and "Abort the move" in page and "Move from" not in page
+        assert "(abort)" in await browser.get("/confirm/move-replica?broker_group=g1&from=n1&to=n4&what=abort")
+        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), done=True, step="done", left_directory="/data/n4/g1"))
+        await browser.post("/do/move-replica", what="abort", **values)
+        assert "the replica stays on n1; what is left stays in /data/n4/g1" in await browser.get("/broker-groups")
+        assert [request.abort for request in node.requests["MoveReplica"]] == [False, True]
+        assert browser.records[-1]["values"] == {"broker_group": "g1", "from": "n1", "to": "n4", "what": "abort"}
+
+    browse(use)
+
+
+def test_the_plan_is_taken_step_by_step() -> None:
+    """The first step of what the cluster plans now; a step of an older plan is refused, and nothing is changed."""
+    leader = pb.RebalanceStep(kind="move-leader", broker_group="g1", from_node="n1", to_node="n2", reason=SCRIPT)
+    queues = pb.RebalanceStep(kind="add-queues", broker_group="g2", topic=pb.Name(name="orders"), queues=8, reason="few")
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=[leader, queues], notes=["kept"]))
+        page = await browser.get("/rebalance")
+        assert page.count("Take step") == 1 and "8 queues of topic orders in g2" in page and "kept" in page and SCRIPT not in page
+        node.answers("PreferLeader", pb.PreferLeaderResponse(status=admin_status()))
+        node.answers("TransferLeadership", pb.TransferLeadershipResponse(status=admin_status(), done=True))
+        token, step = await browser.token(), "let n2 lead g1 instead of n1"
+        await browser.post("/do/rebalance", step=step, csrf=token)
+        assert node.requests["PreferLeader"] == [pb.PreferLeaderRequest(broker_group="g1", node="n2")]
+        assert node.requests["TransferLeadership"] == [pb.TransferLeadershipRequest(broker_group="g1", to="n2")]
+        assert f"done: {step}" in await browser.get("/rebalance")
+        page = await browser.post("/do/rebalance", 409, step="let n3 lead g1 instead of n1", csrf=token)
+        assert "not a step of the plan any more" in page and len(node.requests["PreferLeader"]) == 1
 
     browse(use)
 
