@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.console import digests
 from ledgermq.client.console.actions import step_words
 from ledgermq.client.console.rendering import merged
@@ -53,11 +55,16 @@ async def _audit(view: View) -> dict[str, Any]:
     groups = () if judged is None else judged.status.groups
     name = view.text("group") or (groups[0].name if groups else "")
     group = next((one for one in groups if one.name == name), None)
-    files = None
+    drawn = None
     if group is not None:
         nodes = [replica.node for replica in group.replicas]
-        files = await view.get(("digests", name), "the digests of the replicas", lambda admin: digests.of_group(view.watch, name, nodes))
-    return {"groups": groups, "name": name, "group": group, "map": None if files is None else digests.Map(name, files)}
+
+        async def asked(_: AsyncAdmin) -> digests.Map:
+            found = await digests.of_group(view.watch, name, nodes)
+            return digests.Map(name, found, datetime.now(UTC))
+
+        drawn = await view.get(("digests", name), "the digests of the replicas", asked)
+    return {"groups": groups, "name": name, "group": group, "map": drawn}
 
 
 async def _why(view: View) -> dict[str, Any]:

@@ -350,6 +350,9 @@ def test_the_map_shows_damage_where_it_is() -> None:
     assert states == {"n1": [EQUAL] * 3 + [NEVER], "n2": [EQUAL, DIFFERS, EQUAL, NEVER], "n3": [EQUAL, MISSING, EQUAL, NEVER]}
     assert [(node, block.base) for node, block in found.bad] == [("n2", 100), ("n3", 100)]
     assert found.equal_to == 100 and found.never_bytes == 50
+    assert [(node, [(block.base, block.end) for block in blocks]) for node, blocks in found.never] == [
+        (node, [(300, 350)]) for node in ("n1", "n2", "n3")
+    ]
     assert [one.node for one in found.silent] == ["n4"]
     places = found.shown(found.rows[0][1])
     assert [(left, width) for left, width, _ in places] == [(0.0, 284.7), (285.7, 284.7), (571.4, 284.7), (857.1, 141.9)]
