@@ -36,6 +36,8 @@ from ledgermq.client.native.received import Batch
 from ledgermq.client.native.sinking import Queue, continues
 
 VERSION = 1
+OTHERS = ("node.json", "cluster.yaml", "backup.json")
+"""Each of these files is in a directory whose content is another program's: of a node, of a local cluster, and of a backup."""
 GROUP_ROWS = 65_536
 GROUP_BYTES = 16 << 20
 _FILE = re.compile(r"(?P<topic>[^.]+)\.(?P<group>[^.]+)\.(?P<queue>\d+)\.(?P<first>\d{20})\.parquet")
@@ -118,6 +120,9 @@ class ParquetSink:
         self.positions = dict(self._durable)
 
     def _locked(self) -> IO[str]:
+        if found := next((name for name in OTHERS if (self.directory / name).exists()), None):
+            what = f"{self.directory} is the directory of a node, of a cluster or of a backup ({found} is there)"
+            raise BadArgument(what, "give another directory")
         try:
             self._make(self.directory)
             lock = open(self.directory / f".{self.topic}.lock", "a")  # noqa: SIM115 - closed by `__exit__`

@@ -233,6 +233,13 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("*.parquet")
     with pytest.raises(BadArgument, match="cannot be written"):
         open_sink(path)
+    for name in ("node.json", "cluster.yaml", "backup.json"):
+        other = tmp_path / f"with {name}"
+        other.mkdir()
+        (other / name).touch()
+        with pytest.raises(BadArgument, match="directory of a node, of a cluster or of a backup"):
+            open_sink(other)
+        assert [path.name for path in other.iterdir()] == [name]
 
 
 def into(directory: Path) -> Callable[[str, str], ParquetSink]:
