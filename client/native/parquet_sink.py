@@ -33,7 +33,7 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.parquet_log import ParquetLog
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, continues
+from ledgermq.client.native.sinking import Queue, completes, continues
 
 VERSION = 1
 OTHERS = ("node.json", "cluster.yaml", "backup.json")
@@ -97,7 +97,7 @@ class SinkFile(ParquetLog[Any]):
 class ParquetSink:
     """The files of one topic in one directory. A context manager, which holds the lock; for one thread.
 
-    `topic`: with its namespace, as stored. Leaving it completes the open files, unless by an error of the disk.
+    `topic`: with its namespace, as stored. Leaving it completes the open files if `completes` holds, and removes them otherwise.
     """
 
     def __init__(self, directory: Path, cluster: str, topic: str, partition: str, roll_bytes: int, roll_s: float) -> None:
@@ -171,7 +171,7 @@ class ParquetSink:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:
-            if kind is None or not issubclass(kind, OSError):
+            if completes(kind):
                 self.roll()
             else:
                 for file in self._open.values():

@@ -206,6 +206,23 @@ def test_a_full_disk_leaves_no_file_and_loses_nothing(tmp_path: Path, monkeypatc
     assert rows_of_one(tmp_path) == [0, 1]
 
 
+def test_a_second_ctrl_c_loses_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before a complete file has its name, while another file is open. `test_client_sink_crashes.py` has every place."""
+    monkeypatch.setattr(parquet_sink, "name_file", interrupted)
+    with suppress(KeyboardInterrupt), open_sink(tmp_path) as sink:
+        for queue in QUEUES[:2]:
+            stored = Stored(queue[1])
+            stored.append([b"0", b"1"])
+            assert sink.write(batch_of(queue, stored, 0, 2))
+        sink.roll(lambda file: file.queue == QUEUES[0])
+    with open_sink(tmp_path) as sink:
+        assert sink.positions == {QUEUES[0]: 2} and rows_of(tmp_path) == {"g1/0": [0, 1]}
+
+
+def interrupted(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
 def full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
