@@ -16,7 +16,7 @@ from ledgermq.client import data_files, render
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import DURATION, Meter, cluster_command, json_option, namespace_option
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.message_commands import opened
 from ledgermq.client.receiving import BATCH, SQL_PREFIX, Receiver
 from ledgermq.proto.status import Code
@@ -76,8 +76,12 @@ def consume(
     with suppress(KeyboardInterrupt):
         receiver.route()
         lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if path in (None, "-") else data_files.lines_to(str(path), as_json)
-        with Meter("consumed", limit) as meter:
-            consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
+        try:
+            with Meter("consumed", limit) as meter:
+                consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
+        except ClusterError:
+            lines.abandon()
+            raise
 
 
 def consume_loop(

@@ -44,8 +44,9 @@ def kind_of(path: str | None) -> str:
 
 def lines_to(path: str, as_json: bool = False) -> Lines:
     """Open a line file, whose format follows from its name. Raises BadArgument."""
+    new = None if os.path.exists(path) else path
     out = appended(path)
-    return Lines(out, kind_of(path), as_json=as_json, synced=is_regular(out))
+    return Lines(out, kind_of(path), as_json=as_json, synced=is_regular(out), new=new)
 
 
 def rows_of(batch: Batch) -> Iterable[Row]:
@@ -70,13 +71,16 @@ class Lines:
     whole = False
     """Whether messages count as written only when the file is closed."""
 
-    def __init__(self, out: IO[bytes], kind: str = "", *, as_json: bool = False, synced: bool = False) -> None:
-        """`synced`: the output is a regular file, whose bytes are on stable storage when `flush` returns."""
+    def __init__(self, out: IO[bytes], kind: str = "", *, as_json: bool = False, synced: bool = False, new: str | None = None) -> None:
+        """`synced`: the output is a regular file, whose bytes are on stable storage when `flush` returns. `new`: the path of a file that
+        did not exist; `abandon` removes it if it has no message."""
         self._out = out
         self._kind = ".jsonl" if as_json and not kind else kind
         self._synced = synced
+        self._new = new
+        self._header_bytes = 0
         if kind == ".csv" and not (synced and os.fstat(out.fileno()).st_size):
-            out.write(self._csv([CSV_COLUMNS]))
+            self._header_bytes = out.write(self._csv([CSV_COLUMNS]))
 
     def write(self, bodies: Sequence[bytes], rows: Iterable[Row]) -> None:
         """Write messages, given as bodies and as rows; `rows` is only iterated if the format needs it."""
@@ -108,6 +112,8 @@ class Lines:
     def abandon(self) -> None:
         """Stop without flushing. Unflushed messages are delivered again, though they may be in the file."""
         self._out.close()
+        if self._new is not None and os.path.getsize(self._new) == self._header_bytes:
+            os.unlink(self._new)
 
 
 def _cell(value: Any) -> Any:

@@ -110,6 +110,7 @@ PHRASES: tuple[tuple[int, re.Pattern[str], str], ...] = (
     (Code.UNAUTHORIZED, re.compile("no credentials"), REMEDIES[Code.UNAUTHORIZED]),
     (Code.UNAUTHORIZED, re.compile("unknown or the signature"), "check LEDGERMQ_ACCESS_KEY, LEDGERMQ_SECRET_KEY and this machine's clock"),
     (Code.FORBIDDEN, re.compile("^(the )?topic "), "see its permission: ledgermq topic describe NAME"),
+    (Code.NOT_FOUND, re.compile("^there is no user "), "see: ledgermq user list"),
     (Code.PRECONDITION_FAILED, re.compile("exists"), "see its settings with `describe`, or choose another name"),
 )
 """Remedies for some texts of a code that has several causes."""

@@ -104,6 +104,11 @@ def read_manifest(disk: Disk, directory: str) -> Manifest:
     return _manifest(value)
 
 
+def is_backup(disk: Disk, directory: str) -> bool:
+    """Whether a directory is a finished backup. It looks like a node's, and must stay as its manifest says."""
+    return disk.exists(f"{directory}/{MANIFEST_FILE}")
+
+
 def digest(disk: Disk, path: str, step: Step) -> str:
     """SHA-256 of a whole file. Raises OSError."""
     summed = hashlib.sha256()

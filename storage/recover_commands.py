@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ledgermq.storage.backup_manifest import BadCopy, Refused
+from ledgermq.storage.backup_manifest import BadCopy, Refused, is_backup
 from ledgermq.storage.commands import allow_open_files, only_node
 from ledgermq.storage.errors import StorageError
 from ledgermq.storage.identity import IDENTITY_FILE, read_node
@@ -57,6 +57,8 @@ def stopped_node(directory: str) -> Iterator[RealDisk]:
     disk = RealDisk()
     if read_node(disk, directory) is None:
         raise Refused(f"{directory} is not a node directory", "give the node directory of the survivor")
+    if is_backup(disk, directory):
+        raise Refused(f"{directory} is a backup", f"restore it, and use the new directory: ledgermq restore --from {directory} --data DIR")
     try:
         lock = DirectoryLock(directory)
     except BlockingIOError as error:

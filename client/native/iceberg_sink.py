@@ -20,7 +20,7 @@ import numpy as np
 
 from ledgermq.client.errors import BadArgument, ClusterError
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, continues
+from ledgermq.client.native.sinking import Queue, completes, continues
 
 VERSION = 1
 TRIES = 10
@@ -79,7 +79,8 @@ class SinkTable(Protocol):
 class IcebergSink:
     """The rows of one topic in one table. A context manager; for one thread.
 
-    `topic`: with its namespace, as stored. Leaving it commits the rows that were written, unless a commit failed before.
+    `topic`: with its namespace, as stored. Leaving it commits the rows that were written if `completes` holds, unless a commit failed
+    before.
     """
 
     def __init__(self, table: SinkTable, cluster: str, topic: str, roll_bytes: int, roll_s: float) -> None:
@@ -101,8 +102,9 @@ class IcebergSink:
     def __enter__(self) -> IcebergSink:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.roll()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if completes(kind):
+            self.roll()
 
     def write(self, batch: Batch) -> bool:
         """Write the messages of a batch. Returns False, and writes nothing, if it does not continue its queue. Raises as `roll`."""

@@ -33,9 +33,11 @@ from ledgermq.client.errors import BadArgument
 from ledgermq.client.native.arrow import schema
 from ledgermq.client.native.parquet_log import ParquetLog
 from ledgermq.client.native.received import Batch
-from ledgermq.client.native.sinking import Queue, continues
+from ledgermq.client.native.sinking import Queue, completes, continues
 
 VERSION = 1
+OTHERS = ("node.json", "cluster.yaml", "backup.json")
+"""Each of these files is in a directory whose content is another program's: of a node, of a local cluster, and of a backup."""
 GROUP_ROWS = 65_536
 GROUP_BYTES = 16 << 20
 _FILE = re.compile(r"(?P<topic>[^.]+)\.(?P<group>[^.]+)\.(?P<queue>\d+)\.(?P<first>\d{20})\.parquet")
@@ -95,7 +97,7 @@ class SinkFile(ParquetLog[Any]):
 class ParquetSink:
     """The files of one topic in one directory. A context manager, which holds the lock; for one thread.
 
-    `topic`: with its namespace, as stored. Leaving it completes the open files, unless by an error of the disk.
+    `topic`: with its namespace, as stored. Leaving it completes the open files if `completes` holds, and removes them otherwise.
     """
 
     def __init__(self, directory: Path, cluster: str, topic: str, partition: str, roll_bytes: int, roll_s: float) -> None:
@@ -118,6 +120,9 @@ class ParquetSink:
         self.positions = dict(self._durable)
 
     def _locked(self) -> IO[str]:
+        if found := next((name for name in OTHERS if (self.directory / name).exists()), None):
+            what = f"{self.directory} is the directory of a node, of a cluster or of a backup ({found} is there)"
+            raise BadArgument(what, "give another directory")
         try:
             self._make(self.directory)
             lock = open(self.directory / f".{self.topic}.lock", "a")  # noqa: SIM115 - closed by `__exit__`
@@ -166,7 +171,7 @@ class ParquetSink:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         with self._lock:
-            if kind is None or not issubclass(kind, OSError):
+            if completes(kind):
                 self.roll()
             else:
                 for file in self._open.values():

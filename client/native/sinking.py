@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from ledgermq.client.connection import Connection
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.errors import BadArgument, ClusterError, Refused
 from ledgermq.client.native.connection import Located, LogConnection
 from ledgermq.client.native.consumer import AsyncConsumer
 from ledgermq.client.native.consuming import KINDS
@@ -28,7 +28,7 @@ Queue = tuple[str, int]
 
 
 class Sink(Protocol):
-    """Where the messages go. A context manager: leaving it makes those that were written durable."""
+    """Where the messages go. A context manager: leaving it makes those that were written durable if `completes` holds."""
 
     where: str
     """For error messages."""
@@ -55,6 +55,13 @@ def continues(expected: int | None, batch: Batch) -> bool:
     """Whether a batch is what follows in its queue; retention may have removed messages in front of it."""
     first = int(batch.offsets[0])
     return expected is None or first == expected or (first > expected and batch.skipped > 0)
+
+
+def completes(ended: type[BaseException] | None) -> bool:
+    """Whether a sink that is left like this makes durable what it wrote. The first Ctrl-C cancels between two batches, and an error of the
+    cluster comes between them too. A second Ctrl-C, a failing disk and a defect may come in the middle of a batch or of a file: then only
+    the positions that are durable count."""
+    return ended is None or issubclass(ended, (asyncio.CancelledError, ClusterError))
 
 
 class Sinking:

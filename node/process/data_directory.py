@@ -15,6 +15,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.workers import WORKER_NAME, node_of, number_of
 from ledgermq.storage import identity as identity_files
+from ledgermq.storage.backup_manifest import is_backup
 from ledgermq.storage.errors import is_no_space
 from ledgermq.storage.real_disk import DirectoryLock, RealDisk
 
@@ -51,6 +52,9 @@ class DataDirectory:
 
     def _identify(self, disk: RealDisk) -> None:
         """Compare node.json with the configuration, or write it into an empty directory."""
+        if is_backup(disk, str(self.path)):
+            what = f"the data directory {self.path} is a backup, which lacks derived files"
+            raise FatalError(ExitCode.DATA_UNUSABLE, what, f"restore it: ledgermq restore --from {self.path} --data DIR")
         found = identity_files.read_node(disk, str(self.path))
         if found is not None:
             identity_files.compare_node(str(self.path), found, self._config.cluster_id, self._config.node)

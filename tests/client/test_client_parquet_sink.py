@@ -206,6 +206,23 @@ def test_a_full_disk_leaves_no_file_and_loses_nothing(tmp_path: Path, monkeypatc
     assert rows_of_one(tmp_path) == [0, 1]
 
 
+def test_a_second_ctrl_c_loses_no_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes before a complete file has its name, while another file is open. `test_client_sink_crashes.py` has every place."""
+    monkeypatch.setattr(parquet_sink, "name_file", interrupted)
+    with suppress(KeyboardInterrupt), open_sink(tmp_path) as sink:
+        for queue in QUEUES[:2]:
+            stored = Stored(queue[1])
+            stored.append([b"0", b"1"])
+            assert sink.write(batch_of(queue, stored, 0, 2))
+        sink.roll(lambda file: file.queue == QUEUES[0])
+    with open_sink(tmp_path) as sink:
+        assert sink.positions == {QUEUES[0]: 2} and rows_of(tmp_path) == {"g1/0": [0, 1]}
+
+
+def interrupted(_: Path) -> None:
+    raise KeyboardInterrupt
+
+
 def full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
@@ -233,6 +250,13 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (path,) = tmp_path.rglob("*.parquet")
     with pytest.raises(BadArgument, match="cannot be written"):
         open_sink(path)
+    for name in ("node.json", "cluster.yaml", "backup.json"):
+        other = tmp_path / f"with {name}"
+        other.mkdir()
+        (other / name).touch()
+        with pytest.raises(BadArgument, match="directory of a node, of a cluster or of a backup"):
+            open_sink(other)
+        assert [path.name for path in other.iterdir()] == [name]
 
 
 def into(directory: Path) -> Callable[[str, str], ParquetSink]:

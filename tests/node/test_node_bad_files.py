@@ -65,6 +65,15 @@ def test_a_directory_without_node_file_but_with_files_is_refused(tmp_path: Path)
     assert refused.value.exit_code == 71
 
 
+def test_a_backup_is_refused(tmp_path: Path) -> None:
+    """It looks like the directory of its node; what starts there would change it, and lacks derived files."""
+    took(tmp_path).release()
+    (tmp_path / "backup.json").touch()
+    with pytest.raises(FatalError, match="is a backup") as refused:
+        took(tmp_path)
+    assert refused.value.exit_code == 71 and "ledgermq restore --from" in refused.value.remedy
+
+
 def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
     """The second process exits with an error that names the remedy."""
     first = took(tmp_path)

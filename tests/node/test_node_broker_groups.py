@@ -144,6 +144,17 @@ def test_a_move_between_workers_of_one_node_is_not_begun() -> None:
     assert world.move is None
 
 
+def test_a_move_to_or_from_an_observer_is_not_begun() -> None:
+    """To one, it would wait for ever for a vote that only an operator gives on purpose. From one, the new replica would vote."""
+    world = World()
+    world.roles["n4"] = "observer"
+    assert "n4 is an observer of broker group g1" in world.refused()
+    world._submit("set-node", node="n5", addresses={"peer": "n5:1"}, state="member")
+    world.links["n5"] = SimpleNamespace(up=True)
+    assert "n4 is an observer of broker group g1" in world.refused(source="n4", target="n5")
+    assert world.move is None and world.roles["n4"] == "observer"
+
+
 @pytest.mark.parametrize("silent", [("n2", "n3"), ("n3",)])
 def test_a_move_that_would_lose_the_quorum_is_not_begun(silent: tuple[str, ...]) -> None:
     """Neither on the way nor in the end; a group of two has none to lose."""

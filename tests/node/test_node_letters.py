@@ -55,6 +55,20 @@ class Scene:
         return [(count.group.name, count.unsettled, count.resent, count.purged) for count in answer.groups]
 
 
+def test_a_group_that_does_not_exist_has_no_empty_list() -> None:
+    """A name that is wrong would look like success. A group that was used, and one that was never used but is configured, have one."""
+
+    async def work(bench: QueryBench) -> None:
+        s = Scene(bench)
+        with pytest.raises(LedgerError, match="consumer group c does not exist and was never used"):
+            await s.listed()
+        await bench.send("g1", 0, "a")
+        await bench.receive("c", "g1")
+        assert await s.listed() == []
+
+    with_bench(work)
+
+
 def test_what_a_list_says_of_a_letter() -> None:
     """Where it is and why, its original's place, and its body only on request."""
 
@@ -78,7 +92,7 @@ def test_pages_over_broker_groups_end_where_the_first_page_saw_the_end() -> None
 
     async def work(bench: QueryBench) -> None:
         s = Scene(bench)
-        assert await s.listed() == [] and await s.counts(group=GROUP) == [("c", 0, 0, 0)] and await s.counts() == []
+        assert await s.counts(group=GROUP) == [("c", 0, 0, 0)] and await s.counts() == []
         await s.bury("g1", "a", "b", "c")
         await s.bury("g2", "d", "e")
         wanted = [(f"id-{body}", "waiting") for body in "abcde"]

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from ledgermq.node.controller.broker_groups import GroupSpec, Move, fewest_replicas
 from ledgermq.node.controller.roster import Roster
-from ledgermq.node.controller.state import may_vote
+from ledgermq.node.controller.state import OBSERVER, may_vote
 from ledgermq.node.frontend.admin.balancing import Facts, GroupFacts, Plan, TopicFacts, plan
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.node.frontend.admin.member_admin import CAUGHT_UP_ENTRIES, Members
@@ -240,6 +240,11 @@ class BrokerGroups:
             raise fail(Code.PRECONDITION_FAILED, f"node {source} has no replica of broker group {group}; its replicas are on {shown}")
         if source == target:
             raise fail(Code.PRECONDITION_FAILED, f"a replica moves to another node, not from {source} to {source}; name another one")
+        for node, meant in ((source, "moving its replica would give another node a vote"), (target, "the replica would have to vote")):
+            if roles.get(node) == OBSERVER:
+                what = f"node {node} is an observer of broker group {group}, and {meant}"
+                remedy = f"name another node, or first give it a vote on purpose: ledgermq member promote {node} --observer-too"
+                raise fail(Code.PRECONDITION_FAILED, f"{what}; {remedy}")
         if roles.get(target) == "voter":
             what = f"node {target} has a replica of broker group {group} already"
             raise fail(Code.PRECONDITION_FAILED, f"{what} (its replicas are on {shown}); name a node that has none")

@@ -39,6 +39,8 @@ class DeadLetters:
         if len(request.message_ids) > LETTERS_MAX:
             raise fail(Code.BAD_REQUEST, f"{len(request.message_ids)} message ids in one call; the limit is {LETTERS_MAX}")
         ends, broker, offset = _decoded(request.after) if request.after else (await self._ends(topic), "", 0)
+        if not ends:
+            await self._queries.check_known(request.group, self._controller.state.broker_groups)
         response = admin_pb2.ListDeadLettersResponse()
         size = 0
         for group in [name for name in sorted(ends) if name >= broker]:

@@ -215,16 +215,21 @@ class Queries:
             await self._controller.barrier()
         return (group.namespace, group.name) in self._controller.state.groups
 
+    async def check_known(self, group: admin_pb2.Name, brokers: Iterable[str]) -> None:
+        """Raises LedgerError if a consumer group is not configured, and was never used in these broker groups; one that does not answer may
+        know it."""
+        if not await self._exists(group, {}):
+            replies = await self._progress(stored_name(group.namespace, group.name), {broker: () for broker in brokers})
+            if not any(reply is None or reply.topics for reply in replies.values()):
+                raise _no_group(group)
+
     async def reset(self, topic: Any, request: admin_pb2.ResetGroupRequest) -> admin_pb2.ResetGroupResponse:
         """Move a consumer group's cursors. Broker groups are reset one after the other; a reset can be repeated."""
         which = request.WhichOneof("to")
         if which is None:
             raise fail(Code.BAD_REQUEST, "a reset needs a position: earliest, latest, an offset or a time")
         consumer = stored_name(request.group.namespace, request.group.name)
-        if not await self._exists(request.group, {}):
-            replies = await self._progress(consumer, {broker: [] for broker in topic.placement})
-            if not any(reply is None or reply.topics for reply in replies.values()):
-                raise _no_group(request.group)
+        await self.check_known(request.group, topic.placement)
         queues = queues_of(topic)
         if request.HasField("queue") and not 0 <= request.queue < len(queues):
             raise fail(Code.BAD_REQUEST, f"topic {topic.name} has the queues 0 to {len(queues) - 1}")

@@ -194,6 +194,7 @@ class AdminService:
     async def CreateGroup(self, request: Any, context: ServerCall) -> admin_pb2.CreateGroupResponse:
         name = request.group
         attempts = request.max_attempts or GroupConfig("", "").max_attempts
+        self._check_lite_topic(name.namespace, request.lite_topic)
         group, created = await self._controller.create_group(name.namespace, name.name, attempts, **settings_of(request))
         await self._group_in_force(group)
         return admin_pb2.CreateGroupResponse(group=group_info(group, True), created=created)
@@ -203,6 +204,7 @@ class AdminService:
         name = request.group
         attempts = request.max_attempts if request.HasField("max_attempts") else None
         settings = given_of(request)
+        self._check_lite_topic(name.namespace, request.lite_topic)
         group = await self._controller.update_group(name.namespace, name.name, max_attempts=attempts, **settings)
         await self._group_in_force(group)
         return admin_pb2.UpdateGroupResponse(group=group_info(group, True))
@@ -499,6 +501,14 @@ class AdminService:
         if topic is None:
             raise fail(Code.TOPIC_NOT_FOUND, f"topic {stored_name(*key)} does not exist; create it with: ledgermq topic create {name.name}")
         return topic
+
+    def _check_lite_topic(self, namespace: str, name: str) -> None:
+        """Refuse to bind a consumer group to a topic of another kind, from which it could never read. A topic that does not exist yet may
+        become one. Not a rule of the metadata, which every release must apply alike. Raises LedgerError."""
+        topic = self._controller.state.topics.get((namespace, name))
+        if topic is not None and topic.kind is not TopicKind.LITE:
+            what = f"topic {stored_name(namespace, name)} is of kind {topic.kind.value}, and --lite-topic takes one of kind lite"
+            raise fail(Code.BAD_REQUEST, f"{what}; give another topic, or omit it")
 
     async def _topic_in_force(self, topic: Any) -> None:
         stored = stored_name(topic.namespace, topic.name)
