@@ -98,7 +98,7 @@ def test_a_replica_that_does_not_run_is_no_part_of_a_quorum() -> None:
 
 
 def test_the_level_of_a_group_is_that_of_its_newest_replica() -> None:
-    """A replica that lags has not applied the record yet, a program that states no level has level 1, and without an answer it is unknown."""
+    """A replica that lags has not applied the record yet; a program without levels has level 1; without an answer it is unknown."""
     behind, ahead = reply("n1", "leader"), reply("n2", "follower")
     ahead.groups[0].level = 2
     for replies, level in (({"n1": behind, "n2": ahead, "n3": None}, 2), ({"n1": behind, "n2": None, "n3": None}, 1)):
