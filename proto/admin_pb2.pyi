@@ -44,7 +44,7 @@ class ClusterStatusResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
-    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native")
+    __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native", "level_max")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ENDPOINT_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class NodeInfo(_message.Message):
     DISK_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NATIVE_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     node: str
     endpoint: str
     up: bool
@@ -59,7 +60,8 @@ class NodeInfo(_message.Message):
     disk_used_bytes: int
     disk_free_bytes: int
     native: str
-    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ...) -> None: ...
+    level_max: int
+    def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class DescribeNodeRequest(_message.Message):
     __slots__ = ("node", "log_lines", "configuration")
@@ -108,7 +110,7 @@ class DescribeNodeResponse(_message.Message):
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., native: _Optional[str] = ..., pid: _Optional[int] = ..., started_ms: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., client_connections: _Optional[int] = ..., telemetry_streams: _Optional[int] = ..., native_streams: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., connected_peers: _Optional[_Iterable[str]] = ..., configuration: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class BrokerGroupInfo(_message.Message):
-    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha")
+    __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha", "level")
     class FilesKeptEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +130,7 @@ class BrokerGroupInfo(_message.Message):
     OBSERVERS_FIELD_NUMBER: _ClassVar[int]
     REPLICATION_FIELD_NUMBER: _ClassVar[int]
     HA_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     group: str
     leader: str
     term: int
@@ -140,7 +143,8 @@ class BrokerGroupInfo(_message.Message):
     observers: _containers.RepeatedScalarFieldContainer[str]
     replication: str
     ha: HaInfo
-    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[str]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ...) -> None: ...
+    level: int
+    def __init__(self, group: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., commit_index: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaInfo, _Mapping]]] = ..., files_kept: _Optional[_Mapping[str, int]] = ..., voters: _Optional[_Iterable[str]] = ..., learners: _Optional[_Iterable[str]] = ..., disputed_files: _Optional[_Iterable[int]] = ..., observers: _Optional[_Iterable[str]] = ..., replication: _Optional[str] = ..., ha: _Optional[_Union[HaInfo, _Mapping]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class HaInfo(_message.Message):
     __slots__ = ("epoch", "in_sync", "min_in_sync", "ack", "transfer", "short", "generation", "incarnation", "last_store_ms")

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, get_args
 
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import java_hash
+from ledgermq.proto.levels import FIRST_LEVEL, RECORDS
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
@@ -27,7 +28,7 @@ MEMBERSHIP_CHANNEL = 1
 
 
 class UnknownControlRecord(Exception):
-    """An unknown kind or version, or an invalid body. The replica stops before anything is applied."""
+    """An unknown kind, version or feature level, or an invalid body. The replica stops before anything is applied."""
 
     exit_code = ExitCode.WRONG_VERSION
 
@@ -61,12 +62,15 @@ class Membership:
     since: int = 0
 
     def encode(self) -> bytes:
-        fields = self.fields()
+        version, fields = self.version, self.fields()
+        return _body(fields) if version == VERSION else _to_json({"v": version, **fields, "reason": self.reason}).encode()
+
+    @property
+    def version(self) -> int:
+        """The lowest version of the record that can express it."""
         if self.is_ruled:
-            return _to_json({"v": RULED_VERSION, **fields, "reason": self.reason}).encode()
-        if self.reason or self.incarnations or self.returning:
-            return _to_json({"v": MEMBERSHIP_VERSION, **fields, "reason": self.reason}).encode()
-        return _body(fields)
+            return RULED_VERSION
+        return MEMBERSHIP_VERSION if self.reason or self.incarnations or self.returning else VERSION
 
     def fields(self) -> dict[str, Any]:
         """The members, as in the body and in the snapshot."""
@@ -144,6 +148,23 @@ class ForcedRecord:
     @classmethod
     def read(cls, fields: dict[str, Any]) -> ForcedRecord:
         return cls(fields["epoch"], fields["node"], fields["kept"])
+
+
+@dataclass(frozen=True, slots=True)
+class LevelRecord:
+    """The group has this feature level from here on (`levels.py`), one more than before."""
+
+    TAG: ClassVar[str] = "level"
+    TOPIC: ClassVar[str] = RAFT_TOPIC
+
+    level: int
+
+    def encode(self) -> bytes:
+        return _body({"level": self.level})
+
+    @classmethod
+    def read(cls, fields: dict[str, Any]) -> LevelRecord:
+        return cls(int(fields["level"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,6 +613,7 @@ ControlRecord = (
     Membership
     | TermStart
     | ForcedRecord
+    | LevelRecord
     | TopicRecord
     | GroupRecord
     | ProducerRecord
@@ -620,7 +642,7 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
         raise UnknownControlRecord(f"control record of unknown kind {tag!r}; this log was written by a newer version, start that one")
     try:
         fields = json.loads(bytes(body))
-        if fields["v"] == VERSION or (kind is Membership and fields["v"] in (MEMBERSHIP_VERSION, RULED_VERSION)):
+        if (tag, fields["v"]) in RECORDS:
             return kind.read(fields)
         version = fields["v"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -628,7 +650,10 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
     raise UnknownControlRecord(f"control record {tag!r} has version {version}; this log was written by a newer version, start that one")
 
 
-def draft(record: ControlRecord, born_ms: int) -> Draft:
-    """`record` as a message on its system topic, queue 0, ready for the encoder."""
-    channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
+def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draft:
+    """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of the broker group at the end of its log;
+    without it, only records of the first level can be encoded."""
+    version, channel = (record.version, MEMBERSHIP_CHANNEL) if isinstance(record, Membership) else (VERSION, 0)
+    needed = RECORDS[record.TAG, version]
+    assert needed <= level, f"a {record.TAG} record of version {version} needs level {needed}, and the group has level {level}"
     return Draft(record.TOPIC, 0, record.encode(), _PROPERTIES[record.TAG], born_ms, java_hash(record.TAG), channel)

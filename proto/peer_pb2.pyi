@@ -38,7 +38,7 @@ class Challenge(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version", "format_max", "wire_version")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "nonce", "version", "format_max", "wire_version", "level_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Hello(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -57,7 +58,8 @@ class Hello(_message.Message):
     version: str
     format_max: int
     wire_version: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    level_max: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., nonce: _Optional[bytes] = ..., version: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class GroupIdentity(_message.Message):
     __slots__ = ("group", "log_id", "replica", "incarnation", "data_file_bytes", "format_version", "generation", "boots", "recorded_incarnation", "objection", "members")
@@ -86,7 +88,7 @@ class GroupIdentity(_message.Message):
     def __init__(self, group: _Optional[str] = ..., log_id: _Optional[str] = ..., replica: _Optional[str] = ..., incarnation: _Optional[str] = ..., data_file_bytes: _Optional[int] = ..., format_version: _Optional[int] = ..., generation: _Optional[int] = ..., boots: _Optional[_Iterable[str]] = ..., recorded_incarnation: _Optional[str] = ..., objection: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max", "wire_version")
+    __slots__ = ("cluster_id", "node", "boot_id", "mac", "groups", "version", "refusal", "refusal_reason", "format_max", "wire_version", "level_max")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class HelloReply(_message.Message):
     REFUSAL_REASON_FIELD_NUMBER: _ClassVar[int]
     FORMAT_MAX_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node: str
     boot_id: str
@@ -107,7 +110,8 @@ class HelloReply(_message.Message):
     refusal_reason: str
     format_max: int
     wire_version: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    level_max: int
+    def __init__(self, cluster_id: _Optional[str] = ..., node: _Optional[str] = ..., boot_id: _Optional[str] = ..., mac: _Optional[bytes] = ..., groups: _Optional[_Iterable[_Union[GroupIdentity, _Mapping]]] = ..., version: _Optional[str] = ..., refusal: _Optional[str] = ..., refusal_reason: _Optional[str] = ..., format_max: _Optional[int] = ..., wire_version: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
 
 class ForwardCall(_message.Message):
     __slots__ = ("sequence", "group", "method", "metadata", "request", "deadline_ms")

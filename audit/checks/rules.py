@@ -156,6 +156,7 @@ RULES = _table(
     state.queues         | wrong-derived | the snapshot's next queue offsets count the messages of the log
     state.minimums       | wrong-derived | the snapshot's minimums are where the trim records leave the queues
     state.members        | wrong-derived | the snapshot's members are those of the last membership record
+    state.level          | wrong-derived | the snapshot's feature level is the one to which the level records raised the group
     state.topics         | wrong-derived | the snapshot's topics are those that the topic records left in force
     state.groups         | wrong-derived | the snapshot's consumer groups are those that the group records left in force
     state.offsets        | wrong-derived | the snapshot's committed offsets are those that the log says

@@ -26,7 +26,7 @@ from ledgermq.audit.state.part import Part
 from ledgermq.audit.state.producers import Producers
 from ledgermq.audit.state.queues import Queues
 from ledgermq.audit.state.reader import BadRecord, Entry, Stretch, Unknown, Unreadable, read_stretches
-from ledgermq.audit.state.records import Groups, Members, Offsets, Retained
+from ledgermq.audit.state.records import Groups, Level, Members, Offsets, Retained
 from ledgermq.audit.state.timers import Timers
 from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
@@ -45,14 +45,14 @@ ENVELOPE = frozenset({"v", "log_id", *POINT})
 """Keys that are compared with the log together with the other small files."""
 KEYS = frozenset(
     {"store_ms", "queues", "minimums", "members", "topics", "groups", "delivery", "ids", "transactions", "lite", "lite_floors"}
-    | {"lapsed", "letters", "offsets", "producers", "timers", "retained"}
+    | {"lapsed", "letters", "level", "offsets", "producers", "timers", "retained"}
 )
 """Keys whose values are derived."""
 FLAWS_MAX = 50
 """Limit of flaws per value of a snapshot."""
 
 KINDS = {
-    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced"}),
+    "rmq_sys_ledgermq_raft": frozenset({"membership", "term-start", "forced", "level"}),
     "rmq_sys_ledgermq_config": frozenset({"topic", "group", "producer"}),
     "rmq_sys_ledgermq_delivery": frozenset(
         {"lease", "ack", "change", "reset", "letters", "transaction", "lite", "offset", "recall", "timers"},
@@ -60,6 +60,8 @@ KINDS = {
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
 """Kinds of control records by topic (docs/format.md §11)."""
+RECORD_LEVELS: dict[tuple[str, int], int] = {}
+"""(kind, version) of a control record → its feature level, for those above level 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,14 @@ class State:
     def __init__(self) -> None:
         self.queues = Queues()
         self.topics = Topics(self.queues)
+        self.level = Level()
         delivery = Delivery(self.topics)
         self.parts: tuple[Part, ...] = (
             self.queues,
             self.topics,
             Groups(),
             Members(),
+            self.level,
             Offsets(self.topics),
             Ids(self.topics),
             Producers(),
@@ -147,6 +151,10 @@ class State:
         if entry.kind and entry.kind not in KINDS[entry.topic]:
             what = f"entry {entry.index} is a control record of kind {entry.kind!r}, which this program does not know"
             raise Unknown(f"{what}; audit with the version that wrote it")
+        needed = RECORD_LEVELS.get((entry.kind, entry.fields.get("v", 1)), 1)
+        if needed > self.level.now:
+            why = f"is a {entry.kind} record of level {needed}, and the broker group has level {self.level.now} there"
+            raise BadRecord(entry.index, entry.pos, entry.size, why)
         try:
             ended = self.topics.ends(entry) if entry.kind == "topic" else None
             if ended is not None:

@@ -1,4 +1,4 @@
-"""State that control records contain directly: consumer groups, members, committed offsets, and retention of the log itself."""
+"""State that control records contain directly: consumer groups, members, level, committed offsets, and retention of the log itself."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgermq.audit.state.part import Part, Path
-from ledgermq.audit.state.reader import Entry, parent_of, stored_name
+from ledgermq.audit.state.reader import Entry, Unknown, parent_of, stored_name
 from ledgermq.audit.state.topics import Topics
 
 TRIMS_KEPT = 64
+LEVEL_MAX = 1
+"""The highest feature level in docs/format.md §11."""
 NODE_FACTS = ("incarnation", "returning", "observer")
 
 
@@ -73,6 +75,39 @@ class Members(Part):
 
     def touched(self, path: Path) -> int | None:
         return self._touched
+
+
+class Level(Part):
+    """The key `level`: the feature level of the broker group, absent for level 1."""
+
+    keys = ("level",)
+
+    def __init__(self) -> None:
+        self.now = 1
+        self._touched: int | None = None
+
+    def apply(self, entry: Entry) -> None:
+        if entry.kind != "level":
+            return
+        wanted = _known(int(entry.fields["level"]), f"entry {entry.index}")
+        if wanted == self.now + 1:
+            self.now, self._touched = wanted, entry.index
+
+    def values(self) -> dict[str, Any]:
+        return {"level": self.now if self.now > 1 else None}
+
+    def load(self, snapshot: Mapping[str, Any]) -> None:
+        self.now = _known(int(snapshot.get("level", 1)), "the older snapshot")
+
+    def touched(self, path: Path) -> int | None:
+        return self._touched
+
+
+def _known(level: int, where: str) -> int:
+    if level > LEVEL_MAX:
+        what = f"{where} gives the broker group level {level}, and this program knows levels up to {LEVEL_MAX}"
+        raise Unknown(f"{what}; audit with the version that wrote it")
+    return level
 
 
 class Offsets(Part):

@@ -443,6 +443,7 @@ class Node:
         former, self._views[group] = self._views.get(group), view
         if former is None:
             self.ha_control.opened(group)
+        self._peer_identities.levels[group] = view.level
         if former is None or (former.in_effect, former.incarnations) != (view.in_effect, view.incarnations):
             self._peer_identities.name(group, view.in_effect, view.incarnations)
             # A voter of the controller quorum is never a listener, whatever is passed here.

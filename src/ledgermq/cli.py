@@ -70,6 +70,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "move-replica": ("ledgermq.client.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
     "member": ("ledgermq.client.member_commands:member", "Add and remove nodes, and change their addresses."),
+    "upgrade": ("ledgermq.client.upgrade_commands:upgrade", "Show how far the nodes of a cluster are upgraded."),
     "definitions": (
         "ledgermq.client.definition_commands:definitions_group",
         "Export and import topics, consumer groups, users and broker groups.",
@@ -97,7 +98,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Consumer groups": ("group", "dlq", "client"),
     "Cluster": (
         *("up", "serve", "config", "certificates", "status", "check", "console", "context", "user"),
-        *("member", "broker-group", "move-replica", "rebalance"),
+        *("member", "upgrade", "broker-group", "move-replica", "rebalance"),
         *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
     ),
     "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "why-kept"),

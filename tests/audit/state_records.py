@@ -30,6 +30,7 @@ TOPICS = {"n": TopicKind.NORMAL, "m": TopicKind.MIXED, "L": TopicKind.LITE}
 QUEUES = (("n", 0), ("n", 1), ("m", 0), ("L$x", 0), ("L$y", 0))
 FIRST_MS = EPOCH_MS // SLOT_MS * SLOT_MS
 TERM = 1
+LEVEL_MAX = 3
 
 
 class Scribe:
@@ -39,6 +40,7 @@ class Scribe:
         self.rng = Random(seed)
         self.log = MemoryLog()
         self.machine = Machine(MemoryQueues(), self.log.record, self.log.index_at)
+        self.machine.level_max = LEVEL_MAX
         self.snapshots: dict[int, dict[str, Any]] = {}
         self.recalls: list[control.RecallRecord] = []
         self.kinds: list[Callable[[], None]] = [
@@ -50,6 +52,7 @@ class Scribe:
             *[self.half, self.transaction, self.delayed] * 2,
             *[self.timers, self.recall] * 2,
             *(self.dead_letter, self.letters, self.letters, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
+            self.level,
         ]
         for _ in range(2):
             self.record(control.TermStart(TERM, "n1"))
@@ -75,6 +78,10 @@ class Scribe:
 
     def record(self, record: control.ControlRecord) -> int:
         return self.write(control.draft(record, EPOCH_MS))
+
+    def level(self) -> None:
+        """Also levels that the group has, and such that it cannot have yet."""
+        self.record(control.LevelRecord(self.rng.randint(1, LEVEL_MAX)))
 
     def send(self, topic: str, queue: int, put: dict[str, str], *, tags_code: int = 0, origin: int = 0) -> int:
         properties = edited(f"UNIQ_KEY\x01id{self.log.end_index}\x02".encode(), put)

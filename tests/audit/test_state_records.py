@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ledgermq.audit.state import lapsed, timers, transactions
+from ledgermq.audit.state import derive, lapsed, records, timers, transactions
 from ledgermq.audit.state.derive import check_state
 from ledgermq.node.broker.state import lapsed_leases as node_lapsed
 from ledgermq.node.broker.state import timers as node_timers
 from ledgermq.node.broker.state import transactions as node_transactions
-from tests.audit.state_records import Scribe
+from ledgermq.proto import control, levels
+from tests.audit.state_records import LEVEL_MAX, Scribe
 from tests.audit.state_worlds import fresh, write_replica
 
 REMEMBERED = 5
@@ -41,6 +42,7 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lapsed.LAPSED_MAX == node_lapsed.LAPSED_MAX
     monkeypatch.setattr(lapsed, "LAPSED_MAX", REMEMBERED)
     monkeypatch.setattr(node_lapsed, "LAPSED_MAX", REMEMBERED)
+    monkeypatch.setattr(records, "LEVEL_MAX", LEVEL_MAX)
 
 
 @pytest.mark.usefixtures("short_memory")
@@ -58,6 +60,48 @@ def test_any_record_means_the_same_to_both_for_long(tmp_path: Path, first: int) 
     """The same over many seeds."""
     for seed in range(first, first + 50):
         agrees(tmp_path, seed)
+
+
+def audited(directory: Path, scribe: Scribe, *, trimmed: bool = False) -> derive.StateReport:
+    *older, last = sorted(scribe.snapshots)
+    previous = scribe.snapshots[older[0]] if older else None
+    return check_state(write_replica(scribe.log, fresh(directory), previous, scribe.snapshots[last], trimmed=trimmed))
+
+
+def test_a_level_that_the_audit_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit derives nothing of a group above its own level, neither from the record nor from a snapshot behind it, and says so."""
+    monkeypatch.setattr(records, "LEVEL_MAX", 2)
+    scribe = Scribe(1, 0)
+    scribe.record(control.LevelRecord(2))
+    scribe.look()
+    scribe.record(control.AuditRecord("a"))
+    scribe.look()
+    assert audited(tmp_path, scribe).flaws == audited(tmp_path, scribe, trimmed=True).flaws == []
+    monkeypatch.setattr(records, "LEVEL_MAX", 1)
+    for trimmed in (False, True):
+        report = audited(tmp_path, scribe, trimmed=trimmed)
+        assert report.unknown and not report.flaws and "level 2, and this program knows levels up to 1" in report.reason
+
+
+def test_a_record_above_the_level_of_its_group_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record is allowed only behind the entry that raised the group to the record's level."""
+    monkeypatch.setattr(records, "LEVEL_MAX", 2)
+    monkeypatch.setitem(derive.RECORD_LEVELS, ("audit", 1), 2)
+    for raised in (False, True):
+        scribe = Scribe(1, 0)
+        if raised:
+            scribe.record(control.LevelRecord(2))
+        at = scribe.record(control.AuditRecord("a"))
+        scribe.look()
+        found = [(flaw.rule, flaw.index, "record of level 2" in flaw.proof) for flaw in audited(tmp_path, scribe).flaws]
+        assert found == ([] if raised else [("record.control", at, True)])
+
+
+def test_the_levels_are_the_same() -> None:
+    """The audit's own table has the levels of the writer's, and both know the same highest level."""
+    assert records.LEVEL_MAX == levels.LEVEL_MAX
+    assert {known: level for known, level in levels.RECORDS.items() if level > levels.FIRST_LEVEL} == derive.RECORD_LEVELS
+    assert set(derive.READ) == levels.SNAPSHOTS.keys() and levels.snapshot_version(levels.LEVEL_MAX) == derive.VERSION
 
 
 def test_the_wheel_is_the_same_size() -> None:

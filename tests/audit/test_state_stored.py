@@ -127,6 +127,7 @@ def test_a_whole_log_is_derived_from_its_first_entry(tmp_path: Path) -> None:
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "queues": (lambda v: v["queues"]["t"].update({"1": 1}), "queues/t/1 is 1, the log says 2"),
     "members": (lambda v: v["members"]["learners"]["n4"].pop("returning"), "members/learners/n4/returning is nothing, the log says true"),
+    "level": (lambda v: v.update(level=2), "level is 2, the log says null"),
     "topics": (lambda v: v["topics"]["t"]["begins"].__setitem__(0, 0), "topics/t/begins/0 is 0, the log says "),
     "groups": (lambda v: v["groups"]["g"].update(fifo=False), "groups/g/fifo is false, the log says true"),
     "offsets": (lambda v: v["offsets"]["g"].pop("t"), "offsets/g/t is nothing, the log says {"),

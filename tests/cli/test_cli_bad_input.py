@@ -75,6 +75,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "query --trace": ("--topic", "t", "--id", ID, "--trace"),
     "receipts rotate": (),
     "why-kept": ("g1/0",),
+    "upgrade status": (),
     "transfer": ("g1", "--to", "n1"),
     "elect": ("g1", "--node", "n1"),
     "elect --unclean": ("g1", "--node", "n1", "--unclean", "--yes"),

@@ -1,16 +1,19 @@
-"""A cluster of the former release becomes one of this release, node by node under load, and goes back to the former one.
+"""A cluster of one version becomes one of another version, node by node under load, and goes back.
 
-The former release comes from the repository's own history, so a copy without its history skips these tests. Both releases run with the
-libraries of this environment.
+The versions are this one and the last two tags; each pair is tried, the older one first. Without two tags, the last commit of version 0.1.0
+and the first merge behind it stand for them. Older versions come from the repository's own history, so a copy without its history skips
+these tests. All versions run with the libraries of this environment.
 """
 
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, ClassVar
@@ -27,7 +30,8 @@ from tests.faults.histories import History
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(500)]
 
 ROOT = Path(__file__).resolve().parents[2]
-FORMER = "0.1.0"
+NAMES = OLDEST, FORMER, PRESENT = ("oldest", "former", "present")
+FIRST_VERSION = "0.1.0"
 FOLDERS = ("src", "proto", "raft", "storage", "node", "client", "audit", "sim")
 NATIVE = "native"
 
@@ -40,34 +44,64 @@ def git(*arguments: str) -> bytes:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def former(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source tree of the last commit with the former version."""
+@dataclass(frozen=True, slots=True)
+class Build:
+    """A version of the program: what it says of itself, and its source tree (None: this one)."""
+
+    version: str
+    source: Path | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {} if self.source is None else {"PYTHONPATH": str(self.source)}
+
+
+def commits() -> dict[str, str]:
+    """The commits of the two older versions."""
     if git("rev-parse", "--is-shallow-repository").strip() != b"false":
-        pytest.skip("this clone is shallow: the commits of the former release are not in it")
-    changed = git("log", "-1", "--format=%H", f'-Sversion = "{FORMER}"', "--", "pyproject.toml").decode().strip()
-    place = tmp_path_factory.mktemp("former")
-    with tarfile.open(fileobj=io.BytesIO(git("archive", f"{changed}^", *FOLDERS))) as archive:
-        archive.extractall(place, filter="tar")
-    return place / "src"
+        pytest.skip("this clone is shallow: the commits of older versions are not in it")
+    tags = git("tag", "--list", "v[0-9]*", "[0-9]*", "--sort=version:refname", "--merged", "HEAD~1").decode().split()
+    if len(tags) >= 2:
+        return dict(zip((OLDEST, FORMER), tags[-2:], strict=True))
+    bumped = git("log", "-1", "--format=%H", f'-Sversion = "{FIRST_VERSION}"', "--", "pyproject.toml").decode().strip()
+    merged = git("log", "--merges", "--reverse", "--format=%H", f"{bumped}..HEAD").decode().split()
+    return {OLDEST: f"{bumped}^", FORMER: merged[0]}
+
+
+@pytest.fixture(scope="module")
+def builds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Build]:
+    """The source trees of the versions, by name."""
+    found = {PRESENT: Build(__version__)}
+    for name, commit in commits().items():
+        place = tmp_path_factory.mktemp(name)
+        with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *FOLDERS))) as archive:
+            archive.extractall(place, filter="tar")
+        told = re.search(r'^version = "(.+)"$', git("show", f"{commit}:pyproject.toml").decode(), re.MULTILINE)
+        assert told is not None, f"{commit} states no version"
+        found[name] = Build(told[1], place / "src")
+    return found
 
 
 class MixedCluster(FaultyCluster):
-    """All nodes begin with the former release."""
+    """All nodes begin with the older version."""
 
-    former: ClassVar[Path]
+    first: ClassVar[Build]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.own_environment = {node: {"PYTHONPATH": str(self.former)} for node in self.nodes}
+        self.own_environment = {node: self.first.environment for node in self.nodes}
 
-    def change(self, node: str, version: str) -> None:
-        """Stop the node, and start it with the other release."""
+    def change(self, node: str, build: Build) -> None:
+        """Stop the node, and start it with another version."""
         assert self.terminate(node) == 0
-        self.own_environment[node] = {"PYTHONPATH": str(self.former)} if version == FORMER else {}
+        self.own_environment[node] = build.environment
         self.start(node)
         self.wait_ready(nodes=[node])
-        assert [event["version"] for event in events(self, node) if event["event"] == "starting"][-1] == version
+        assert self.versions(node)[-1] == build.version
+
+    def versions(self, node: str) -> list[str]:
+        """The versions that the node was started with."""
+        return [event["version"] for event in events(self, node) if event["event"] == "starting"]
 
 
 class NativeLoad:
@@ -104,30 +138,33 @@ class NativeLoad:
             self.acknowledged.append(number)
 
 
-@pytest.fixture
-def cluster(former: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MixedCluster]:
-    monkeypatch.setattr(MixedCluster, "former", former, raising=False)
-    with faulty(tmp_path, kind=MixedCluster) as found:
-        assert isinstance(found, MixedCluster)
-        create_topic(found, NATIVE)
-        yield found
+@pytest.mark.parametrize(("older", "newer"), list(combinations(NAMES, 2)))
+def test_a_rolling_upgrade_under_load_and_back(
+    builds: dict[str, Build], older: str, newer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No acknowledged message is lost, none of a native producer is stored twice, and consumer groups keep their positions: from the older
+    version to the newer one, with its leader last, and back, with its leader first."""
+    monkeypatch.setattr(MixedCluster, "first", builds[older], raising=False)
+    with faulty(tmp_path, kind=MixedCluster) as cluster:
+        assert isinstance(cluster, MixedCluster)
+        create_topic(cluster, NATIVE)
+        roll(cluster, builds[older], builds[newer])
 
 
-def test_a_rolling_upgrade_under_load_and_back(cluster: MixedCluster) -> None:
-    """No acknowledged message is lost, none of a native producer is stored twice, and consumer groups keep their positions: from the former
-    release to this one, with its leader last, and back, with its leader first."""
+def roll(cluster: MixedCluster, older: Build, newer: Build) -> None:
+    """Replace the older version by the newer one and back under load, and judge what was stored."""
     with History(cluster, TOPIC) as history, NativeLoad(cluster.endpoints) as native:
         cli = CommandLine.of(cluster)
         before = cli.ok("consume", "--topic", TOPIC, "--group", "kept", "--max", "10").out.splitlines()
-        assert {event["version"] for node in cluster.nodes for event in events(cluster, node) if event["event"] == "starting"} == {FORMER}
+        assert {version for node in cluster.nodes for version in cluster.versions(node)} == {older.version}
         first = leader(cluster)
         for node in [*cluster.others(first), first]:
-            cluster.change(node, __version__)
+            cluster.change(node, newer)
             history.progress(20)
         between = cli.ok("consume", "--topic", TOPIC, "--group", "kept", "--max", "10").out.splitlines()
         last = leader(cluster)
         for node in [last, *cluster.others(last)]:
-            cluster.change(node, FORMER)
+            cluster.change(node, older)
             history.progress(20)
         after = cli.ok("consume", "--topic", TOPIC, "--group", "kept", "--max", "10").out.splitlines()
     judge(cluster, history)

@@ -187,6 +187,38 @@ def test_a_build_that_tells_no_highest_version_reads_what_it_writes(tmp_path: Pa
         met(build(tmp_path / "later", "n2", 2, 2), one)
 
 
+# -- feature levels
+
+
+@pytest.mark.parametrize(
+    ("reads", "level", "refused"), [(0, 1, False), (1, 1, False), (2, 2, False), (3, 2, False), (0, 2, True), (1, 2, True)]
+)
+def test_a_node_that_reads_less_than_the_level_of_a_group_is_refused(tmp_path: Path, reads: int, level: int, refused: bool) -> None:
+    """As caller and as callee, naming the node to upgrade; a program that states no level reads level 1. No directory is recorded."""
+    one, two = greeter(tmp_path, "n1", level_max=reads), greeter(tmp_path, "n2", level_max=3)
+    two.peer_identities.levels["g1"] = level
+    answer = one.reply(two.hello(b"c" * 32, b"n" * 32))
+    if refused:
+        for greeting in (lambda: met(two, one), lambda: two.check_reply(b"n" * 32, answer, "n1")):
+            with pytest.raises(Refused, match=f"n1 .* reads up to feature level 1, the group has level {level}; upgrade n1") as caught:
+                greeting()
+            assert caught.value.reason == "level"
+        assert not two.peer_identities.known["g1"] and not two.peer_identities.level_max
+    else:
+        met(two, one)
+        two.check_reply(b"n" * 32, answer, "n1")
+        assert two.peer_identities.level_max == {"n1": max(reads, 1)}
+
+
+def test_only_the_level_of_shared_groups_counts(tmp_path: Path) -> None:
+    """A node without a replica of the group may read less: it takes no part in the group's log."""
+    one, two = greeter(tmp_path, "n1", identities={}), greeter(tmp_path, "n2")
+    two.peer_identities.levels["g1"] = 2
+    met(two, one)
+    two.peer_identities.left("g1")
+    assert not two.peer_identities.levels
+
+
 # -- versions of packets
 
 

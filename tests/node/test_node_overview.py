@@ -97,6 +97,15 @@ def test_a_replica_that_does_not_run_is_no_part_of_a_quorum() -> None:
     assert one.merge({**FULL, "n3": own, "n2": None}).health == "down"
 
 
+def test_the_level_of_a_group_is_that_of_its_newest_replica() -> None:
+    """A replica that lags has not applied the record yet; a program without levels has level 1; without an answer it is unknown."""
+    behind, ahead = reply("n1", "leader"), reply("n2", "follower")
+    ahead.groups[0].level = 2
+    for replies, level in (({"n1": behind, "n2": ahead, "n3": None}, 2), ({"n1": behind, "n2": None, "n3": None}, 1)):
+        assert overview().merge(replies).groups[0].level == level
+    assert not overview().merge(dict.fromkeys(("n1", "n2", "n3"))).groups[0].HasField("level")
+
+
 def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> None:
     """Only the leader knows what keeps files; a follower's stale word is not shown."""
     one = overview()

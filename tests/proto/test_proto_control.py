@@ -66,6 +66,7 @@ RECORDS = st.one_of(
     st.builds(control.AckRecord, st.lists(st.tuples(TEXT, TEXT, NUMBER, NUMBERS, NUMBERS), max_size=2).map(tuple)),
     st.builds(control.SealRecord, NUMBER, NUMBER, NUMBER, NUMBER, TEXT, NODES),
     st.builds(control.AuditRecord, TEXT),
+    st.builds(control.LevelRecord, NUMBER),
     st.builds(
         control.TrimRecord,
         *[NUMBER] * 5,
@@ -113,6 +114,7 @@ EXACT: list[tuple[control.ControlRecord, str]] = [
         control.LeaseRecord("g", "ns@t", "c", None, ((0, (5, 6), (1, 2)),), ((1, 3, 9),), ((2, (4,)),)),
         '{"v":1,"g":"g","t":"ns@t","c":"c","d":null,"q":[[0,[5,6],[1,2]]],"s":[[1,3,9]],"x":[[2,[4]]]}',
     ),
+    (control.LevelRecord(2), '{"v":1,"level":2}'),
     (control.ForcedRecord(7, "n1", 41), '{"v":1,"epoch":7,"node":"n1","kept":41}'),
     (control.TransactionRecord(((4, "rollback"), (7, "age")), ((5, 2),)), '{"v":1,"e":[[4,"rollback"],[7,"age"]],"c":[[5,2]]}'),
     (

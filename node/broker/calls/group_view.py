@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.types import GroupConfig, TopicConfig
 
 
@@ -44,6 +45,8 @@ class GroupView:
     accepted by this map, because a record that admits a directory may need the acknowledgement of that very node to be committed."""
     in_effect: tuple[str, ...] = ()
     """All nodes named by that record, voters first."""
+    level: int = FIRST_LEVEL
+    """The feature level as of the applied index."""
     ha: HaView | None = None
     """Set for groups under the rule in-sync."""
     undecided: int = 0

@@ -709,6 +709,7 @@ class Group:
             members=self.machine.members,
             incarnations=members.incarnations,
             in_effect=members.nodes,
+            level=self.machine.level,
             ha=self._ha_view() if members.rule is Rule.IN_SYNC else None,
             undecided=len(self.machine.transactions.halves),
         )

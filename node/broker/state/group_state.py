@@ -27,6 +27,7 @@ from ledgermq.node.broker.state.retained import Retained, Trimmed
 from ledgermq.node.broker.state.transactions import HALF_QUEUE, Transactions
 from ledgermq.proto import control
 from ledgermq.proto.layout import java_hash, split_record
+from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.message_record import decode_record
 from ledgermq.proto.names import HALF_TOPIC, LITE_SEPARATOR, parent_of, stored_name
 from ledgermq.proto.properties import MESSAGE_GROUP, parse
@@ -84,6 +85,8 @@ class State:
         """Begin, seals and trims of the log."""
         self.members: GroupMembers | None = None
         """From the last membership record applied; None before the first. Replaced, never mutated."""
+        self.level = FIRST_LEVEL
+        """The feature level (`levels.py`); never lowered."""
         self.applied_index = -1
         self.applied_term = -1
         self.applied_end_pos = 0

@@ -27,6 +27,7 @@ from ledgermq.node.broker.state.transactions import HALF_QUEUE, ORIGIN_KIND, New
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES, Columns, record_columns
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX, snapshot_version
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIMER_TOPIC, lite_stored, parent_of, stored_name
 from ledgermq.proto.native_ids import Run, native_runs
@@ -37,9 +38,6 @@ from ledgermq.storage.snapshot import export_minimums
 
 LITE_FLOOR_STEP = 300_000
 """Lite topics begin at multiples of this, which is where a consume-queue file begins if files have their default length."""
-SNAPSHOT_VERSION = 6
-SNAPSHOTS_READ = frozenset({2, 3, 4, 5, SNAPSHOT_VERSION})
-"""The versions that `restore` can read."""
 _STORE_MS = slice(56, 64)
 """In a message record."""
 
@@ -76,6 +74,9 @@ class Effects:
 
 class Machine(State):
     """The state, and how committed entries change it."""
+
+    level_max: int = LEVEL_MAX
+    """The highest feature level that this program reads."""
 
     def __init__(
         self, queues: Queues, read_record: Callable[[int, int], bytes | memoryview], index_at: Callable[[int], int] | None = None
@@ -158,7 +159,7 @@ class Machine(State):
     def _records(self, entries: Range, columns: Columns) -> list[tuple[int, _Special]]:
         """(place in the range, record) of every entry, or run of entries, that is more than a message, in order. Raises
         UnknownControlRecord."""
-        records: list[tuple[int, _Special]] = [*_control_records(entries, columns)]
+        records: list[tuple[int, _Special]] = [*_control_records(entries, columns, self.level_max)]
         marked: list[tuple[int, _Special]] = [*_half_messages(entries, columns), *marks(entries, columns, self._marks)]
         marked += [(run.at, run) for run in native_runs(entries, _flags(columns))]
         return sorted([*records, *marked], key=lambda item: item[0]) if marked else records
@@ -220,6 +221,10 @@ class Machine(State):
             return
         elif isinstance(record, control.Membership):
             self.members = members_of(index, record)
+            return
+        elif isinstance(record, control.LevelRecord):
+            if record.level == self.level + 1:
+                self.level = record.level
             return
         else:
             # Terms concern the replicator, markers the audit; records that take effect between messages were applied before.
@@ -368,7 +373,8 @@ class Machine(State):
     def export(self, log_id: str) -> dict[str, Any]:
         """The state as JSON values (format §11)."""
         return {
-            "v": SNAPSHOT_VERSION,
+            "v": snapshot_version(self.level),
+            **({"level": self.level} if self.level > FIRST_LEVEL else {}),
             "log_id": log_id,
             "applied_index": self.applied_index,
             "applied_term": self.applied_term,
@@ -395,6 +401,7 @@ class Machine(State):
 
     def restore(self, exported: dict[str, Any]) -> None:
         """Replace the state by what `export` returned. The caller brings the consume queues to its `queues` and `minimums`."""
+        self.level = exported.get("level", FIRST_LEVEL)
         self.members = restore_members(exported.get("members"))
         self._topics = {stored: _restore_topic(fields) for stored, fields in exported["topics"].items()}
         self._set_topics()
@@ -436,11 +443,15 @@ def _store_ms(entries: Range, at: int) -> int:
     return int.from_bytes(record_of(entries, at)[_STORE_MS], "big", signed=True)
 
 
-def _control_records(entries: Range, columns: Columns) -> Iterator[tuple[int, control.ControlRecord]]:
+def _control_records(entries: Range, columns: Columns, level_max: int) -> Iterator[tuple[int, control.ControlRecord]]:
     """(place in the range, record) of every control record, in order. Raises UnknownControlRecord."""
     for at in _places_of(columns, CONTROL_TOPICS):
-        record = _record_at(entries, at)
-        yield at, control.decode(parse(record.properties).get("TAGS", ""), record.body)
+        message = _record_at(entries, at)
+        record = control.decode(parse(message.properties).get("TAGS", ""), message.body)
+        if isinstance(record, control.LevelRecord) and record.level > level_max:
+            what = f"entry {entries.first_index + at} raises the broker group to level {record.level}, this program reads up to {level_max}"
+            raise control.UnknownControlRecord(f"{what}; start the version that raised it")
+        yield at, record
 
 
 def _half_messages(entries: Range, columns: Columns) -> Iterator[tuple[int, NewHalf]]:

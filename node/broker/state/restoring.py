@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ledgermq.node.broker.state.machine import SNAPSHOT_VERSION, SNAPSHOTS_READ, Machine
+from ledgermq.node.broker.state.machine import Machine
 from ledgermq.proto.layout import record_columns
+from ledgermq.proto.levels import FIRST_LEVEL, SNAPSHOTS, snapshot_version
 from ledgermq.proto.ranges import cut
 from ledgermq.storage.errors import Damaged, DerivedLost, UnknownFormat
 from ledgermq.storage.phases import Phases
@@ -22,16 +23,21 @@ READ_BYTES = 1 << 20
 
 def restore(store: GroupStore, machine: Machine, phases: Phases | None = None) -> str | None:
     """Bring machine and consume queues to the newest snapshot, or to an empty state if there is none. Returns why queues had to be rebuilt,
-    or None. Raises Damaged (75) and UnknownFormat (76) if a trimmed log needs the snapshot and cannot use it; also NoSpace and OSError."""
+    or None. Raises Damaged (75) and UnknownFormat (76) if a trimmed log needs the snapshot and cannot use it, UnknownFormat if the group's
+    level is above what this program reads; also NoSpace and OSError."""
     phases = phases or Phases()
     with phases.phase("snapshot"):
         snapshot = store.read_snapshot()
-    if snapshot is not None and snapshot.get("v") not in SNAPSHOTS_READ:
+    level = FIRST_LEVEL if snapshot is None else snapshot.get("level", FIRST_LEVEL)
+    if level > machine.level_max:
+        what = f"the snapshot in {store.state_directory} is of level {level}, this program reads up to {machine.level_max}"
+        raise UnknownFormat(f"{what}: start the program that wrote it")
+    if snapshot is not None and snapshot.get("v") not in SNAPSHOTS:
         if store.log.begin_index > 0:
-            what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {SNAPSHOT_VERSION}"
+            what = f"the snapshot in {store.state_directory} has version {snapshot.get('v')}, this program knows {snapshot_version(level)}"
             raise UnknownFormat(f"{what}: start the program that wrote it")
         snapshot = None
-    elif snapshot is not None and snapshot["v"] != SNAPSHOT_VERSION and store.log.begin_index == 0:
+    elif snapshot is not None and snapshot["v"] != snapshot_version(level) and store.log.begin_index == 0:
         # An older version does not contain everything that its log led to, and this log is still complete.
         snapshot = None
     lost = None

@@ -30,6 +30,7 @@ from ledgermq.node.replica.peers.links import Link
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities
 from ledgermq.node.runtime.deadlines import within
 from ledgermq.proto import admin_pb2 as pb
+from ledgermq.proto.levels import FIRST_LEVEL
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 from ledgermq.proto.workers import is_first, node_of
 
@@ -225,6 +226,8 @@ class Members:
             if kind == "add" and incarnation is None:
                 waits = f"broker group {group}: node {request.node} has no replica known to the leader, {self._node}, yet"
                 return _ok(pb.ChangeMemberResponse(waits_for=waits))
+            if kind == "add" and (why := self._reads_less(group, request.node)):
+                return pb.ChangeMemberResponse(status=pb.Status(code=int(Code.PRECONDITION_FAILED), message=why))
             near = [name for name in (() if members is None else members.nodes) if node_of(name) == node_of(request.node)]
             if kind == "add" and near:
                 what = f"broker group {group} has a replica on {near[0]}, which is a worker of the same node as {request.node}"
@@ -252,6 +255,14 @@ class Members:
         if members is not None:
             response.replication = replication_of(members)
         return _ok(response)
+
+    def _reads_less(self, group: str, node: str) -> str:
+        """Why a node cannot become a member because of the group's feature level; "" if it can. Its last greeting may be older than the
+        level."""
+        level, level_max = self._engine.views[group].level, self._peer_identities.level_max.get(node, FIRST_LEVEL)
+        if level <= level_max:
+            return ""
+        return f"broker group {group} has feature level {level}, and node {node} reads up to {level_max}: upgrade {node} first"
 
     async def _progress(self, group: str, members: GroupMembers | None, node: str) -> list[pb.MemberProgress]:
         """The progress of one member, or of all members if `node` is empty."""

@@ -25,6 +25,7 @@ from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, kernels, peer_pb2
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import stored_name
 from ledgermq.proto.types import PeerProgress, ReplicaStatus, Role
 from ledgermq.proto.workers import WORKER_NAME
@@ -69,6 +70,7 @@ class Overview:
             up=True,
             version=__version__,
             native=kernels.VERSION,
+            level_max=LEVEL_MAX,
             disk_used_bytes=used,
             disk_free_bytes=free,
         )
@@ -86,6 +88,8 @@ class Overview:
     def _own_group(self, status: ReplicaStatus) -> admin_pb2.BrokerGroupInfo:
         info = _resting(status) if status.rebuild is not None else _group_of(status)
         view = self._engine.views.get(status.group)
+        if view is not None:
+            info.level = view.level
         if view is not None and view.members is not None:
             info.voters.extend(view.members.voters)
             info.learners.extend(sorted(view.members.learners))
@@ -258,6 +262,8 @@ def _merged_group(
         newest = leading or max(reports.values(), key=lambda info: info.commit_index)
         merged.term = newest.term
         merged.commit_index = newest.commit_index
+        # A program that knows no levels states none, and reads records of level 1 only.
+        merged.level = max(info.level or FIRST_LEVEL for info in reports.values())
     # The group's log says which nodes replicate it; until a replica has applied that record, the configuration does.
     told = max((info for info in reports.values() if info.voters), key=lambda info: (info is leading, info.commit_index), default=None)
     merged.voters.extend(configured if told is None else told.voters)

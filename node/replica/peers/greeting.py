@@ -20,6 +20,7 @@ from ledgermq.node.replica.consensus.replica_wire import WIRE_VERSION
 from ledgermq.node.replica.peers.peer_identities import Boots, PeerIdentities, Refused
 from ledgermq.node.replica.ports import NodeRoster
 from ledgermq.proto import peer_pb2
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.types import Identity
 from ledgermq.storage.identity import FORMAT_MAX
 
@@ -48,11 +49,12 @@ class Greeter:
     """Broker group → the starts on its directory, the present one last."""
     format_max: int = FORMAT_MAX
     wire_version: int = WIRE_VERSION
+    level_max: int = LEVEL_MAX
 
     def hello(self, challenge: bytes, nonce: bytes) -> peer_pb2.Hello:
         """The opening side's answer to a challenge."""
         message = peer_pb2.Hello(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, nonce=nonce, version=self.version)
-        message.format_max, message.wire_version = self.format_max, self.wire_version
+        message.format_max, message.wire_version, message.level_max = self.format_max, self.wire_version, self.level_max
         message.groups.extend(self._groups(None))
         message.mac = _mac(self.secret, _HELLO, challenge, message)
         return message
@@ -60,7 +62,7 @@ class Greeter:
     def reply(self, hello: peer_pb2.Hello) -> peer_pb2.HelloReply:
         """The accepting side's answer to a valid hello."""
         message = peer_pb2.HelloReply(cluster_id=self.cluster_id, node=self.node, boot_id=self.boot_id, version=self.version)
-        message.format_max, message.wire_version = self.format_max, self.wire_version
+        message.format_max, message.wire_version, message.level_max = self.format_max, self.wire_version, self.level_max
         message.groups.extend(self._groups(hello.node))
         message.mac = _mac(self.secret, _REPLY, hello.nonce, message)
         return message
@@ -158,6 +160,8 @@ class Greeter:
         shared = [(theirs, ours) for theirs, ours in found if ours is not None]
         for theirs, ours in shared:
             self._check_group(node, theirs, ours, message.format_max)
+            self._check_level(message, ours.group)
+        self.peer_identities.level_max[node] = message.level_max or FIRST_LEVEL
         for theirs, _ in shared:
             boots = Boots(theirs.generation, tuple(theirs.boots)) if theirs.generation else None
             self.peer_identities.greeted(theirs.group, node, theirs.incarnation, boots)
@@ -181,6 +185,13 @@ class Greeter:
             raise Refused("size", f"{where} has log files of {theirs.data_file_bytes} bytes, not {ours.data_file_bytes}; create it anew")
         if theirs.replica != node:
             raise Refused("replica", f"{where} runs on the data directory of {theirs.replica}; give it its own directory")
+
+    def _check_level(self, message: peer_pb2.Hello | peer_pb2.HelloReply, group: str) -> None:
+        """A program that reads less than the level of a group would stop at the group's records, and must not be counted on before."""
+        level, level_max = self.peer_identities.levels.get(group, FIRST_LEVEL), message.level_max or FIRST_LEVEL
+        if level > level_max:
+            what = f"broker group {group}: node {message.node} (LedgerMQ {message.version}) reads up to feature level {level_max}"
+            raise Refused("level", f"{what}, the group has level {level}; upgrade {message.node}")
 
 
 def _mac(secret: bytes, label: bytes, nonce: bytes, message: peer_pb2.Hello | peer_pb2.HelloReply) -> bytes:

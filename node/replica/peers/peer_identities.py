@@ -68,6 +68,10 @@ class PeerIdentities:
     """Group → node → the incarnation that the group's membership record names."""
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Group → all nodes that the group's membership record names."""
+    levels: dict[str, int] = field(default_factory=dict)
+    """Group → its feature level, as far as its log is applied here."""
+    level_max: dict[str, int] = field(default_factory=dict)
+    """Node → the highest feature level that it reads, from its last valid greeting."""
     barred: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(group, node) → why the group's packets from that node are ignored, in words for both sides."""
     objections: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -171,7 +175,8 @@ class PeerIdentities:
     def left(self, group: str) -> None:
         """Forget a group that is no longer open here."""
         with self._lock:
-            for table in (self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members):
+            remembered = self.directories, self.known, self.met_by, self.vouched, self.boots, self.presented, self.named, self.members
+            for table in (*remembered, self.levels):
                 table.pop(group, None)
             self.since = {other: nodes for other, nodes in self.since.items() if other != group}
             self.reported_members = {other: members for other, members in self.reported_members.items() if other != group}

@@ -1,0 +1,48 @@
+"""Feature levels: which records and snapshots a broker group may write (docs/decisions/2026-11-23-negotiated-versions.md).
+
+A group has a level, decided in its log: 1 until a committed `level` record raises it by one. Everything that a release adds to records and
+snapshots gets one new level in the tables here. Encoders assert that nothing is written above the group's level. Records, snapshots and
+levels that these tables do not contain were written by a newer program.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_LEVEL: Final = 1
+"""Everything up to and including 0.2.0."""
+LEVEL_MAX: Final = 1
+"""The highest level that this program reads."""
+
+RECORDS: dict[tuple[str, int], int] = {
+    ("membership", 1): 1,
+    ("membership", 2): 1,
+    ("membership", 3): 1,
+    ("term-start", 1): 1,
+    ("forced", 1): 1,
+    ("level", 1): 1,
+    ("topic", 1): 1,
+    ("group", 1): 1,
+    ("producer", 1): 1,
+    ("lease", 1): 1,
+    ("ack", 1): 1,
+    ("change", 1): 1,
+    ("reset", 1): 1,
+    ("transaction", 1): 1,
+    ("offset", 1): 1,
+    ("letters", 1): 1,
+    ("recall", 1): 1,
+    ("timers", 1): 1,
+    ("lite", 1): 1,
+    ("seal", 1): 1,
+    ("trim", 1): 1,
+    ("audit", 1): 1,
+}
+"""(kind, version) of a control record → its level."""
+SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+"""Version of a snapshot → its level."""
+
+
+def snapshot_version(level: int) -> int:
+    """The version in which a group of this level writes its snapshots: the newest one that all of its members can read."""
+    return max(version for version, at in SNAPSHOTS.items() if at <= level)
