@@ -36,7 +36,7 @@ _KINDS = {"add": Kind.ADD, "promote": Kind.PROMOTE, "remove": Kind.REMOVE}
     "--address",
     "template",
     metavar="ADDRESS",
-    help="Also add nodes. As for `member add`; {node} stands for the node's name.",
+    help="Also add nodes. As for `member add`; {node} stands for the node's name, {ordinal} for its number.",
 )
 @click.option("--advertised", "advertised", metavar="HOST:PORT", multiple=True, help="As for `member add`, once for each node in turn.")
 @click.option("--workers", type=click.IntRange(1, WORKERS_MAX), default=1, show_default=True, help="Workers of each node that is added.")
@@ -157,7 +157,7 @@ class _Scaling:
         """Raises click.BadParameter for a template that gives no address."""
         if self._template is None:
             return None
-        address = ADDRESS.convert(self._template.replace("{node}", node_of(node)), None, None)
+        address = ADDRESS.convert(self._template.replace("{node}", node_of(node)).replace("{ordinal}", str(number)), None, None)
         return of_member(node, address, advertised_address(self._advertised[number]) if self._advertised else None)
 
     def balance(self) -> None:
