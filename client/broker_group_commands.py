@@ -257,7 +257,7 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
     plan = admin.plan_rebalance()
     if not as_json:
         for number, step in enumerate(plan.steps, 1):
-            print(f"{number}. {_words(step)}: {step.reason}")
+            print(f"{number}. {step_words(step)}: {step.reason}")
         for note in plan.notes:
             print(f"note: {note}")
     taken = 0
@@ -265,15 +265,15 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
         confirmed(f"moving this ({len(plan.steps)} steps)", yes)
         for step in plan.steps:
             try:
-                _take(connection, admin, step)
+                take(connection, admin, step)
             except KeyboardInterrupt:
                 raise _stopped(plan, taken, step) from None
             except ClusterError as error:
-                error.what = f"step {taken + 1} of {len(plan.steps)}, {_words(step)}: {error.what}"
+                error.what = f"step {taken + 1} of {len(plan.steps)}, {step_words(step)}: {error.what}"
                 raise
             taken += 1
             if not as_json:
-                print(f"done: {_words(step)}")
+                print(f"done: {step_words(step)}")
     if as_json:
         render.print_json(steps=[_step_json(step) for step in plan.steps], notes=list(plan.notes), taken=taken, dry_run=dry_run)
     elif not plan.steps:
@@ -281,7 +281,7 @@ def rebalance(connection: Connection, dry_run: bool, yes: bool, as_json: bool) -
 
 
 def _stopped(plan: pb.PlanRebalanceResponse, taken: int, step: pb.RebalanceStep) -> Stopped:
-    what = f"stopped in step {taken + 1} of {len(plan.steps)}, {_words(step)}: completed steps stay"
+    what = f"stopped in step {taken + 1} of {len(plan.steps)}, {step_words(step)}: completed steps stay"
     on = "continue: ledgermq rebalance"
     return Stopped(what, f"{on}, or abort this move: {_command(_request(step))} --abort" if step.kind == MOVE_REPLICA else on)
 
@@ -290,7 +290,8 @@ def _request(step: pb.RebalanceStep) -> pb.MoveReplicaRequest:
     return pb.MoveReplicaRequest(broker_group=step.broker_group, from_node=step.from_node, to_node=step.to_node)
 
 
-def _take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> None:
+def take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> None:
+    """Carry a step of a rebalance out. Raises Refused without progress for the connection's timeout."""
     if step.kind == MOVE_REPLICA:
         _moved(connection, _request(step))
     elif step.kind == MOVE_LEADER:
@@ -305,7 +306,8 @@ def _take(connection: Connection, admin: AdminCalls, step: pb.RebalanceStep) -> 
         admin.update_topic(step.topic.name, None, None, step.topic.namespace, grow=grow)
 
 
-def _words(step: pb.RebalanceStep) -> str:
+def step_words(step: pb.RebalanceStep) -> str:
+    """A step of a rebalance for people."""
     if step.kind == MOVE_REPLICA:
         return f"move the replica of {step.broker_group} from {step.from_node} to {step.to_node}"
     if step.kind == MOVE_LEADER:

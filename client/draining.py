@@ -41,7 +41,7 @@ def plan(status: pb.ClusterStatusResponse, members: Iterable[pb.MemberInfo], nod
 
 def _judge_group(drain: Drain, group: pb.BrokerGroupInfo, up: set[str], node: str) -> None:
     others = [voter for voter in group.voters if node_of(voter) != node]
-    needed = max(1, group.ha.min_in_sync) if group.HasField("ha") else _majority(len(group.voters))
+    needed = max(1, group.ha.min_in_sync) if group.HasField("ha") else majority(len(group.voters))
     if len(others) < needed:
         drain.losses.append(f"broker group {group.group} needs {needed} of {', '.join(group.voters)}: it stops with {node}")
         return
@@ -49,7 +49,7 @@ def _judge_group(drain: Drain, group: pb.BrokerGroupInfo, up: set[str], node: st
         drain.waits.append(f"broker group {group.group} has no leader")
         return
     replicas = {replica.node: replica for replica in group.replicas}
-    objections = {other: _objection(group, replicas.get(other), other in up) for other in others}
+    objections = {other: objection(group, replicas.get(other), other in up) for other in others}
     able = [other for other in others if not objections[other]]
     if len(able) < needed:
         missing = ", ".join(f"{other} {why}" for other, why in objections.items() if why)
@@ -58,7 +58,7 @@ def _judge_group(drain: Drain, group: pb.BrokerGroupInfo, up: set[str], node: st
         drain.transfers[group.group] = max(able, key=lambda other: (replicas[other].end_index, other))
 
 
-def _objection(group: pb.BrokerGroupInfo, replica: pb.ReplicaInfo | None, up: bool) -> str:
+def objection(group: pb.BrokerGroupInfo, replica: pb.ReplicaInfo | None, up: bool) -> str:
     """Why a replica does not count; empty if it does."""
     if not up or replica is None:
         return "is down"
@@ -84,7 +84,7 @@ def _judge_controllers(drain: Drain, members: Iterable[pb.MemberInfo], node: str
     others = [member for member in controllers if node_of(member.node) != node]
     if len(others) == len(controllers):
         return
-    needed = _majority(len(controllers))
+    needed = majority(len(controllers))
     if len(others) < needed:
         names = ", ".join(member.node for member in controllers)
         drain.losses.append(f"the controller quorum needs {needed} of {names}: it stops with {node}")
@@ -93,5 +93,6 @@ def _judge_controllers(drain: Drain, members: Iterable[pb.MemberInfo], node: str
         drain.waits.append(f"the controller quorum needs {needed} members without {node}, and these are down: {down}")
 
 
-def _majority(count: int) -> int:
+def majority(count: int) -> int:
+    """How many of so many voters decide."""
     return count // 2 + 1

@@ -73,17 +73,17 @@ def of_member(node: str, address: pb.NodeAddresses | None, advertised: str | Non
 ADDRESS = Address()
 
 
-def _advertised(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """HOST:PORT, unchanged."""
-    if value is not None and ((match := _SHORT.fullmatch(value)) is None or not 0 < int(match["port"]) < 65536):
-        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", ctx, param)
+def advertised_address(value: str) -> str:
+    """HOST:PORT, unchanged. Raises click.BadParameter."""
+    if (match := _SHORT.fullmatch(value)) is None or not 0 < int(match["port"]) < 65536:
+        raise click.BadParameter(f"{value!r} is not an address; give HOST:PORT", param_hint="--advertised")
     return value
 
 
 _advertised_option = click.option(
     "--advertised",
     metavar="HOST:PORT",
-    callback=_advertised,
+    callback=lambda _, __, value: None if value is None else advertised_address(value),
     help="Where clients reach NODE, if elsewhere than its peers do (advertised_host, advertised_port). [default: as --address]",
 )
 _group_option = click.option(
@@ -104,6 +104,7 @@ def member() -> None:
       ledgermq member promote n4
       ledgermq member drain n1
       ledgermq member remove n1
+      ledgermq member scale mq --replicas 3
       ledgermq member set-address n2 10.0.0.9:8081
     """
 

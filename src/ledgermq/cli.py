@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "broker-group": ("ledgermq.client.broker_group_commands:broker_group", "Add broker groups to a running cluster, and list them."),
     "move-replica": ("ledgermq.client.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
-    "member": ("ledgermq.client.member_commands:member", "Add and remove nodes, and change their addresses."),
+    "member": ("ledgermq.client.scale_commands:member", "Add and remove nodes, and change their addresses."),
     "upgrade": ("ledgermq.client.upgrade_commands:upgrade", "Show how far the nodes of a cluster are upgraded."),
     "definitions": (
         "ledgermq.client.definition_commands:definitions_group",

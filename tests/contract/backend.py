@@ -164,6 +164,7 @@ class MemoryLink:
 
     def __init__(self, target: Forwarder) -> None:
         self.up = True
+        self.removed = False
         self._target = target
         self.calls = 0
 

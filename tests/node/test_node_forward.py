@@ -38,6 +38,7 @@ class FakeLink:
 
     answers: list[peer_pb2.ForwardResult | Exception] = field(default_factory=list)
     up: bool = True
+    removed: bool = False
     calls: list[peer_pb2.ForwardCall] = field(default_factory=list)
     posted: list[peer_pb2.PeerMessage] = field(default_factory=list)
     before: Callable[[], None] = lambda: None
@@ -309,6 +310,21 @@ def test_group_without_a_replica_here_is_found_through_its_replicas() -> None:
         asked = len(bench.links["n2"].calls)
         assert list(await forwarder.submit("far", "M", {}, b"", deadline)) == [b"2"]
         assert len(bench.links["n2"].calls) == asked, "the second call went straight to the leader"
+
+    run(main)
+
+
+def test_a_node_that_was_removed_does_not_wait_for_a_leader() -> None:
+    """It will not hear of one again, so its callers should ask another node at once; while one peer still listens, it waits."""
+
+    async def main() -> None:
+        bench = Bench(None)
+        bench.links["n2"].up, bench.links["n2"].removed = False, True
+        assert "had no leader within the deadline" in (await bench.refusal(0.1)).detail
+        bench.links["n3"].up = False
+        began = asyncio.get_running_loop().time()
+        assert (await bench.refusal(3600)).detail == "node n1 was removed from its cluster; ask another node"
+        assert asyncio.get_running_loop().time() - began < 1800
 
     run(main)
 

@@ -54,6 +54,17 @@ class Rendered:
         (found,) = [known for known in self.objects if known["kind"] == "Service" and known["metadata"]["name"] == name]
         return found
 
+    def jobs(self) -> list[Any]:
+        """The jobs, by name: the one before an upgrade, and the one beside it."""
+        return sorted((known for known in self.objects if known["kind"] == "Job"), key=lambda known: str(known["metadata"]["name"]))
+
+    def job(self, name: str) -> list[str]:
+        """The command of the job whose name goes on so."""
+        (found,) = [known for known in self.jobs() if known["metadata"]["name"].startswith(f"{NAME}-{name}")]
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        command: list[str] = container["command"]
+        return command
+
     @property
     def pod(self) -> Any:
         return self["StatefulSet"]["spec"]["template"]["spec"]
@@ -92,7 +103,7 @@ def profile(name: str, *arguments: str, **options: str) -> Rendered:
 
 
 class Pods:
-    """The pods of a release, none of which runs yet. The host of pod 0 is 127.0.0.1, that of pod 1 is 127.0.0.2, and so on. `tls`: the
+    """The pods of a release, none of which runs yet. The host of pod 0 is 127.0.0.10, that of pod 1 is 127.0.0.11, and so on. `tls`: the
     Secret with the certificate."""
 
     def __init__(self, found: Rendered, directory: Path, tls: MountedSecret | None = None) -> None:
@@ -114,7 +125,7 @@ class Pods:
         program.chmod(0o755)
 
     def host(self, ordinal: int) -> str:
-        return f"127.0.0.{ordinal + 1}"
+        return f"127.0.0.1{ordinal}"
 
     def endpoint(self, ordinal: int) -> str:
         return f"{self.host(ordinal)}:{self.ports[8081]}"
@@ -127,6 +138,8 @@ class Pods:
         """A text of the chart with the paths, hosts and ports of the pod on this machine."""
         inside = {**self._mounted, "/data/node": str(self.directory / f"data-{ordinal}"), "0.0.0.0": self.host(ordinal)}
         inside["localhost:"] = f"{self.host(ordinal)}:"
+        inside[f"{{node}}.{NAME}-nodes.queues.svc.cluster.local"] = "127.0.0.1{ordinal}"
+        inside[f'"{NAME}:'] = f'"{self.host(0)}:'
         inside[f";{NAME}:"] = f";{self.host(0 if ordinal else 1)}:"
         for other in range(self.count):
             inside[f"{NAME}-{other}.{NAME}-nodes.queues.svc.cluster.local"] = self.host(other)
@@ -170,6 +183,17 @@ class Pods:
         self.running[ordinal].send_signal(signal.SIGTERM)
         assert self.running.pop(ordinal).wait(30) == 0, self._log(ordinal).read_text()
         return done
+
+    def begin_job(self, command: list[str]) -> subprocess.Popen[str]:
+        """Start the process of a job's pod."""
+        begun = [self.here(part, 0) for part in command]
+        return subprocess.Popen(begun, env=self.environment(0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def job(self, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a job to its end."""
+        process = self.begin_job(command)
+        out, err = process.communicate(timeout=240)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     @contextmanager
     def all_running(self, count: int | None = None) -> Iterator[None]:

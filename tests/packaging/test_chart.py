@@ -111,7 +111,7 @@ class TestRendered:
                     validation.validate(known, version, strict=True)
 
     def test_the_objects_of_each_profile(self) -> None:
-        plain = ["ConfigMap", "NetworkPolicy", "Secret", "Service", "Service", "StatefulSet"]
+        plain = ["ConfigMap", "Job", "Job", "NetworkPolicy", "Secret", "Service", "Service", "StatefulSet"]
         more = ["Certificate", "PodDisruptionBudget", "PrometheusRule", "ServiceMonitor"]
         assert profile("one").kinds() == plain
         assert profile("three").kinds() == profile("zones").kinds() == sorted([*plain, *more])
@@ -182,6 +182,33 @@ class TestRendered:
         context = drain.make_context("drain", arguments[2:])
         assert context.params["node"] == f"{NAME}-1" and context.params["timeout_s"] == 60.0 and context.params["tls"] is True
 
+    def test_members_follow_the_number_of_replicas(self, tmp_path: Path) -> None:
+        """Nodes leave in a hook before their pods stop, and join in a job of its own for each upgrade, beside pods that wait for it to be
+        ready. The shell and the command line take every option, and no Service takes the pods of the jobs for nodes."""
+        settings = [f"external.nodes[{k}].host=mq{k}.example.com,external.nodes[{k}].port={31080 + k}" for k in range(5)]
+        arguments = ["--set", "external.enabled=true", *(part for setting in settings for part in ("--set", setting))]
+        found = profile("zones", "--set", "replicas=5", *arguments)
+        leave, join = found.jobs()
+        assert leave["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade,pre-rollback" and "annotations" not in join["metadata"]
+        assert join["metadata"]["name"] != profile("zones").jobs()[1]["metadata"]["name"], "a job cannot be changed"
+        (tmp_path / "ledgermq").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (tmp_path / "ledgermq").chmod(0o755)
+        from ledgermq.client.scale_commands import scale
+
+        for name, template in (("leave", None), ("members", f"{{node}}.{NAME}-nodes.queues.svc.cluster.local:8081:9081:10081:11081")):
+            environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+            said = subprocess.run(found.job(name), env=environment, capture_output=True, text=True, check=True, timeout=20).stdout.split(
+                "\n"
+            )
+            assert said[:3] == ["member", "scale", NAME]
+            given = scale.make_context("scale", said[2:-1]).params
+            assert (given["count"], given["template"], given["yes"], given["tls"], given["timeout_s"]) == (5, template, True, True, 600.0)
+            assert given["advertised"] == (() if template is None else tuple(f"mq{k}.example.com:{31080 + k}" for k in range(5)))
+        for known in found.objects:
+            if known["kind"] == "Service":
+                assert not known["spec"]["selector"].items() <= join["spec"]["template"]["metadata"]["labels"].items()
+        assert "Job" not in Rendered("--set", "members.follow=false").kinds()
+
     def test_probes_ask_the_pages_that_stay_open(self) -> None:
         container = profile("one").container
         pages = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
@@ -236,7 +263,8 @@ class TestRendered:
         assert peers["from"][0]["podSelector"]["matchLabels"] == found["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"]
         assert "from" not in clients and "from" not in pages
         only = Rendered("--set", "networkPolicy.clients[0].podSelector.matchLabels.app=shop")["NetworkPolicy"]["spec"]["ingress"][1]
-        assert only["from"] == [*peers["from"], {"podSelector": {"matchLabels": {"app": "shop"}}}], "a stopping node asks the others"
+        jobs = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "ledgermq-members", "app.kubernetes.io/instance": "mq"}}}
+        assert only["from"] == [*peers["from"], jobs, {"podSelector": {"matchLabels": {"app": "shop"}}}], "a stopping node and the jobs ask"
 
     def test_nodes_are_advertised_at_their_own_addresses(self, tmp_path: Path) -> None:
         settings = [f"external.nodes[{k}].host=mq{k}.example.com,external.nodes[{k}].port={31080 + k}" for k in range(3)]
@@ -261,6 +289,7 @@ class TestRendered:
             ("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor needs metrics.enabled"),
             ("cluster.initialNodes=2", "broker group g1 names node 2, but cluster.initialNodes is 2"),
             ("drainSeconds=-1", "drainSeconds"),
+            ("members.timeoutSeconds=1", "timeoutSeconds"),
         ],
     )
     def test_values_that_cannot_work_are_refused_before_anything_is_installed(self, setting: str, said: str) -> None:

@@ -322,8 +322,8 @@ def test_lag_and_reset_in_a_topic_of_others_are_refused(grants: tuple[str, ...],
     assert served == (list(methods) if code == Code.OK else [])
 
 
-def test_the_operator_may_prepare_the_stop_of_a_node() -> None:
-    """A node's own machine has the cluster secret and no user's keys; it reads the cluster's status and moves leaderships, nothing else."""
+def test_the_operator_may_let_nodes_come_stop_and_go() -> None:
+    """A node's own machine has the cluster secret and no user's keys; it changes who replicates and who leads, and no setting."""
     scene = Scene()
     served = []
 
@@ -346,7 +346,8 @@ def test_the_operator_may_prepare_the_stop_of_a_node() -> None:
     methods = [method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods]
     guarded = admin_guard.guarded(dict.fromkeys(methods, serve), scene.authority, str)
     codes = {method: asyncio.run(asked(method)) for method in methods}
-    allowed = {"ClusterStatus", "ListMembers", "TransferLeadership", "CreateUser", "ChangeUser", "DeleteUser", "ListUsers"}
+    nodes = {"ClusterStatus", "ListMembers", "TransferLeadership", "ListBrokerGroups", "ChangeMember", "MoveReplica", "PlanRebalance"}
+    allowed = {*nodes, "PreferLeader", "CreateUser", "ChangeUser", "DeleteUser", "ListUsers"}
     assert {method for method, code in codes.items() if code == Code.OK} == allowed == set(served)
     assert {code for method, code in codes.items() if method not in allowed} == {Code.FORBIDDEN}
 

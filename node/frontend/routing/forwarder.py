@@ -110,9 +110,16 @@ class Forwarder:
                 if refusal.refused.reason not in NOTHING_DONE:
                     late = refusal.refused
             left = deadline - loop.time()
+            if self._removed() and late.reason == "not-leader":
+                late, left = Refused("not-leader", detail=f"node {self._node} was removed from its cluster; ask another node"), 0
             if left <= 0:
                 raise CallRefused(late)
             await _wait(changed, min(left, RETRY_S))
+
+    def _removed(self) -> bool:
+        """Whether the cluster removed this node: it will not hear of a leader again, so callers should ask another node at once."""
+        links = self._links.values()
+        return any(link.removed for link in links) and not any(link.up for link in links)
 
     def peers(self) -> list[str]:
         """The nodes that can be asked now, in rotating order, so that no node is always the first."""

@@ -1,7 +1,8 @@
 """Protects the admin service: which permission each method needs, and the wrapper that asks the authority for it.
 
 A method that is not in the table needs an administrator of the whole cluster, so a new method is closed by default. Whoever has the cluster
-secret may also do what the planned stop of a node needs (`ledgermq member drain`): a node's own machine has that secret and no user's keys.
+secret may also do what nodes that come, stop and go need (`ledgermq member drain` and `scale`): their machines have that secret and no
+user's keys.
 """
 
 from __future__ import annotations
@@ -54,8 +55,19 @@ NEEDS: dict[str, Callable[[Any], Need]] = {
     **dict.fromkeys(("CreateUser", "ChangeUser", "DeleteUser", "ListUsers"), _users),
 }
 
-FOR_A_STOP = frozenset({"ClusterStatus", "ListMembers", "TransferLeadership"})
-"""The operator may call these, besides those that concern users."""
+FOR_NODES = frozenset(
+    (
+        "ClusterStatus",
+        "ListMembers",
+        "TransferLeadership",
+        "ListBrokerGroups",
+        "ChangeMember",
+        "MoveReplica",
+        "PlanRebalance",
+        "PreferLeader",
+    )
+)
+"""The operator may call these, besides those that concern users: the cluster secret makes a node a member anyway."""
 
 
 def needs_of(method: str, request: Any) -> tuple[Need, ...]:
@@ -90,7 +102,7 @@ def _guarded(method: str, serve: Serve, authority: Authority, common_name_of: Ca
         try:
             name = common_name_of(context) if authority.wants_certificates else ""
             user = await authority.authenticate(dict(context.invocation_metadata()), name, context.peer)
-            for need in () if user == OPERATOR and method in FOR_A_STOP else needs_of(method, request):
+            for need in () if user == OPERATOR and method in FOR_NODES else needs_of(method, request):
                 authority.authorize(user, (need,))
         except LedgerError as error:
             return response(status=admin_pb2.Status(code=int(error.code), message=error.message))

@@ -24,9 +24,10 @@ from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.types import Identity
 from ledgermq.storage.identity import FORMAT_MAX
 
-__all__ = ["ALIVE", "NONCE_BYTES", "Greeter", "PeerIdentities", "Refused"]
+__all__ = ["ALIVE", "NONCE_BYTES", "REMOVED", "Greeter", "PeerIdentities", "Refused"]
 
 NONCE_BYTES = 32
+REMOVED = "removed"
 ALIVE = "alive"
 """The reason of a refusal that may be over after a moment."""
 _HELLO = b"ledgermq peer hello 1\x00"
@@ -146,7 +147,7 @@ class Greeter:
             raise Refused("cluster", f"node {node} belongs to cluster {message.cluster_id}, not {self.cluster_id}; check cluster.id")
         if self.roll.removed(node):
             what = f"node {node} was removed from this cluster"
-            raise Refused("removed", f"{what}; stop it, or let it in again: ledgermq member add {node} --address HOST:PORT")
+            raise Refused(REMOVED, f"{what}; stop it, or let it in again: ledgermq member add {node} --address HOST:PORT")
         if not self.roll.knows(node):
             what = f"node {node!r} is not among the peers of {self.node}"
             raise Refused("node", f"{what}; check `nodes` in the configuration, or add it: ledgermq member add {node} --address HOST:PORT")

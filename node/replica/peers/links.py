@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.ports import PeerPacket
-from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, Greeter, Refused
+from ledgermq.node.replica.peers.greeting import ALIVE, NONCE_BYTES, REMOVED, Greeter, Refused
 from ledgermq.node.replica.peers.peer_frames import BadFrame
 from ledgermq.node.replica.peers.peer_stream import GREETING_TIMEOUT_S, Frame, Outbox, PeerStream
 from ledgermq.node.replica.peers.peer_wire import PeerWire
@@ -52,6 +52,8 @@ class Link:
         self.peer = peer
         self.up = False
         self.refusal: str | None = None
+        self.removed = False
+        """The peer said last that the cluster removed this node."""
         self._addresses = tuple(addresses)
         self._address = self._addresses[0]
         """The address of the last attempt, or of the connection."""
@@ -144,7 +146,7 @@ class Link:
             except Refused as refusal:
                 if str(refusal) != self.refusal:
                     log.error("peer refused", peer=self.peer, address=self._address, reason=str(refusal))
-                self.refusal = str(refusal)
+                self.refusal, self.removed = str(refusal), refusal.reason == REMOVED
                 if refusal.reason != ALIVE:
                     pause = REFUSED_RETRY_S
             except (OSError, DecodeError, BadFrame, EOFError):
@@ -217,7 +219,7 @@ class Link:
     def _set_up(self, stream: PeerStream) -> None:
         self._outbox = stream.open(self.peer, self._limit_bytes, self._hear, dialled=True)
         self.up = True
-        self.refusal = None
+        self.refusal, self.removed = None, False
         self._failures = 0
         metrics.PEER_CONNECTS.labels(self.peer).inc()
         log.info("peer connected", peer=self.peer, address=self._address)

@@ -128,3 +128,83 @@ cluster:
 {{- end -}}
 {{- toYaml (mustMergeOverwrite (include "ledgermq.settings" $root | fromYaml) (deepCopy $values.config) $own) -}}
 {{- end }}
+
+{{/* Not the labels of the nodes: the Services must not take these pods for nodes. */}}
+{{- define "ledgermq.memberSelector" -}}
+app.kubernetes.io/name: {{ include "ledgermq.name" . }}-members
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "ledgermq.memberLabels" -}}
+{{ include "ledgermq.memberSelector" . }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* The pod that lets the members follow the replicas; the argument is a list of the root and the options that add nodes. */}}
+{{- define "ledgermq.memberPod" -}}
+{{- $values := (index . 0).Values -}}
+{{- $adds := index . 1 -}}
+{{- with index . 0 -}}
+metadata:
+  labels: {{- include "ledgermq.memberSelector" . | nindent 4 }}
+spec:
+  restartPolicy: Never
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  {{- with $values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 10001
+    runAsGroup: 10001
+    fsGroup: 10001
+    seccompProfile: {type: RuntimeDefault}
+  containers:
+    - name: members
+      image: {{ include "ledgermq.image" . }}
+      imagePullPolicy: {{ $values.image.pullPolicy }}
+      command:
+        - sh
+        - -c
+        - >-
+          exec ledgermq member scale {{ include "ledgermq.fullname" . }} --replicas {{ $values.replicas }}{{ $adds }} --yes
+          --timeout {{ $values.members.timeoutSeconds }}s --endpoints "{{ include "ledgermq.fullname" . }}:{{ $values.ports.client }}"
+          --cluster-secret /etc/ledgermq/cluster/cluster-secret{{ if eq $values.tls.mode "required" }} --tls --ca /etc/ledgermq/tls/ca.crt{{ end }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      resources:
+        requests: {cpu: 50m, memory: 128Mi}
+        limits: {memory: 256Mi}
+      volumeMounts:
+        - {name: cluster, mountPath: /etc/ledgermq/cluster, readOnly: true}
+        {{- if eq $values.tls.mode "required" }}
+        - {name: tls, mountPath: /etc/ledgermq/tls, readOnly: true}
+        {{- end }}
+        - {name: tmp, mountPath: /tmp}
+  volumes:
+    - name: cluster
+      secret:
+        secretName: {{ include "ledgermq.secret" . }}
+        defaultMode: 0440
+        items: [{key: cluster-secret, path: cluster-secret}]
+    {{- if eq $values.tls.mode "required" }}
+    - name: tls
+      secret:
+        secretName: {{ include "ledgermq.tlsSecret" . }}
+        defaultMode: 0440
+        items: [{key: ca.crt, path: ca.crt}]
+    {{- end }}
+    - name: tmp
+      emptyDir: {}
+{{- end -}}
+{{- end }}
