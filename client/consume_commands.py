@@ -75,12 +75,14 @@ def consume(
     # Ctrl-C is the normal end of following a topic.
     with suppress(KeyboardInterrupt):
         receiver.route()
-        lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if path in (None, "-") else data_files.lines_to(str(path), as_json)
+        to_stdout = path in (None, "-")
+        lines = data_files.Lines(opened("-", "wb"), as_json=as_json) if to_stdout else data_files.lines_to(str(path), as_json)
         try:
             with Meter("consumed", limit) as meter:
                 consume_loop(receiver, lines, limit, until_empty_s, no_ack, meter)
         except ClusterError:
-            lines.abandon()
+            if not to_stdout:
+                lines.abandon()
             raise
 
 

@@ -100,7 +100,7 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
     found = identity.read_identity(disk, root)
     assert found is not None, f"{root} lost its identity"
     log_directory = f"{root}/dledger-{found.replica}"
-    for _ in range(TRIES):
+    for attempt in range(TRIES):
         mark = read_mark(disk, f"{log_directory}/syncedmark", found.log_id)
         files = _open_all(disk, f"{log_directory}/data", held)
         if files is None:
@@ -119,6 +119,9 @@ def _hold(disk: RealDisk, source: str, name: str, held: ExitStack) -> _Log:
             raise Refused(what, "try again in a few seconds while the node runs; is it the right directory?")
         fits = [value for value in snapshots if begin.index - 1 <= int(value["applied_index"]) <= index]
         if begin.index > 0 and not fits:
+            if attempt + 1 < TRIES and any(int(value["applied_index"]) > mark.index for value in snapshots):
+                # Perhaps written after the mark was read.
+                continue
             what = f"{root} was trimmed up to entry {begin.index} and has no snapshot between there and entry {index}"
             raise Refused(what, "let the node run for two minutes, which writes one, then try again")
         log = _Log(name, root, found, files, begin, mark, index, fits[0] if begin.index > 0 else None)

@@ -50,7 +50,7 @@ def _value(name: str, field: FieldDescriptor) -> Any:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return BODY if name == "body" else b"x"
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return "x"
+        return "{}" if name == "configuration" else "x"
     if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
         return True
     if field.cpp_type in (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_UINT32):

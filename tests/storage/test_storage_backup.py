@@ -271,6 +271,30 @@ def test_backup_beside_a_running_trim(tmp_path: Path) -> None:
         assert bring_back(tmp_path / f"b{number}", tmp_path / f"r{number}").groups["g1"] == point
 
 
+def test_a_log_that_moves_on_between_two_readings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both snapshots are newer than the mark that was read before them: the backup reads again."""
+    store = new_node(tmp_path / "n1")
+    append(store.log, 200)
+    settle(store, 199)
+    trim(store, 2)
+    read, moved = backups.read_begin, []
+
+    def reading(disk: RealDisk, directory: str, log_id: str) -> Any:
+        begin = read(disk, directory, log_id)
+        for _ in range(2 * (not moved)):
+            append(store.log, 100)
+            sync(store.log)
+            settle(store, store.log.durable_index)
+            trim(store, 1)
+        moved.append(begin)
+        return begin
+
+    monkeypatch.setattr(backups, "read_begin", reading)
+    assert back_up(tmp_path / "n1", tmp_path / "b").groups["g1"].snapshot_index > 199
+    assert len(moved) == 2
+    store.abandon()
+
+
 def test_a_snapshot_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two renames of a replacement the newest snapshot has the name of the older generation: the backup takes it from there."""
     store = new_node(tmp_path / "n1")
