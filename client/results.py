@@ -140,6 +140,8 @@ class Node:
     disk_free_bytes: int | None
     native: str | None
     """The version of ledgermq-native, if the process uses it."""
+    level_max: int | None
+    """The highest feature level that its program reads; None for programs that read level 1 only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,8 @@ class BrokerGroup:
     replication: str | None
     """raft or ha, or during a change for example `raft to ha`."""
     ha: HaGroup | None
+    level: int | None
+    """The feature level, as the newest replica that answers has applied it."""
 
 
 @dataclass(frozen=True, slots=True)
