@@ -48,6 +48,7 @@ MODULES = (
     "timers",
     "idle",
     "connections",
+    "console_page",
     "audit_scan",
     "agreement",
     "sim_speed",

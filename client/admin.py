@@ -79,6 +79,12 @@ class Operations:
         return read(results.ClusterStatus, (yield from self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)))
 
     @operation
+    def node(self, name: str, *, log_lines: int = 0, configuration: bool = False) -> Talk[results.NodeDetail]:
+        """A node's process and connections; also the last lines of its log (it keeps 200) and its configuration, if they are asked for."""
+        request = pb.DescribeNodeRequest(node=name, log_lines=log_lines, configuration=configuration)
+        return read(results.NodeDetail, (yield from self._ask("DescribeNode", request, pb.DescribeNodeResponse)))
+
+    @operation
     def transfer(self, broker_group: str, to: str) -> Talk[None]:
         """Transfer the leadership of a broker group to another node and return when it leads. Refused if that node has not caught up within
         the timeout."""
@@ -153,6 +159,57 @@ class Operations:
                 what = f"{node}: no progress for {self.connection.timeout_s:g} s; it waits for: {former}"
                 raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the change continues")
             yield Pause(ASK_AGAIN_S)
+
+    # -- broker groups and their replicas
+
+    @operation
+    def broker_groups(self) -> Talk[tuple[results.BrokerGroupPlacement, ...]]:
+        """The broker groups as they are meant to be, with the moves that are under way."""
+        answer = yield from self._ask("ListBrokerGroups", pb.ListBrokerGroupsRequest(), pb.ListBrokerGroupsResponse)
+        return read_all(results.BrokerGroupPlacement, answer.groups)
+
+    @operation
+    def move_replica(
+        self, broker_group: str, source: str, to: str, *, abort: bool = False, wait_s: float | None = None
+    ) -> Talk[results.MoveProgress]:
+        """Move a replica from one node to another, or abort that move; return when it is done. With `wait_s`, return after that time at
+        the latest: the move stays as it is, and calling again continues it. Refused if there is no progress for the timeout."""
+        request = pb.MoveReplicaRequest(broker_group=broker_group, from_node=source, to_node=to, abort=abort)
+        began = moved = time.monotonic()
+        former = ""
+        while not (answer := (yield from self._ask("MoveReplica", request, pb.MoveReplicaResponse))).done:
+            now = time.monotonic()
+            if wait_s is not None and now - began >= wait_s:
+                break
+            if answer.waits_for != former:
+                moved, former = now, answer.waits_for
+            elif now - moved > self.connection.timeout_s:
+                what = f"{broker_group}: no progress for {self.connection.timeout_s:g} s; it waits for: {answer.waits_for}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the move continues")
+            yield Pause(ASK_AGAIN_S)
+        return read(results.MoveProgress, answer)
+
+    @operation
+    def rebalance_plan(self) -> Talk[results.RebalancePlan]:
+        """What would balance the cluster. Changes nothing."""
+        return read(results.RebalancePlan, (yield from self._ask("PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)))
+
+    @operation
+    def rebalance_step(self, step: results.RebalanceStep, *, wait_s: float | None = None) -> Talk[bool]:
+        """Take one step of a plan. The steps are to be taken in their order. `wait_s`: as for `move_replica`. Returns whether the step is
+        done."""
+        group, to = step.broker_group, step.to_node or ""
+        if step.kind == "move-replica":
+            return (yield from Operations.move_replica(self, group, step.from_node or "", to, wait_s=wait_s)).done
+        if step.kind == "move-leader":
+            yield from self._ask("PreferLeader", pb.PreferLeaderRequest(broker_group=group, node=to), pb.PreferLeaderResponse)
+            yield from Operations.transfer(self, group, to)
+        elif step.kind == "add-queues" and step.topic is not None:
+            request = pb.UpdateTopicRequest(topic=name_of(step.topic), grow={group: step.queues})
+            yield from self._ask("UpdateTopic", request, pb.UpdateTopicResponse)
+        else:
+            raise BadArgument(f"{step.kind!r} is not a step of a plan that this version knows", "use the client of the cluster's version")
+        return True
 
     @operation
     def clients(self) -> Talk[results.Clients]:

@@ -35,6 +35,10 @@ class AdminCalls:
     def cluster_status(self) -> pb.ClusterStatusResponse:
         return self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse)
 
+    def describe_node(self, node: str, log_lines: int, *, configuration: bool) -> pb.DescribeNodeResponse:
+        request = pb.DescribeNodeRequest(node=node, log_lines=log_lines, configuration=configuration)
+        return self._ask("DescribeNode", request, pb.DescribeNodeResponse)
+
     def create_topic(
         self, name: str, kind: str, queues: int, permission: str, namespace: str = "", durability: str = "", dedup_ms: int = 0
     ) -> pb.CreateTopicResponse:

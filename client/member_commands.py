@@ -6,6 +6,7 @@ change stays as it is, and the same command continues it.
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -93,11 +94,12 @@ _wait_option = click.option("--no-wait", is_flag=True, help="Return when the cha
 
 @click.group()
 def member() -> None:
-    """Add nodes to the cluster, prepare their stop, remove them, and change their addresses.
+    """Show the nodes of the cluster, add and remove them, prepare their stop, and change their addresses.
 
     \b
     Examples:
       ledgermq member list
+      ledgermq member show n1
       ledgermq member add n4 --address 10.0.0.4:8081
       ledgermq member promote n4
       ledgermq member drain n1
@@ -286,6 +288,63 @@ def list_members(connection: Connection, as_json: bool) -> None:
         groups = " ".join(map(_in_group, found.groups)) or "-"
         votes = "controller" if found.controller else "-"
         print(f"{found.node} {found.addresses.client or '-'} {found.state} {'up' if found.up else 'down'} {votes} {groups}")
+
+
+@member.command("show")
+@click.argument("node")
+@click.option("--log", "log_lines", type=click.IntRange(0, 200), default=20, show_default=True, help="Last lines of the log of NODE.")
+@click.option("--configuration", is_flag=True, help="Also print the configuration in force, with the secrets masked.")
+@cluster_command
+@json_option
+def show(connection: Connection, node: str, log_lines: int, configuration: bool, as_json: bool) -> None:
+    """Show the process of NODE: version, memory, connections, and the last lines of its log.
+
+    \b
+    Examples:
+      ledgermq member show n1
+      ledgermq member show n2 --log 200
+      ledgermq member show n1 --log 0 --configuration --json
+
+    NODE keeps the last 200 lines in memory, and cuts each after 2,000 characters; `node.log` has all of them.
+
+    Exit status: 0 answered; 3 no node answers; 4 there is no such node, or it does not answer.
+    """
+    found = AdminCalls(connection).describe_node(node, log_lines, configuration=configuration)
+    configured = json.loads(found.configuration) if found.HasField("configuration") else None
+    known = {name: getattr(found, name) if found.HasField(name) else None for name in _OF_PROCESS}
+    if as_json:
+        render.print_json(
+            node=found.node,
+            pid=found.pid,
+            **known,
+            telemetry_streams=found.telemetry_streams,
+            native_streams=found.native_streams,
+            peers=list(found.peers),
+            connected_peers=list(found.connected_peers),
+            configuration=configured,
+            log=list(found.log),
+        )
+        return
+    resident, clients = known["resident_bytes"], known["client_connections"]
+    print(f"node: {found.node}, version {known['version']}, native {known['native'] or 'none'}, pid {found.pid}")
+    if found.HasField("started_ms"):
+        print(f"started: {render.moment(found.started_ms)}")
+    print(f"resident memory: {'unknown' if resident is None else units.size_words(resident)}")
+    print(f"open files: {_or_unknown(known['open_files'])} of {_or_unknown(known['open_files_max'])}")
+    print(f"connections of clients: {'not counted' if clients is None else clients}")
+    print(f"open streams: {found.telemetry_streams} telemetry, {found.native_streams} native")
+    print(f"connected nodes: {' '.join(found.connected_peers) or 'none'} (of {' '.join(found.peers) or 'none'})")
+    if configured is not None:
+        print(f"configuration: {json.dumps(configured, indent=2)}")
+    for line in found.log:
+        print(line)
+
+
+_OF_PROCESS = ("version", "native", "started_ms", "resident_bytes", "open_files", "open_files_max", "client_connections")
+
+
+def _or_unknown(value: int | None) -> str:
+    return "unknown" if value is None else str(value)
 
 
 def _in_group(row: pb.MemberProgress) -> str:

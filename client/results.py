@@ -434,6 +434,85 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeDetail:
+    """A node, or a worker of a node, as it sees itself."""
+
+    node: str
+    version: str | None
+    native: str | None
+    """The version of ledgermq-native that it uses; None without it."""
+    pid: int
+    started: datetime | None = field(metadata=_of("started_ms"))
+    resident_bytes: int | None
+    open_files: int | None
+    open_files_max: int | None
+    client_connections: int | None
+    """None: the server of its client port does not count them."""
+    telemetry_streams: int
+    native_streams: int
+    peers: tuple[str, ...]
+    connected_peers: tuple[str, ...]
+    configuration: str | None
+    """As JSON, with the secrets masked; None: not asked for."""
+    log: tuple[str, ...]
+    """Lines of JSON, the oldest first; long ones are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A replica that is being moved."""
+
+    from_node: str
+    to_node: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerGroupPlacement:
+    """A broker group as it is meant to be: where its replicas are, who is meant to lead, and the move that is under way."""
+
+    name: str = field(metadata=_of("broker_group"))
+    replicas: tuple[str, ...]
+    leader: str | None
+    preferred: str | None
+    replication: str
+    queues: int
+    move: Move | None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProgress:
+    """How far the move of a replica is. `step`: open, catch-up, promote, hand-over, remove or done."""
+
+    done: bool
+    step: str
+    waits_for: str | None
+    left_directory: str | None
+    """What stays on the former node's disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceStep:
+    """One step of a plan that balances the cluster. `kind`: move-replica, move-leader or add-queues."""
+
+    kind: str
+    broker_group: str
+    from_node: str | None
+    to_node: str | None
+    topic: str | None
+    queues: int
+    """How many the topic has in the broker group afterwards."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RebalancePlan:
+    """What would balance the cluster, in the order in which it is to be done. `notes`: what stays as it is, and why."""
+
+    steps: tuple[RebalanceStep, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
     """A producer or consumer, as known to one node."""
 

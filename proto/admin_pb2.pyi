@@ -61,6 +61,52 @@ class NodeInfo(_message.Message):
     native: str
     def __init__(self, node: _Optional[str] = ..., endpoint: _Optional[str] = ..., up: _Optional[bool] = ..., version: _Optional[str] = ..., disk_used_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., native: _Optional[str] = ...) -> None: ...
 
+class DescribeNodeRequest(_message.Message):
+    __slots__ = ("node", "log_lines", "configuration")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LOG_LINES_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    log_lines: int
+    configuration: bool
+    def __init__(self, node: _Optional[str] = ..., log_lines: _Optional[int] = ..., configuration: _Optional[bool] = ...) -> None: ...
+
+class DescribeNodeResponse(_message.Message):
+    __slots__ = ("status", "node", "version", "native", "pid", "started_ms", "resident_bytes", "open_files", "open_files_max", "client_connections", "telemetry_streams", "native_streams", "peers", "connected_peers", "configuration", "log")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    RESIDENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FILES_MAX_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TELEMETRY_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_PEERS_FIELD_NUMBER: _ClassVar[int]
+    CONFIGURATION_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    node: str
+    version: str
+    native: str
+    pid: int
+    started_ms: int
+    resident_bytes: int
+    open_files: int
+    open_files_max: int
+    client_connections: int
+    telemetry_streams: int
+    native_streams: int
+    peers: _containers.RepeatedScalarFieldContainer[str]
+    connected_peers: _containers.RepeatedScalarFieldContainer[str]
+    configuration: str
+    log: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., node: _Optional[str] = ..., version: _Optional[str] = ..., native: _Optional[str] = ..., pid: _Optional[int] = ..., started_ms: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., open_files: _Optional[int] = ..., open_files_max: _Optional[int] = ..., client_connections: _Optional[int] = ..., telemetry_streams: _Optional[int] = ..., native_streams: _Optional[int] = ..., peers: _Optional[_Iterable[str]] = ..., connected_peers: _Optional[_Iterable[str]] = ..., configuration: _Optional[str] = ..., log: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class BrokerGroupInfo(_message.Message):
     __slots__ = ("group", "leader", "term", "commit_index", "replicas", "files_kept", "voters", "learners", "disputed_files", "observers", "replication", "ha")
     class FilesKeptEntry(_message.Message):

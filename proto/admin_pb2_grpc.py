@@ -39,6 +39,11 @@ class AdminStub(object):
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ClusterStatusResponse.FromString,
                 _registered_method=True)
+        self.DescribeNode = channel.unary_unary(
+                '/ledgermq.v1.Admin/DescribeNode',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.DescribeNodeResponse.FromString,
+                _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/ledgermq.v1.Admin/CreateTopic',
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.CreateTopicRequest.SerializeToString,
@@ -265,6 +270,12 @@ class AdminServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ClusterStatus(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeNode(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -542,6 +553,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ClusterStatusRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.ClusterStatusResponse.SerializeToString,
             ),
+            'DescribeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeNode,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.DescribeNodeRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.DescribeNodeResponse.SerializeToString,
+            ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.CreateTopicRequest.FromString,
@@ -790,6 +806,33 @@ class Admin(object):
             '/ledgermq.v1.Admin/ClusterStatus',
             ledgermq_dot_proto_dot_admin__pb2.ClusterStatusRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.ClusterStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/DescribeNode',
+            ledgermq_dot_proto_dot_admin__pb2.DescribeNodeRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.DescribeNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -5,15 +5,17 @@ All of them are calls of the public admin API, safe to repeat except a test send
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 from ledgermq.client.connection import AsyncConnection
 from ledgermq.client.console.watching import Watch
-from ledgermq.client.errors import BadArgument, Refused
+from ledgermq.client.errors import BadArgument, Refused, Unreachable
+from ledgermq.client.results import RebalanceStep
 from ledgermq.client.sending import Outgoing, new_message_id
 from ledgermq.client.service import MESSAGING
 from ledgermq.proto import messaging_pb2
@@ -24,6 +26,9 @@ KINDS = ("normal", "fifo", "delay", "transaction", "mixed", "priority", "lite")
 PERMISSIONS = ("rw", "r", "w", "none")
 SETTLED_MAX = 1000
 """Dead letters that one change settles, and waiting messages that one change cancels."""
+MOVE_WAIT_S = 20.0
+"""How long a browser waits for the move of a replica. A longer move stays as it is and is continued from the page."""
+SECRET_BYTES = 32
 Values = Mapping[str, str]
 
 
@@ -47,7 +52,16 @@ class Action:
     says: str
     back: str
     fields: tuple[Field, ...]
-    do: Callable[[Watch, Values], Awaitable[str]]
+    do: Callable[[Watch, Values], Awaitable[str | MadeSecret]]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeSecret:
+    """What happened, a secret that was made (the next page shows it once, and no record has it), and the outcome in the record."""
+
+    text: str
+    secret: str = field(repr=False)
+    outcome: str = "done"
 
 
 def _number(values: Values, name: str) -> int:
@@ -60,6 +74,34 @@ def _number(values: Values, name: str) -> int:
 async def _transfer(watch: Watch, values: Values) -> str:
     await watch.admin.transfer(values["broker_group"], values["to"])
     return f"{values['to']} leads {values['broker_group']}"
+
+
+async def _move_replica(watch: Watch, values: Values) -> str:
+    group, source, to, abort = values["broker_group"], values["from"], values["to"], values["what"] == "abort"
+    found = await watch.admin.move_replica(group, source, to, abort=abort, wait_s=MOVE_WAIT_S)
+    if not found.done:
+        return f"{group}: under way ({found.step}), waits for: {found.waits_for or 'nothing'}. Continue on the page of the broker group"
+    left = f"; what is left stays in {found.left_directory}" if found.left_directory else ""
+    return f"{group}: the replica stays on {source}{left}" if abort else f"{group}: the replica of {source} is on {to} now{left}"
+
+
+async def _rebalance(watch: Watch, values: Values) -> str:
+    """Only a step that the cluster itself plans now is taken: what a form says may be old."""
+    plan = await watch.admin.rebalance_plan()
+    step = next((one for one in plan.steps if step_words(one) == values["step"]), None)
+    if step is None:
+        raise Refused(Code.PRECONDITION_FAILED, f"{values['step']!r} is not a step of the plan any more", "load the plan again")
+    done = await watch.admin.rebalance_step(step, wait_s=MOVE_WAIT_S)
+    return f"{'done' if done else 'under way; take the step again to continue'}: {values['step']}"
+
+
+def step_words(step: RebalanceStep) -> str:
+    """A step of a plan as one sentence, which names it completely."""
+    if step.kind == "move-replica":
+        return f"move the replica of {step.broker_group} from {step.from_node} to {step.to_node}"
+    if step.kind == "move-leader":
+        return f"let {step.to_node} lead {step.broker_group} instead of {step.from_node}"
+    return f"{step.queues} queues of topic {step.topic} in {step.broker_group}"
 
 
 async def _create_topic(watch: Watch, values: Values) -> str:
@@ -150,6 +192,23 @@ async def _change_user(watch: Watch, values: Values) -> str:
     return f"the permissions of {values['user']} were changed"
 
 
+async def _rotate_user(watch: Watch, values: Values) -> MadeSecret:
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    try:
+        found = await watch.admin.change_user(values["user"], secret_key=secret)
+    except Unreachable as error:
+        # A second attempt would end the secret that clients use now, if the first one was carried out.
+        return MadeSecret(
+            f"it is not known whether {values['user']} has the new secret, see the number of its secrets: {error}", secret, "unknown"
+        )
+    return MadeSecret(f"{values['user']} has a new secret; {found.secrets} are valid until the former one is ended", secret)
+
+
+async def _end_former_secret(watch: Watch, values: Values) -> str:
+    await watch.admin.change_user(values["user"], end_former_secret=True)
+    return f"the former secret of {values['user']} is no longer valid"
+
+
 async def _delete_user(watch: Watch, values: Values) -> str:
     await watch.admin.delete_user(values["user"])
     return f"user {values['user']} was deleted"
@@ -180,6 +239,20 @@ ACTIONS: dict[str, Action] = {
         (BROKER_GROUP, Field("to", "To node")),
         _transfer,
     ),
+    "move-replica": Action(
+        *(
+            "Move a replica",
+            "The replica of broker group {broker_group} moves from {from} to {to} ({what}): the new copy catches up and votes before the "
+            "old one is removed. Producers and consumers continue.",
+            "/broker-groups",
+        ),
+        (
+            *(BROKER_GROUP, Field("from", "From node"), Field("to", "To node")),
+            Field("what", "What", "choice", choices=("start or continue", "abort"), default="start or continue"),
+        ),
+        _move_replica,
+    ),
+    "rebalance": Action(*("Take a step of the plan", "One step: {step}.", "/rebalance"), (Field("step", "Step"),), _rebalance),
     "create-topic": Action(
         *("Create topic", "The topic {topic} of kind {kind} is created.", "/topics"),
         (TOPIC, Field("kind", "Kind", "choice", choices=KINDS), QUEUES, PERMISSION),
@@ -254,6 +327,20 @@ ACTIONS: dict[str, Action] = {
             Field("revoke", "Revoke, separated by spaces", required=False),
         ),
         _change_user,
+    ),
+    "rotate-user": Action(
+        *(
+            "New secret",
+            "{user} gets a new secret, which the next page shows once. The former one stays valid until it is ended.",
+            "/users",
+        ),
+        (USER,),
+        _rotate_user,
+    ),
+    "end-former-secret": Action(
+        *("End the former secret", "Clients of {user} that use its former secret are refused from now on.", "/users"),
+        (USER,),
+        _end_former_secret,
     ),
     "delete-user": Action("Delete user", "The user or role {user} is deleted. This cannot be undone.", "/users", (USER,), _delete_user),
     "send": Action(

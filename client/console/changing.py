@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from ledgermq.client.console.actions import ACTIONS, Action
+from ledgermq.client.console.actions import ACTIONS, Action, MadeSecret
 from ledgermq.client.console.sessions import Session
 from ledgermq.client.console.views import SESSION, SESSIONS, Page, View, render
 from ledgermq.client.errors import BadArgument, ClusterError, Refused, Unreachable
@@ -87,8 +87,11 @@ async def _do(request: web.Request) -> web.StreamResponse:
     except ClusterError as error:
         recorded({**record, "outcome": "refused" if isinstance(error, (Refused, BadArgument)) else "unknown", "reason": str(error)})
         return _shown(request, CONFIRM, shown, error=error, status=_status(error))
-    recorded({**record, "outcome": "done", "result": outcome})
-    session.notices.append(outcome)
+    text, how = (outcome.text, outcome.outcome) if isinstance(outcome, MadeSecret) else (outcome, "done")
+    recorded({**record, "outcome": how, "result": text})
+    session.notices.append(text)
+    if isinstance(outcome, MadeSecret):
+        session.notices.append(f"Secret key, shown only now: {outcome.secret}")
     session.watch.forget()
     again = {"group": shown["group"]} if action.back == "/dead-letters" else {"topic": shown["topic"]} if action.back == "/waiting" else {}
     raise web.HTTPSeeOther(f"{action.back}?{urlencode(again)}" if again else action.back)

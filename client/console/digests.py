@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import grpc
@@ -89,8 +90,10 @@ class Block:
 class Map:
     """The blocks of all replicas, on one scale."""
 
-    def __init__(self, group: str, described: list[Described]) -> None:
+    def __init__(self, group: str, described: list[Described], at: datetime | None = None) -> None:
+        """`at`: when the nodes answered."""
         self.group = group
+        self.at = at
         self.silent = [one for one in described if one.answer is None or one.answer.state != "running"]
         answers = [one.answer for one in described if one.answer is not None and one.answer.state == "running"]
         self.sealed = sorted({file.base: file.end_pos for answer in answers for file in answer.sealed}.items())
@@ -139,9 +142,14 @@ class Map:
         return reached
 
     @property
+    def never(self) -> list[tuple[str, list[Block]]]:
+        """What was never compared, by node."""
+        return [(node, [block for block in blocks if block.state == NEVER]) for node, blocks in self.rows]
+
+    @property
     def never_bytes(self) -> int:
         """The longest stretch of a replica that was never compared."""
-        return max((sum(block.end - block.base for block in blocks if block.state == NEVER) for _, blocks in self.rows), default=0)
+        return max((sum(block.end - block.base for block in blocks) for _, blocks in self.never), default=0)
 
 
 def _state(file: audit_pb2.SealedFile) -> str:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from typing import Any
 
+from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.console.rendering import Chart, part
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.console.watching import Judged, Receivers
+from ledgermq.client.errors import Refused
 from ledgermq.client.health import Severity, worst
+from ledgermq.client.results import NodeDetail
 
 TOP = 10
 """Consumer groups in the list of those with most lag."""
+DETAILED = 32
+"""Nodes whose memory and connections the page of all nodes shows."""
+LOG_LINES = 100
 
 
 async def _overview(view: View) -> dict[str, Any]:
@@ -37,7 +45,29 @@ async def _overview(view: View) -> dict[str, Any]:
 async def _nodes(view: View) -> dict[str, Any]:
     judged: Judged | None = await view.status()
     members = await view.get("members", "the members", lambda admin: admin.members())
-    return {"judged": judged, "members": {member.node: member for member in members or ()}}
+    names = [] if judged is None else [node.node for node in judged.status.nodes if node.up][:DETAILED]
+    details = await view.get(("nodes", *names), "memory and connections of the nodes", lambda admin: _details(admin, names))
+    return {"judged": judged, "members": {member.node: member for member in members or ()}, "details": details or {}}
+
+
+async def _details(admin: AsyncAdmin, names: list[str]) -> dict[str, NodeDetail]:
+    """The nodes that answer; a node of an older version, or one that has just stopped, is left out. Raises Unreachable."""
+    found = {}
+    for name in names:
+        with suppress(Refused):
+            found[name] = await admin.node(name)
+    return found
+
+
+async def _node(view: View) -> dict[str, Any]:
+    name = view.text("name")
+
+    async def asked(admin: AsyncAdmin) -> tuple[NodeDetail, str]:
+        detail = await admin.node(name, log_lines=LOG_LINES, configuration=True)
+        return detail, json.dumps(json.loads(detail.configuration or "{}"), indent=2)
+
+    found = await view.get(("node", name), f"node {name}", asked)
+    return {"heading": f"Node {name}", "found": found}
 
 
 async def _topics(view: View) -> dict[str, Any]:
@@ -72,6 +102,7 @@ async def _users(view: View) -> dict[str, Any]:
 PAGES = {
     "/": Page("Overview", "overview.html", _overview),
     "/nodes": Page("Nodes", "nodes.html", _nodes),
+    "/node": Page("Node", "node.html", _node),
     "/topics": Page("Topics", "topics.html", _topics),
     "/topic": Page("Topic", "topic.html", _topic),
     "/clients": Page("Clients", "clients.html", _clients),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
+from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.console import digests
+from ledgermq.client.console.actions import step_words
 from ledgermq.client.console.rendering import merged
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.console.watching import Judged
@@ -35,7 +38,16 @@ async def _group(view: View) -> dict[str, Any]:
             merged("Entries per second on each replica", rates),
             merged("Term", {"term": history.samples(("term", name))}),
         ]
-    return {"heading": f"Broker group {name}", "name": name, "group": group, "known": judged is not None, "why": why, "charts": charts}
+    placed = await view.get("placement", "where the replicas are meant to be", lambda admin: admin.broker_groups())
+    meant = next((one for one in placed or () if one.name == name), None)
+    values = {"name": name, "group": group, "known": judged is not None, "meant": meant, "why": why, "charts": charts}
+    return {"heading": f"Broker group {name}", **values}
+
+
+async def _rebalance(view: View) -> dict[str, Any]:
+    plan = await view.get("plan", "the plan", lambda admin: admin.rebalance_plan())
+    steps = [] if plan is None else [(step_words(step), step.reason) for step in plan.steps]
+    return {"plan": plan, "steps": steps}
 
 
 async def _audit(view: View) -> dict[str, Any]:
@@ -43,11 +55,16 @@ async def _audit(view: View) -> dict[str, Any]:
     groups = () if judged is None else judged.status.groups
     name = view.text("group") or (groups[0].name if groups else "")
     group = next((one for one in groups if one.name == name), None)
-    files = None
+    drawn = None
     if group is not None:
         nodes = [replica.node for replica in group.replicas]
-        files = await view.get(("digests", name), "the digests of the replicas", lambda admin: digests.of_group(view.watch, name, nodes))
-    return {"groups": groups, "name": name, "group": group, "map": None if files is None else digests.Map(name, files)}
+
+        async def asked(_: AsyncAdmin) -> digests.Map:
+            found = await digests.of_group(view.watch, name, nodes)
+            return digests.Map(name, found, datetime.now(UTC))
+
+        drawn = await view.get(("digests", name), "the digests of the replicas", asked)
+    return {"groups": groups, "name": name, "group": group, "map": drawn}
 
 
 async def _why(view: View) -> dict[str, Any]:
@@ -75,6 +92,7 @@ async def _why(view: View) -> dict[str, Any]:
 PAGES = {
     "/broker-groups": Page("Broker groups", "broker_groups.html", _groups),
     "/broker-group": Page("Broker group", "broker_group.html", _group),
+    "/rebalance": Page("Balance", "rebalance.html", _rebalance, still=True),
     "/audit": Page("Audit", "audit.html", _audit),
     "/why": Page("Why", "why.html", _why, still=True),
 }

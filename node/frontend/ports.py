@@ -239,6 +239,10 @@ class CallServer(Protocol):
         """The client's address, from `ServerCall.peer`."""
         ...
 
+    def connections(self) -> int | None:
+        """The number of open connections of clients; None if the server does not count them."""
+        ...
+
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
         ...

@@ -110,6 +110,10 @@ class GrpcServer:
         """The client address of a connection, from gRPC's name of its peer."""
         return peer if self._front is None else self._front.address_of(peer)
 
+    def connections(self) -> int | None:
+        """Only the front counts connections, and it is needed only for limits, and for TLS beside plaintext."""
+        return None if self._front is None else self._front.open_connections
+
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
         if self._front is not None:

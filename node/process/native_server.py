@@ -111,6 +111,9 @@ class NativeServer:
         """The client's address, which is the peer itself."""
         return peer
 
+    def connections(self) -> int | None:
+        return None if self._front is None else int(self._front.stats()["connections"])
+
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections and no more calls; cancel what has not ended within the grace time."""
         front = self._front

@@ -33,6 +33,7 @@ from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.admin.group_queries import GroupQueries
 from ledgermq.node.frontend.admin.leadership_admin import Leadership
 from ledgermq.node.frontend.admin.member_admin import Members
+from ledgermq.node.frontend.admin.node_details import NodeDetails
 from ledgermq.node.frontend.admin.overview import Overview
 from ledgermq.node.frontend.admin.peeks import Peeks
 from ledgermq.node.frontend.admin.queries import Queries
@@ -283,6 +284,7 @@ class Node:
             receipt_keys,
             Replication(config.node, engine, forwarder, controller, self.overview),
             BrokerGroups(config, controller, self._members, self.leadership, forwarder, self.roster, links),
+            NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
         )
 
     async def start(self) -> None:

@@ -47,6 +47,8 @@ def run(config: NodeConfig) -> int:
     exit_on_lost_map()
     raise_descriptor_limit()
     secret = config.secret()
+    first_user = config.bootstrap_user()
+    logs.hide(secret, *config.former_secrets(), *([] if first_user is None else [first_user[1].encode()]))
     config.check_exposure()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

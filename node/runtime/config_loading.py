@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_types import Section
 from ledgermq.node.runtime.errors import ConfigError
+from ledgermq.node.runtime.logs import MASK
 
 ENV_PREFIX = "LEDGERMQ_"
 # Variables of the client commands, of the audit, of compose.yaml, of the examples and of the build; they are not settings of a node.
@@ -29,6 +30,7 @@ FOREIGN_ENV = frozenset(
 )
 # Kubernetes sets these in every container for each Service of the namespace; a Service may be named `ledgermq`, or `ledgermq-…`.
 _SERVICE_LINK = re.compile(r"(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+_CREDENTIALS = re.compile(r"//.*@")
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.+")
 
 
@@ -66,10 +68,12 @@ def validate(tree: Mapping[str, Any]) -> NodeConfig:
 
 
 def masked(config: NodeConfig) -> dict[str, Any]:
-    """The configuration as plain JSON values for display; asterisks replace the secret."""
+    """The configuration as plain JSON values for display; asterisks replace the secret, and the credentials in addresses of collectors."""
     shown: dict[str, Any] = config.model_dump(mode="json")
     if config.cluster.secret is not None:
-        shown["cluster"]["secret"] = "********"
+        shown["cluster"]["secret"] = MASK
+    for section in (shown["metrics"], shown["tracing"]):
+        section["otlp_endpoint"] = _CREDENTIALS.sub(f"//{MASK}@", section["otlp_endpoint"])
     return shown
 
 
@@ -123,7 +127,7 @@ def _explain(tree: Mapping[str, Any], item: Any) -> str:
     if kind == "value_error":
         text = str(context["error"])
         return f"{key}: {text}" if isinstance(item["input"], dict | BaseModel) else f"{key} = {item['input']!r}: {text}"
-    value = "********" if location and location[-1] == "secret" else repr(item["input"])
+    value = MASK if location and location[-1] == "secret" else repr(item["input"])
     return f"{key} = {value}: {_accepted(kind, context, item['msg'])}"
 
 

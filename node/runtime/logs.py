@@ -2,14 +2,17 @@
 
 Every line has `ts` (UTC), `level`, `event` and named fields; with tracing on, a line written while a call is served has the `trace_id` and
 `span_id` of the call. An exception becomes the field `exception`, never extra lines. Under `ledgermq up` the supervisor writes the stream
-to `node.log`, which may be on the disk that is full: a line that cannot be written is lost, without any other effect.
+to `node.log`, which may be on the disk that is full: a line that cannot be written is lost, without any other effect. The last lines stay
+in memory for `ledgermq member show`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +31,10 @@ GRPC, CALL_IS_OVER = "grpc._cython.cygrpc", 'Failed "execute_batch"'
 client had gone. Errors in the use of the library begin differently and are logged."""
 SNAPSHOTS = "pysyncobj.serializer"
 """The logger of the PySyncObj module that transfers snapshots of the controller quorum to other nodes."""
+KEPT_LINES = 200
+KEPT_CHARACTERS = 2_000
+"""Longer lines are cut in memory, so that all kept lines take at most 1.6 MB."""
+MASK = "********"
 
 
 def say(text: str) -> None:
@@ -40,7 +47,11 @@ class _Stderr:
     """The file object that structlog writes to."""
 
     def write(self, text: str) -> None:
+        for secret in _hidden:
+            text = text.replace(secret, MASK)
         say(text)
+        line = text.rstrip("\n")
+        _kept.append(line if len(line) <= KEPT_CHARACTERS else f"{line[:KEPT_CHARACTERS]}…")
 
     def flush(self) -> None:
         pass
@@ -66,6 +77,29 @@ class _ThroughStructlog(logging.Handler):
 
 
 _ids: Callable[[], Mapping[str, str]] | None = None
+_hidden: tuple[str, ...] = ()
+_kept: deque[str] = deque(maxlen=KEPT_LINES)
+
+
+def hide(*secrets: bytes) -> None:
+    """Mask these secrets in each line from now on. No code writes them; a library, or the text of an error, might."""
+    global _hidden
+    texts = [secret.decode() for secret in secrets if secret and _is_text(secret)]
+    _hidden = tuple(dict.fromkeys(json.dumps(text, ensure_ascii=False)[1:-1] for text in texts))
+
+
+def _is_text(secret: bytes) -> bool:
+    """Whether the secret can appear in a line as it is."""
+    try:
+        secret.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def last_lines(limit: int) -> list[str]:
+    """The last lines that this process logged, the oldest first; at most `KEPT_LINES`."""
+    return list(_kept)[-limit:] if limit > 0 else []
 
 
 def add_ids(current: Callable[[], Mapping[str, str]] | None) -> None:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REGISTRY = CollectorRegistry()
-ProcessCollector(registry=REGISTRY)
+PROCESS = ProcessCollector(registry=REGISTRY)
 
 
 class Declared(NamedTuple):

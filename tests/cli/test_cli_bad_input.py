@@ -89,6 +89,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "member promote": ("n4",),
     "member remove": ("n4", "--yes"),
     "member set-address": ("n4", "127.0.0.1:8084"),
+    "member show": ("n1",),
     "definitions export": (),
     "definitions export --to": ("--to", "new.json"),
     "definitions import": ("cluster.json", "--yes", "--secrets", "new.secrets"),

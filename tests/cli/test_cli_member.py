@@ -151,3 +151,27 @@ def test_removing_insists_off_a_terminal(node: FakeNode, capfd: pytest.CaptureFi
         assert cli.run(["member", "remove", "n1", *arguments]) == 64
         error = capfd.readouterr().err
         assert said in error and "--yes" in error and not node.requests
+
+
+def test_show_prints_the_process_and_the_lines(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    """What the node does not know is said; the lines follow as they are."""
+    found = pb.DescribeNodeResponse(status=admin_status(), node="n1", version="1", pid=7, peers=["n2"], log=['{"event": "serving"}'])
+    node.answers("DescribeNode", found)
+    assert cli.run(["member", "show", "n1"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == [
+        "node: n1, version 1, native none, pid 7",
+        "resident memory: unknown",
+        "open files: unknown of unknown",
+        "connections of clients: not counted",
+        "open streams: 0 telemetry, 0 native",
+        "connected nodes: none (of n2)",
+        '{"event": "serving"}',
+    ]
+    found.configuration, found.resident_bytes, found.client_connections, found.started_ms = '{"node": "n1"}', 64 << 20, 5, 1_000
+    assert cli.run(["member", "show", "n1", "--log", "3", "--configuration", "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["configuration"], shown["resident_bytes"], shown["client_connections"]) == ({"node": "n1"}, 64 << 20, 5)
+    assert node.requests["DescribeNode"][1] == pb.DescribeNodeRequest(node="n1", log_lines=3, configuration=True)
+    assert cli.run(["member", "show", "n1"]) == 0
+    assert "resident memory: 64.0 MiB" in capfd.readouterr().out

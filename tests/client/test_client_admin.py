@@ -80,6 +80,48 @@ Change = pb.ChangeMemberRequest
 CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
     (lambda a: a.status(), pb.ClusterStatusRequest(), {"health": "ok"}, lambda r: r.health == "ok" and r.cluster_id is None),
     (
+        lambda a: a.broker_groups(),
+        pb.ListBrokerGroupsRequest(),
+        {"groups": [pb.BrokerGroupEntry(broker_group="g1", replicas=["n1"], move=pb.ReplicaMove(from_node="n1", to_node="n4"))]},
+        lambda r: (r[0].name, r[0].replicas, r[0].leader, r[0].move) == ("g1", ("n1",), None, results.Move("n1", "n4")),
+    ),
+    (
+        lambda a: a.move_replica("g1", "n1", "n4"),
+        pb.MoveReplicaRequest(broker_group="g1", from_node="n1", to_node="n4"),
+        {"done": True, "step": "done", "left_directory": "/d"},
+        lambda r: r == results.MoveProgress(True, "done", None, "/d"),
+    ),
+    (
+        lambda a: a.move_replica("g1", "n1", "n4", abort=True, wait_s=0),
+        pb.MoveReplicaRequest(broker_group="g1", from_node="n1", to_node="n4", abort=True),
+        {"step": "remove", "waits_for": "n4"},
+        lambda r: r == results.MoveProgress(False, "remove", "n4", None),
+    ),
+    (
+        lambda a: a.rebalance_plan(),
+        pb.PlanRebalanceRequest(),
+        {"steps": [pb.RebalanceStep(kind="add-queues", broker_group="g2", topic=NS, queues=8, reason="few")], "notes": ["kept"]},
+        lambda r: r == results.RebalancePlan((results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "few"),), ("kept",)),
+    ),
+    (
+        lambda a: a.rebalance_step(results.RebalanceStep("move-replica", "g1", "n1", "n4", None, 0, ""), wait_s=0),
+        pb.MoveReplicaRequest(broker_group="g1", from_node="n1", to_node="n4"),
+        {},
+        lambda r: r is False,
+    ),
+    (
+        lambda a: a.rebalance_step(results.RebalanceStep("add-queues", "g2", None, None, "shop@n", 8, "")),
+        pb.UpdateTopicRequest(topic=NS, grow={"g2": 8}),
+        {},
+        lambda r: r is True,
+    ),
+    (
+        lambda a: a.node("n2", log_lines=5, configuration=True),
+        pb.DescribeNodeRequest(node="n2", log_lines=5, configuration=True),
+        {"node": "n2", "pid": 7, "started_ms": NOON_MS, "configuration": "{}", "log": ["a"]},
+        lambda r: (r.pid, r.started, r.configuration, r.log, r.client_connections) == (7, NOON, "{}", ("a",), None),
+    ),
+    (
         lambda a: a.why_leader_moved("g1", last=3),
         pb.LeadershipHistoryRequest(broker_group="g1", last=3),
         WHY,

@@ -103,7 +103,11 @@ def script_cluster(node: FakeNode, topics: int = 2, groups: int = 2) -> None:
     lag = pb.TopicLag(topic=pb.Name(name="t0000"), lag=5)
     node.answers("GroupLag", pb.GroupLagResponse(status=admin_status(), topics=[lag]))
     node.answers("ListMembers", pb.ListMembersResponse(status=admin_status()))
+    detail = {"version": "0.2.0", "pid": 7, "resident_bytes": 1 << 26, "client_connections": 5, "configuration": "{}"}
+    node.answers("DescribeNode", lambda asked: pb.DescribeNodeResponse(status=admin_status(), node=asked.node, **detail))
     node.answers("ListClients", pb.ListClientsResponse(status=admin_status()))
+    node.answers("ListBrokerGroups", pb.ListBrokerGroupsResponse(status=admin_status()))
+    node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status()))
     node.answers("ListUsers", pb.ListUsersResponse(status=admin_status()))
     node.answers("CountDeadLetters", pb.CountDeadLettersResponse(status=admin_status()))
     node.answers("LeadershipHistory", pb.LeadershipHistoryResponse(status=admin_status(), answer="It never moved.", reason="first"))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 pytest.importorskip("jinja2")
@@ -206,6 +207,42 @@ def test_no_secret_is_in_an_address_or_a_record() -> None:
         await browser.post("/do/create-user", user="bob", secret="the secret of bob", csrf=await browser.token())
         (request,) = browser.node.requests["CreateUser"]
         assert request.secret_key == "the secret of bob" and "the secret of bob" not in str(browser.records)
+
+    browse(use)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_new_secret_is_shown_once_and_never_recorded(answered: bool) -> None:
+    """Made by the console and shown by the next page alone; also if the outcome is unknown, because it may be in force."""
+
+    async def use(browser: Browser) -> None:
+        changed = pb.ChangeUserResponse(status=admin_status(), user=pb.UserInfo(name="bob", secrets=2))
+        browser.node.answers("ChangeUser", changed if answered else grpc.StatusCode.UNAVAILABLE)
+        assert "The former one stays valid until it is ended." in await browser.get("/confirm/rotate-user?user=bob")
+        await browser.post("/do/rotate-user", user="bob", csrf=await browser.token())
+        secret = browser.node.requests["ChangeUser"][0].secret_key
+        assert len(secret) >= 32 and not browser.node.requests["ChangeUser"][0].end_former_secret
+        assert {request.secret_key for request in browser.node.requests["ChangeUser"]} == {secret}
+        page = await browser.get("/users")
+        assert f"Secret key, shown only now: {secret}" in page
+        assert ("2 are valid until the former one is ended" if answered else "it is not known whether bob has the new secret") in page
+        assert secret not in await browser.get("/users") and secret not in str(browser.records)
+        assert browser.records[-1]["outcome"] == ("done" if answered else "unknown")
+
+    browse(use)
+
+
+def test_the_former_secret_ends_when_it_is_confirmed() -> None:
+    """Only where there is one."""
+
+    async def use(browser: Browser) -> None:
+        users = [pb.UserInfo(name="bob", secrets=2), pb.UserInfo(name="eve", secrets=1), pb.UserInfo(name="ops", role=True)]
+        browser.node.answers("ListUsers", pb.ListUsersResponse(status=admin_status(), users=users))
+        browser.node.answers("ChangeUser", pb.ChangeUserResponse(status=admin_status(), user=users[1]))
+        page = await browser.get("/users")
+        assert page.count("End former secret of") == 1 and page.count("New secret of") == 2
+        await browser.post("/do/end-former-secret", user="bob", csrf=await browser.token())
+        assert browser.node.requests["ChangeUser"] == [pb.ChangeUserRequest(name="bob", end_former_secret=True)]
 
     browse(use)
 

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
+from ledgermq.client.console import actions
 from ledgermq.client.console.application import PAGES
 from ledgermq.client.console.assets import FOLDER, TYPES
 from ledgermq.client.console.digests import DIFFERS, EQUAL, MISSING, NEVER, Described, Map
@@ -109,6 +110,30 @@ def test_a_big_cluster_costs_few_calls_and_rows() -> None:
         assert (await browser.get("/groups?start=200")).count("<tr>") == ROWS + 1
 
     browse(use, topics=1000, groups=300)
+
+
+def test_the_nodes_show_their_processes_and_one_that_does_not_answer() -> None:
+    """Memory and connections of each node, unknown where a node does not answer; of one node also its log and configuration."""
+
+    def described(request: pb.DescribeNodeRequest) -> pb.DescribeNodeResponse:
+        if request.node == "n2":
+            return pb.DescribeNodeResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no answer"))
+        line = f'{{"event": "{SCRIPT}"}}'
+        configuration = '{"cluster": {"secret": "********"}}' if request.configuration else None
+        found = pb.DescribeNodeResponse(status=admin_status(), node=request.node, resident_bytes=64 << 20, configuration=configuration)
+        found.log.extend([line] if request.log_lines else [])
+        return found
+
+    async def use(browser: Browser) -> None:
+        browser.node.answers("DescribeNode", described)
+        page = await browser.get("/nodes")
+        assert page.count("64.0 MiB") == 2 and "not counted" in page
+        assert [request.log_lines for request in browser.node.requests["DescribeNode"]] == [0] * 3
+        page = await browser.get("/node?name=n1")
+        assert "64.0 MiB" in page and "&#34;secret&#34;: &#34;********&#34;" in page
+        assert SCRIPT not in page and html.escape(SCRIPT) in page
+
+    browse(use)
 
 
 def test_open_pages_share_the_calls() -> None:
@@ -251,6 +276,57 @@ def test_letters_are_settled_by_id_and_the_state_is_shown() -> None:
     browse(use)
 
 
+def test_a_move_is_continued_and_aborted_from_its_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes longer than a browser waits stays under way; the page of the broker group continues or aborts it; the record has it."""
+    monkeypatch.setattr(actions, "MOVE_WAIT_S", 0.0)
+    entry = pb.BrokerGroupEntry(broker_group="g1", replicas=["n1", "n2", "n3"], preferred="n2")
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        listed = pb.ListBrokerGroupsResponse(status=admin_status(), groups=[entry])
+        node.answers("ListBrokerGroups", listed)
+        page = await browser.get("/broker-group?name=g1")
+        assert page.count("Move from") == 3 and "Meant to lead: n2." in page and "Continue the move" not in page
+        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), step="catch-up", waits_for="n4 lacks 5"))
+        values = {"broker_group": "g1", "from": "n1", "to": "n4", "csrf": await browser.token()}
+        await browser.post("/do/move-replica", **values)
+        assert "g1: under way (catch-up), waits for: n4 lacks 5." in await browser.get("/broker-groups")
+        listed.groups[0].move.from_node, listed.groups[0].move.to_node = "n1", "n4"
+        page = await browser.get("/broker-group?name=g1")
+        assert "Continue the move" in page and "Abort the move" in page and "Move from" not in page
+        assert "(abort)" in await browser.get("/confirm/move-replica?broker_group=g1&from=n1&to=n4&what=abort")
+        node.answers("MoveReplica", pb.MoveReplicaResponse(status=admin_status(), done=True, step="done", left_directory="/data/n4/g1"))
+        await browser.post("/do/move-replica", what="abort", **values)
+        assert "the replica stays on n1; what is left stays in /data/n4/g1" in await browser.get("/broker-groups")
+        assert [request.abort for request in node.requests["MoveReplica"]] == [False, True]
+        assert browser.records[-1]["values"] == {"broker_group": "g1", "from": "n1", "to": "n4", "what": "abort"}
+
+    browse(use)
+
+
+def test_the_plan_is_taken_step_by_step() -> None:
+    """The first step of what the cluster plans now; a step of an older plan is refused, and nothing is changed."""
+    leader = pb.RebalanceStep(kind="move-leader", broker_group="g1", from_node="n1", to_node="n2", reason=SCRIPT)
+    queues = pb.RebalanceStep(kind="add-queues", broker_group="g2", topic=pb.Name(name="orders"), queues=8, reason="few")
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        node.answers("PlanRebalance", pb.PlanRebalanceResponse(status=admin_status(), steps=[leader, queues], notes=["kept"]))
+        page = await browser.get("/rebalance")
+        assert page.count("Take step") == 1 and "8 queues of topic orders in g2" in page and "kept" in page and SCRIPT not in page
+        node.answers("PreferLeader", pb.PreferLeaderResponse(status=admin_status()))
+        node.answers("TransferLeadership", pb.TransferLeadershipResponse(status=admin_status(), done=True))
+        token, step = await browser.token(), "let n2 lead g1 instead of n1"
+        await browser.post("/do/rebalance", step=step, csrf=token)
+        assert node.requests["PreferLeader"] == [pb.PreferLeaderRequest(broker_group="g1", node="n2")]
+        assert node.requests["TransferLeadership"] == [pb.TransferLeadershipRequest(broker_group="g1", to="n2")]
+        assert f"done: {step}" in await browser.get("/rebalance")
+        page = await browser.post("/do/rebalance", 409, step="let n3 lead g1 instead of n1", csrf=token)
+        assert "not a step of the plan any more" in page and len(node.requests["PreferLeader"]) == 1
+
+    browse(use)
+
+
 def described(node: str, end: int, *files: tuple[int, str, str], begin: int = 0) -> Described:
     answer = audit_pb2.DescribeReplicaResponse(node=node, state="running")
     answer.begin.end_pos, answer.end.end_pos = begin, end
@@ -274,6 +350,9 @@ def test_the_map_shows_damage_where_it_is() -> None:
     assert states == {"n1": [EQUAL] * 3 + [NEVER], "n2": [EQUAL, DIFFERS, EQUAL, NEVER], "n3": [EQUAL, MISSING, EQUAL, NEVER]}
     assert [(node, block.base) for node, block in found.bad] == [("n2", 100), ("n3", 100)]
     assert found.equal_to == 100 and found.never_bytes == 50
+    assert [(node, [(block.base, block.end) for block in blocks]) for node, blocks in found.never] == [
+        (node, [(300, 350)]) for node in ("n1", "n2", "n3")
+    ]
     assert [one.node for one in found.silent] == ["n4"]
     places = found.shown(found.rows[0][1])
     assert [(left, width) for left, width, _ in places] == [(0.0, 284.7), (285.7, 284.7), (571.4, 284.7), (857.1, 141.9)]

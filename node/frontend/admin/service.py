@@ -20,10 +20,11 @@ from ledgermq.node.frontend.admin.group_settings import given_of, group_info, se
 from ledgermq.node.frontend.admin.leadership_admin import HISTORY_METHOD, TRANSFER_METHOD, Leadership
 from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
+from ledgermq.node.frontend.admin.node_details import METHOD as NODE_METHOD
+from ledgermq.node.frontend.admin.node_details import NodeDetails
 from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
-from ledgermq.node.frontend.admin.repair_admin import RepairAdmin
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
 from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
@@ -32,6 +33,7 @@ from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
 from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.replica.hosting.engine import Engine
+from ledgermq.node.replica.hosting.ports import State
 from ledgermq.node.replica.maintenance.digest_exchange import STORAGE_METHOD
 from ledgermq.node.replica.maintenance.retention_loop import WHY_METHOD, Retainer
 from ledgermq.node.replica.retention.pins import TooManyPins
@@ -91,6 +93,7 @@ class AdminService:
         receipt_keys: ReceiptKeys,
         replication: Replication,
         broker_groups: BrokerGroups,
+        node_details: NodeDetails,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -107,7 +110,7 @@ class AdminService:
         self._receipt_keys = receipt_keys
         self._replication = replication
         self._broker_groups = broker_groups
-        self._repairs = RepairAdmin(engine)
+        self._node_details = node_details
 
     # -- status
 
@@ -123,6 +126,10 @@ class AdminService:
         for key in sorted(self._controller.state.topics):
             response.topics.append(topic_info(self._controller.state.topics[key], ends))
         return response
+
+    @_answered
+    async def DescribeNode(self, request: Any, context: ServerCall) -> admin_pb2.DescribeNodeResponse:
+        return await self._node_details.of(request)
 
     # -- topics
 
@@ -329,7 +336,28 @@ class AdminService:
 
     @_answered
     async def RepairRange(self, request: Any, context: ServerCall) -> admin_pb2.RepairRangeResponse:
-        return await self._repairs.repair_range(request)
+        # Never forwarded: a node repairs only its own replicas. What may be restored is decided in `replica/shipping/`.
+        group = request.broker_group
+        self._require_hosted(group)
+        if not 0 <= request.first_index <= request.last_index:
+            raise fail(Code.BAD_REQUEST, f"entries {request.first_index} to {request.last_index} are not a valid range")
+        status = await self._engine.status(group)
+        if status.state != State.RUNNING:
+            reason = "" if status.rebuild is None else f": {status.rebuild.reason}"
+            if status.state == State.REFUSED:
+                raise fail(Code.PRECONDITION_FAILED, f"broker group {group} cannot be repaired here{reason}")
+            return admin_pb2.RepairRangeResponse(waits_for=f"broker group {group} is {status.state}{reason}")
+        found = await self._engine.run(group, lambda running: running.store.identity)
+        if (found.log_id, found.incarnation) != (request.log_id, request.incarnation):
+            what = f"the replica of broker group {group} on node {found.replica} is not the one that was audited"
+            raise fail(Code.PRECONDITION_FAILED, f"{what} (log {found.log_id}, directory {found.incarnation}); audit again")
+        put = await self._engine.put_back(group, request.first_index, request.last_index)
+        if put.refused is None:
+            return admin_pb2.RepairRangeResponse(done=True, repaired=put.repaired, written_bytes=put.written_bytes, source=put.source)
+        if not request.whole_log:
+            raise fail(Code.PRECONDITION_FAILED, put.refused)
+        await self._engine.mend_all(group, f"asked for by an operator: {put.refused}")
+        return admin_pb2.RepairRangeResponse(waits_for=f"{put.refused}; the whole log is now verified and repaired")
 
     # -- leadership
 
@@ -427,6 +455,8 @@ class AdminService:
         """Answer a call of this service that was forwarded to this node."""
         if method == CLIENTS_METHOD:
             return [self._clients.here().SerializeToString()]
+        if method == NODE_METHOD:
+            return [self._node_details.here(admin_pb2.DescribeNodeRequest.FromString(request)).SerializeToString()]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:
