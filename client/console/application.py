@@ -126,7 +126,7 @@ def _with_cookie(answer: web.StreamResponse, session: Session, secure: bool) -> 
 
 def _shown(page: Page) -> Handler:
     async def show(request: web.Request) -> web.StreamResponse:
-        view = View(request)
+        view = View(request, still=page.still)
         values = await page.prepare(view)
         return render(request, page, view, values)
 

@@ -56,7 +56,7 @@ def _shown(request: web.Request, page: Page, values: Any, *, error: ClusterError
     given = {field.name: values.get(field.name, field.default) for field in action.fields}
     said = action.says.format_map(given)
     more = {"heading": action.title, "name": name, "action": action, "values": given, "says": said, "error": error}
-    return render(request, page, View(request), more, status=status)
+    return render(request, page, View(request, still=page.still), more, status=status)
 
 
 def _checked(action: Action, given: Any, *, secrets: bool = True) -> dict[str, str]:
@@ -85,6 +85,8 @@ async def _do(request: web.Request) -> web.StreamResponse:
     try:
         outcome = await action.do(session.watch, _checked(action, form))
     except ClusterError as error:
+        # It may have been made all the same, or in part.
+        session.watch.forget(shown.get("group", ""))
         recorded({**record, "outcome": "refused" if isinstance(error, (Refused, BadArgument)) else "unknown", "reason": str(error)})
         return _shown(request, CONFIRM, shown, error=error, status=_status(error))
     text, how = (outcome.text, outcome.outcome) if isinstance(outcome, MadeSecret) else (outcome, "done")
@@ -92,7 +94,7 @@ async def _do(request: web.Request) -> web.StreamResponse:
     session.notices.append(text)
     if isinstance(outcome, MadeSecret):
         session.notices.append(f"Secret key, shown only now: {outcome.secret}")
-    session.watch.forget()
+    session.watch.forget(shown.get("group", ""))
     again = {"group": shown["group"]} if action.back == "/dead-letters" else {"topic": shown["topic"]} if action.back == "/waiting" else {}
     raise web.HTTPSeeOther(f"{action.back}?{urlencode(again)}" if again else action.back)
 

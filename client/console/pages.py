@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from typing import Any
@@ -22,8 +23,9 @@ LOG_LINES = 100
 
 
 async def _overview(view: View) -> dict[str, Any]:
-    judged: Judged | None = await view.status()
-    receivers: Receivers | None = await view.receivers()
+    judged: Judged | None
+    receivers: Receivers | None
+    judged, receivers = await asyncio.gather(view.status(), view.receivers())
     findings = [] if judged is None else sorted(judged.findings, key=lambda finding: -finding.severity)
     lags = {} if receivers is None else {name: lag for name, lag in receivers.lags.items() if lag.messages}
     top = sorted(lags.items(), key=lambda item: -(item[1].messages or 0))[:TOP]

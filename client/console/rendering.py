@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +114,12 @@ def _body(body: bytes) -> str:
         return shown.hex(" ") + rest
 
 
+@cache
 def environment() -> jinja2.Environment:
-    """The templates, with autoescape in all of them; an undefined name is an error."""
+    """The templates, with autoescape in all of them; an undefined name is an error. All are compiled here, not by the first page."""
     loader = jinja2.FileSystemLoader(HERE / "templates")
     found = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     found.filters.update(known=_or_unknown, size=_size, age=_age, moment=_moment, rate=_rate, body=_body)
+    for name in found.list_templates():
+        found.get_template(name)
     return found

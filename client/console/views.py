@@ -13,7 +13,7 @@ import jinja2
 from aiohttp import web
 
 from ledgermq.client.console.sessions import Session, Sessions
-from ledgermq.client.console.watching import Cell, Fetch
+from ledgermq.client.console.watching import OLDEST_S, Cell, Fetch
 
 TEMPLATES = web.AppKey("templates", jinja2.Environment)
 SESSIONS = web.AppKey("sessions", Sessions)
@@ -35,10 +35,11 @@ MENU = (
 
 
 class View:
-    """One request for a page: the session, the query, and the answers that the page uses."""
+    """One request for a page: the session, the query, and the answers that the page uses. `still`: the page does not update itself."""
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, *, still: bool) -> None:
         self.request = request
+        self._still = still
         self.session: Session = request[SESSION]
         self.watch = self.session.watch
         self.query = request.query
@@ -58,7 +59,7 @@ class View:
 
     async def get(self, key: Hashable, what: str, fetch: Fetch, *, keep: Callable[[Any, float], None] | None = None) -> Any:
         """The answer of this key; None while there is none."""
-        return self._used(await self.watch.get(key, what, fetch, keep=keep))
+        return self._used(await self.watch.get(key, what, fetch, keep=keep, oldest_s=0.0 if self._still else OLDEST_S))
 
     def _used(self, cell: Cell) -> Any:
         self.cells.append(cell)
@@ -68,10 +69,14 @@ class View:
         """What the page could not get, why, and how old the data is that it shows instead."""
         found = []
         for cell in self.cells:
-            if cell.error or cell.at is None:
+            if cell.error or cell.outdated or cell.at is None:
                 why = cell.error or "the cluster has not answered yet"
                 found.append({"what": cell.what, "why": why, "age_s": self.watch.age_s(cell) if cell.value is not None else None})
         return found
+
+    def aged_s(self) -> float | None:
+        """The age in seconds of the oldest answer on the page, if it is older than those of an open page; None otherwise."""
+        return max((age for cell in self.cells if (age := self.watch.aged_s(cell)) is not None), default=None)
 
 
 Prepare = Callable[[View], Awaitable[dict[str, Any]]]
@@ -106,6 +111,7 @@ def render(request: web.Request, page: Page, view: View, values: dict[str, Any],
             csrf=view.session.csrf,
             notices=notices,
             missing=view.missing(),
+            aged_s=view.aged_s(),
             query=view.query,
             **values,
         )

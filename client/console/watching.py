@@ -1,7 +1,8 @@
 """What the pages of one user show: answers of the cluster, kept and asked again while a page is open.
 
-Law: a page never waits long for the cluster. It gets the last answer with its age, and the reason why there is no newer one. Each answer is
-asked for once, whatever the number of open pages: one task asks again what pages used lately, with at most `AT_ONCE` calls at a time and
+Law: a page never waits long for the cluster. It gets the last answer with its age, and the reason why there is no newer one. An answer
+that is not too old is shown at once and asked for again behind the page; one from before a change of this user never is. Each answer is
+asked for once, whatever the number of open pages: one task asks again what pages used lately, with at most `AT_ONCE` answers at a time and
 never a second call for an answer that is still awaited. Without an open page nothing is asked.
 """
 
@@ -13,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Any
 
 from ledgermq.client.admin import AsyncAdmin
@@ -30,11 +32,13 @@ USED_S = 10.0
 """An answer that no page used for so long is not asked for again."""
 WAIT_S = 1.5
 """How long a page waits for an answer that it does not have."""
+OLDEST_S = 30.0
+"""A page that updates itself shows an older answer only if the cluster gives no newer one within WAIT_S."""
 AT_ONCE = 4
 KEPT = 128
 LISTENERS_MAX = 32
 LAGS_AT_ONCE = 8
-"""Consumer groups whose lag is asked for in one round; the next round asks for the next ones."""
+"""Consumer groups whose lag is asked for in one round, all at once; the next round asks for the next ones."""
 DISK_FREE_BYTES = (5 << 30, 1 << 30)
 """Less free space of a node's disk is worth a warning, or is critical, as for `ledgermq check`."""
 
@@ -43,7 +47,8 @@ Fetch = Callable[[AsyncAdmin], Awaitable[Any]]
 
 @dataclass(slots=True)
 class Cell:
-    """One answer. `value` None: there is none yet. `error`: why the last attempt failed; empty: it succeeded."""
+    """One answer. `value` None: there is none yet. `error`: why the last attempt failed; empty: it succeeded. `outdated`: it was asked for
+    before a change of this user."""
 
     what: str
     fetch: Fetch
@@ -51,6 +56,7 @@ class Cell:
     at: float | None = None
     error: str = ""
     code: int = 0
+    outdated: bool = False
     used: float = float("-inf")
     task: asyncio.Task[None] | None = None
     keep: Callable[[Any, float], None] | None = None
@@ -97,7 +103,6 @@ class Watch:
         self.connection = connection
         self.admin = AsyncAdmin(connection)
         self.history = History()
-        self.calls = 0
         self._every_s = every_s
         self._clock = clock
         self._cells: OrderedDict[Hashable, Cell] = OrderedDict()
@@ -105,7 +110,7 @@ class Watch:
         self._poller: asyncio.Task[None] | None = None
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._lags: dict[str, Lag] = {}
-        self._turn = 0
+        self._changes = 0
 
     def age_s(self, cell: Cell) -> float | None:
         return None if cell.at is None else self._clock() - cell.at
@@ -118,8 +123,11 @@ class Watch:
         """The consumer groups, with their lag as far as it is known."""
         return await self.get("receivers", "the consumer groups", self._receivers)
 
-    async def get(self, key: Hashable, what: str, fetch: Fetch, *, keep: Callable[[Any, float], None] | None = None) -> Cell:
-        """The answer of this key, as new as a page can have it without waiting for long. `keep` receives each new answer and its time."""
+    async def get(
+        self, key: Hashable, what: str, fetch: Fetch, *, keep: Callable[[Any, float], None] | None = None, oldest_s: float = OLDEST_S
+    ) -> Cell:
+        """The answer of this key, as new as a page can have it without waiting for long. `keep` receives each new answer and its time.
+        `oldest_s`: an older answer is waited for; a younger one is returned at once, and listeners learn when there is a newer one."""
         cell = self._cells.get(key)
         if cell is None:
             cell = self._cells[key] = Cell(what, fetch, keep=keep)
@@ -131,15 +139,27 @@ class Watch:
         # The task that asks again keeps this answer as new as it can be.
         polled = self._poller is not None and self._clock() - cell.used <= USED_S
         cell.used = self._clock()
-        age = self.age_s(cell)
-        if not (polled and cell.error) and (age is None or (age >= self._every_s and not polled)):
-            await asyncio.wait([self._asked(cell)], timeout=WAIT_S)
+        age = None if cell.outdated else self.age_s(cell)
+        if polled and (cell.error or age is not None):
+            return cell
+        if age is None or age >= self._every_s:
+            task = self._asked(cell)
+            task.add_done_callback(self._tell)
+            if age is None or age >= oldest_s:
+                await asyncio.wait([task], timeout=WAIT_S)
         return cell
 
-    def forget(self) -> None:
-        """After a change, pages ask again."""
+    def aged_s(self, cell: Cell) -> float | None:
+        """The age in seconds of an answer that is older than one of an open page that updates itself; None of any other."""
+        age = self.age_s(cell)
+        return age if age is not None and age >= self._every_s else None
+
+    def forget(self, group: str = "") -> None:
+        """After a change, pages wait for answers that were asked for after it. `group`: the consumer group that it concerns, if any."""
+        self._changes += 1
+        self._lags.pop(group, None)
         for cell in self._cells.values():
-            cell.at = None
+            cell.outdated = True
 
     @contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
@@ -161,8 +181,7 @@ class Watch:
         tasks = [self._asked(cell) for cell in self._cells.values() if now - cell.used <= USED_S]
         if tasks:
             await asyncio.wait(tasks, timeout=self._every_s)
-        for event in self._listeners:
-            event.set()
+        self._tell()
 
     async def close(self) -> None:
         tasks = [cell.task for cell in self._cells.values() if cell.task is not None]
@@ -170,9 +189,12 @@ class Watch:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tell()
+        await self.connection.close()
+
+    def _tell(self, _: asyncio.Task[None] | None = None) -> None:
         for event in self._listeners:
             event.set()
-        await self.connection.close()
 
     async def _judged(self, _: AsyncAdmin) -> Judged:
         request = pb.ClusterStatusRequest()
@@ -183,13 +205,15 @@ class Watch:
         self.history.add_status(judged.status, at)
 
     async def _receivers(self, admin: AsyncAdmin) -> Receivers:
+        changes = self._changes
         groups = await admin.groups()
         names = [group.name for group in groups]
-        turn = [names[(self._turn + step) % len(names)] for step in range(min(LAGS_AT_ONCE, len(names)))]
-        self._turn += len(turn)
-        for name in turn:
-            self._lags[name] = await self._lag(name)
-        self._lags = {name: lag for name, lag in self._lags.items() if name in set(names)}
+        # Those that were never asked for come first, then those that were asked for longest ago.
+        turn = nsmallest(LAGS_AT_ONCE, names, key=lambda name: self._lags[name].at if name in self._lags else float("-inf"))
+        found = await asyncio.gather(*map(self._lag, turn))
+        if changes == self._changes:
+            self._lags.update(zip(turn, found, strict=True))
+        self._lags = {name: self._lags[name] for name in names if name in self._lags}
         known = [lag.messages for lag in self._lags.values()]
         self.history.add("lag", None if None in known or len(known) < len(names) else sum(lag or 0 for lag in known))
         return Receivers(groups, self._lags)
@@ -220,13 +244,16 @@ class Watch:
         return cell.task
 
     async def _ask(self, cell: Cell) -> None:
+        changes = -1
         async with self._gate:
-            self.calls += 1
-            try:
-                cell.value = await cell.fetch(self.admin)
-            except ClusterError as error:
-                cell.error, cell.code = str(error), error.code if isinstance(error, Refused) else 0
-                return
-        cell.at, cell.error, cell.code = self._clock(), "", 0
+            # An answer that was under way while the user changed something may be older than the change.
+            while changes != self._changes:
+                changes = self._changes
+                try:
+                    value = await cell.fetch(self.admin)
+                except ClusterError as error:
+                    cell.error, cell.code = str(error), error.code if isinstance(error, Refused) else 0
+                    return
+        cell.value, cell.at, cell.error, cell.code, cell.outdated = value, self._clock(), "", 0, False
         if cell.keep is not None:
             cell.keep(cell.value, cell.at)

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import html
 import json
+import threading
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import pytest
 
 pytest.importorskip("jinja2")
 
-from ledgermq.client.console import actions
+from ledgermq.client.console import actions, watching
 from ledgermq.client.console.application import PAGES
 from ledgermq.client.console.assets import FOLDER, TYPES
 from ledgermq.client.console.digests import DIFFERS, EQUAL, MISSING, NEVER, Described, Map
@@ -172,6 +173,111 @@ def test_a_page_opened_again_is_new_although_others_are_open() -> None:
             watch.forget()
             await browser.get("/users")
             assert len(browser.node.requests["ListUsers"]) == 2
+
+    browse(use)
+
+
+def test_a_page_shows_the_last_answers_and_asks_behind_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that are not too old are shown with their age while the cluster is asked again; the open page learns of the newer ones."""
+    monkeypatch.setattr(watching, "WAIT_S", 60.0)
+    held = threading.Event()
+
+    def later(_: pb.ClusterStatusRequest) -> pb.ClusterStatusResponse:
+        assert held.wait(60)
+        return cluster_status(topics=7)
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        watch: Watch = browser.session_watch
+        now = watch._clock()
+        watch._clock = lambda: now + watching.OLDEST_S - 1
+        browser.node.answers("ClusterStatus", later)
+        page = await browser.get("/")
+        assert "2 topics" in page and "As of 29 s ago" in page
+        event = asyncio.Event()
+        watch._listeners.add(event)
+        held.set()
+        await asyncio.gather(*(cell.task for cell in watch._cells.values()))
+        await event.wait()
+        page = await browser.get("/")
+        assert "7 topics" in page and "As of" not in page
+
+    browse(use)
+
+
+def test_what_is_too_old_and_what_does_not_update_itself_is_waited_for() -> None:
+    """An answer older than the bound is not shown while the cluster answers; a page that stays as it is shows only what is new."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        await browser.get("/rebalance")
+        watch: Watch = browser.session_watch
+        now = watch._clock()
+        watch._clock = lambda: now + watching.OLDEST_S + 1
+        browser.node.answers("ClusterStatus", cluster_status(topics=7))
+        page = await browser.get("/")
+        assert "7 topics" in page and "As of" not in page
+        watch._clock = lambda: now + watching.OLDEST_S + 1 + watching.EVERY_S
+        await browser.get("/rebalance")
+        assert len(browser.node.requests["PlanRebalance"]) == 2
+
+    browse(use)
+
+
+def test_lags_of_a_round_are_asked_for_together_and_the_oldest_first() -> None:
+    """No lag waits for another one of its round; after a change the lag of its consumer group is asked for in the next round."""
+
+    async def use(browser: Browser) -> None:
+        await browser.get("/")
+        watch: Watch = browser.session_watch
+        together, asked = asyncio.Barrier(LAGS_AT_ONCE), []
+
+        async def lag(group: str) -> tuple[Any, ...]:
+            asked.append(group)
+            await together.wait()
+            return ()
+
+        watch.admin.lag = lag
+        await watch.refresh()
+        assert asked == [f"c{number:03}" for number in range(LAGS_AT_ONCE, 2 * LAGS_AT_ONCE)]
+        asked.clear()
+        watch.forget("c009")
+        await watch.refresh()
+        assert asked == ["c009", *(f"c{number:03}" for number in range(2 * LAGS_AT_ONCE, 3 * LAGS_AT_ONCE - 1))]
+
+    browse(use, groups=3 * LAGS_AT_ONCE)
+
+
+def test_an_answer_from_before_a_change_is_not_shown_after_it() -> None:
+    """Neither one that is kept nor one that was under way, whether the change was confirmed or its outcome is unknown."""
+
+    async def use(browser: Browser) -> None:
+        node = browser.node
+        token = await browser.token()
+        await browser.get("/topics")
+        watch: Watch = browser.session_watch
+        node.answers("CreateTopic", pb.CreateTopicResponse(status=admin_status(), created=True))
+        node.answers("ClusterStatus", cluster_status(topics=3))
+        await browser.post("/do/create-topic", topic="t0002", kind="normal", queues="8", permission="rw", csrf=token)
+        assert "t0002" in await browser.get("/topics")
+        node.answers("CreateTopic", pb.CreateTopicResponse(status=admin_status(int(Code.PRECONDITION_FAILED), "no")))
+        node.answers("ClusterStatus", cluster_status(topics=4))
+        await browser.post("/do/create-topic", 409, topic="t0003", kind="normal", queues="8", permission="rw", csrf=token)
+        assert "t0003" in await browser.get("/topics")
+
+        answers = ["before the change", "after the change"]
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def fetch(_: Any) -> str:
+            begun.set()
+            await goes_on.wait()
+            return answers.pop(0)
+
+        page = asyncio.create_task(watch.get("key", "what", fetch))
+        await begun.wait()
+        watch.forget()
+        goes_on.set()
+        assert (await page).value == "after the change"
 
     browse(use)
 
