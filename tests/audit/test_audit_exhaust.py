@@ -9,12 +9,10 @@ import os
 import random
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,7 +23,6 @@ from ledgermq.audit.checks.scan import scan
 from ledgermq.audit.jobs import FAIL, PASS, local_engine
 from ledgermq.audit.reading.files import exists, names_in, size_of, stat_of
 from ledgermq.audit.reading.native import KERNEL
-from ledgermq.audit.spark import java
 from tests.audit.both_scans import built, differences, tasks_of
 from tests.audit.exhaust import __main__ as run_of
 from tests.audit.exhaust.cases import Case
@@ -35,6 +32,7 @@ from tests.audit.exhaust.judging import ALLOWED
 from tests.audit.exhaust.keeping import Kept
 from tests.audit.exhaust.memory import Memory
 from tests.audit.exhaust.running import READ, audit_of, serving
+from tests.audit.spark_session import running_spark
 
 SEED = 20261122
 SAMPLE = {WHOLE: 160, DEEP: 30, AGREEMENT: 120}
@@ -381,7 +379,7 @@ def test_spark_says_the_same_of_every_case(ground: Field) -> None:
     """One session, both engines: verdict, reasons and findings are equal."""
     from ledgermq.audit.spark.engine import SparkEngine
 
-    with spark_for_tests() as session:
+    with running_spark() as session:
         tried = 0
         for case in ground.atlas.sample(random.Random(SEED)):
             changes = ground.atlas.changes(case)
@@ -392,18 +390,6 @@ def test_spark_says_the_same_of_every_case(ground: Field) -> None:
             tried += 1
             if tried == SPARK_SAMPLE:
                 break
-
-
-@contextmanager
-def spark_for_tests() -> Iterator[Any]:
-    before = dict(os.environ)
-    spark = java.spark_session("local[2,3]")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @pytest.mark.parametrize("text", REPAIRED.values(), ids=REPAIRED.keys())

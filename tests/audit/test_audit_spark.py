@@ -24,6 +24,7 @@ from tests.audit.client_cases import write_clients
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 from tests.audit.log_writer import Writer
 from tests.audit.running_nodes import FakeCluster
+from tests.audit.spark_session import running_spark
 from tests.audit.test_audit_clients import LIES
 
 
@@ -68,14 +69,10 @@ def test_own_java_is_used_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture(scope="session")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def session() -> Iterator[Any]:
     """One Spark session for all slow tests: starting it is the dear part."""
-    before = dict(os.environ)
-    spark = java.spark_session("local[2,3]")
-    yield spark
-    spark.stop()
-    os.environ.clear()
-    os.environ.update(before)
+    with running_spark() as spark:
+        yield spark
 
 
 def directories(base: Path) -> list[str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgermq.audit.spark import java
 from ledgermq.node.process.local import LocalCluster
+from tests.audit.spark_session import running_spark
 from tests.cluster import running
 from tests.e2e.command_line import CommandLine
 
@@ -20,13 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    """Enables task retries, which are off by default in local mode."""
-    before = dict(os.environ)
-    spark = java.spark_session("local[2,3]")
-    yield spark
-    spark.stop()
-    os.environ.clear()
-    os.environ.update(before)
+    with running_spark() as spark:
+        yield spark
 
 
 @pytest.fixture(scope="module")
