@@ -158,13 +158,15 @@ class LevelRecord:
     TOPIC: ClassVar[str] = RAFT_TOPIC
 
     level: int
+    user: str = ""
+    """Who asked for it; empty if calls are not signed."""
 
     def encode(self) -> bytes:
-        return _body({"level": self.level})
+        return _body({"level": self.level, **({"u": self.user} if self.user else {})})
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> LevelRecord:
-        return cls(int(fields["level"]))
+        return cls(int(fields["level"]), str(fields.get("u", "")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,23 @@ Nothing of today is above level 1. These tests plant a program that reads two le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, RaiseLevel
+from ledgermq.node.broker.calls.operator_calls import Kept
+from ledgermq.node.broker.calls.outcome import Refused
 from ledgermq.node.broker.state.machine import Machine
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.proto import control, levels
+from ledgermq.raft.config import Members
 from ledgermq.storage.errors import UnknownFormat
 from tests.audit.state_records import EPOCH_MS, Scribe
-from tests.node_core.core_fakes import MemoryLog, MemoryQueues
+from tests.node_core.core_fakes import Bench, MemoryLog, MemoryQueues
 from tests.node_core.core_world import exported, merged
+from tests.node_core.test_core_group import records
 
 
 def machine(log: MemoryLog, reads: int) -> Machine:
@@ -137,3 +143,124 @@ def test_a_newer_program_takes_the_snapshot_of_its_groups_level(monkeypatch: pyt
     assert not rebuilt and found.applied_index == snapshot["applied_index"]
     assert restored({**snapshot, "v": 5}, 0, 2)[1]
     assert not restored({**snapshot, "v": 5}, 3, 2)[1]
+
+
+# -- raising the level
+
+
+def raising(*asked: str, level: int = 2, user: str = "") -> Callable[[Bench], RaiseLevel]:
+    return lambda bench: RaiseLevel(next(bench.tokens), control.LevelRecord(level, user), frozenset(asked))
+
+
+def leading() -> Bench:
+    bench = Bench()
+    bench.machine.level_max = 3
+    bench.replicator.members = Members(("n1", "n2", "n3"))
+    bench.machine.members = GroupMembers(-1, ("n1", "n2", "n3"))
+    bench.lead()
+    return bench
+
+
+def raises(log: MemoryLog) -> list[object]:
+    """The level records in the log."""
+    return [record for record in records(log) if isinstance(record, control.LevelRecord)]
+
+
+def joining(bench: Bench, level_max: int) -> ChangeMembers:
+    return ChangeMembers(next(bench.tokens), "add", "n4", "dir-4", "because", level_max=level_max)
+
+
+ALL = raising("n1", "n2", "n3")
+
+
+def test_a_raise_is_answered_when_its_record_is_applied_and_repeated_at_once() -> None:
+    """The record says who asked. Asking for a level that is in force appends nothing, also with a member that was not asked."""
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    call = raising("n1", "n2", "n3", user="root")(bench)
+    bench.turn(call)
+    assert call.token not in bench.done and bench.machine.level == 1
+    bench.replicator.commit_index = bench.log.end_index
+    bench.turn()
+    assert bench.done[call.token] == Kept() and bench.group.view().level == 2
+    assert raises(bench.log) == [control.LevelRecord(2, "root")]
+    bench.replicator.commit_at_once = True
+    end = bench.log.end_index
+    assert bench.ask(raising("n1")(bench)) == Kept() and bench.log.end_index == end
+    assert bench.ask(raising("n1", "n2", "n3", level=3)(bench)) == Kept() and bench.machine.level == 3
+
+
+def test_two_raises_at_once_append_one_record() -> None:
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    first, second = ALL(bench), ALL(bench)
+    bench.turn(first)
+    bench.turn(second)
+    bench.replicator.commit_index = bench.log.end_index
+    bench.turn()
+    assert bench.done[first.token] == bench.done[second.token] == Kept()
+    assert raises(bench.log) == [control.LevelRecord(2)]
+
+
+def test_a_member_that_was_not_asked_keeps_the_level_down() -> None:
+    """Learners and observers too, from the moment their record is appended; and no level is left out."""
+    bench = leading()
+    outcome = bench.ask(raising("n1", "n3")(bench))
+    assert (
+        isinstance(outcome, Refused) and outcome.reason == "members-not-yet" and outcome.detail.startswith("n2 became a member meanwhile")
+    )
+    bench.replicator.commit_at_once = False
+    bench.turn(joining(bench, 1))
+    call = ALL(bench)
+    bench.turn(call)
+    outcome = bench.done[call.token]
+    assert isinstance(outcome, Refused) and outcome.detail.startswith("n4 became a member meanwhile")
+    far = raising("n1", "n2", "n3", "n4", level=3)(bench)
+    bench.turn(far)
+    outcome = bench.done[far.token]
+    assert isinstance(outcome, Refused) and outcome.detail == "the level is 1, and levels are raised one by one"
+    assert not raises(bench.log)
+
+
+def test_a_node_that_reads_less_does_not_join_behind_an_uncommitted_level_record() -> None:
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    bench.turn(ALL(bench))
+    end = bench.log.end_index
+    old = joining(bench, 1)
+    bench.turn(old)
+    said = "the group has feature level 2, and n4 reads up to 1: upgrade n4 first"
+    assert bench.done[old.token] == Refused("members-refused", "n1", said) and bench.log.end_index == end
+    bench.turn(joining(bench, 2))
+    assert bench.log.end_index == end + 1
+
+
+def test_a_raise_needs_a_serving_leader_and_room_on_its_disk() -> None:
+    bench = leading()
+    bench.replicator.full = bench.replicator.full_for_control = True
+    assert bench.ask(ALL(bench)) == Refused("disk-full", "n1")
+    bench.replicator.full = bench.replicator.full_for_control = False
+    bench.replicator.commit_at_once = False
+    call = ALL(bench)
+    bench.turn(call)
+    bench.replicator.follow(2, "n2")
+    bench.turn()
+    assert bench.done[call.token] == Refused("unknown-outcome", "n2")
+    assert bench.ask(ALL(bench)) == Refused("not-leader", "n2")
+
+
+def test_a_lost_record_is_appended_again_by_the_next_term() -> None:
+    """A leader whose record was replaced after it lost its office does not take the record for pending when it leads again."""
+    bench = leading()
+    bench.replicator.commit_at_once = False
+    end = bench.log.end_index
+    bench.turn(ALL(bench))
+    bench.replicator.follow(2, "n2")
+    bench.turn()
+    bench.log.cut(end)
+    bench.replicator.commit_at_once = True
+    bench.lead(3)
+    assert not raises(bench.log)
+    bench.replicator.commit_at_once = False
+    bench.turn(ALL(bench))
+    assert raises(bench.log) == [control.LevelRecord(2)]

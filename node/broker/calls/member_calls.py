@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ledgermq.node.broker.calls import Token
+from ledgermq.proto.control import LevelRecord
 from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 
@@ -38,6 +39,7 @@ class HandingOver:
     to: str
     lag_entries: int
 
+
 MembersKind = Literal["add", "remove", "promote", "demote", "rule"]
 
 
@@ -67,6 +69,19 @@ class ChangeMembers:
     rule: str = ""
     observer: bool = False
     """With `add`: the node becomes an observer, a permanent learner. With `promote`: confirms that an observer is to be promoted."""
+    level_max: int | None = None
+    """With `add`: the highest feature level that the node reads. Refused if the group's level is above it at the end of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseLevel:
+    """Raise the group's feature level by one, to `record.level`. `asked`: the nodes that have told, in their present processes, that they
+    read it. Answer: `Kept` once the record is applied, or at once if the level is in force. Refused with `members-not-yet` if a member,
+    committed or not, is not among `asked`."""
+
+    token: Token
+    record: LevelRecord
+    asked: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from ledgermq.node.broker.calls.member_calls import (
     HandOver,
     MembersChanged,
     Prefer,
+    RaiseLevel,
     Returned,
 )
 from ledgermq.node.broker.calls.operator_calls import (
@@ -103,6 +104,7 @@ Call = (
     | Prefer
     | Confirm
     | ChangeMembers
+    | RaiseLevel
     | Returned
     | Appointed
 )

@@ -27,7 +27,8 @@ from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import CancelReceive
 from ledgermq.node.broker.calls.group_view import GroupView, HaView
-from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, Returned
+from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, HandOver, MembersChanged, Prefer, RaiseLevel, Returned
+from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.read_calls import Pull
 from ledgermq.node.broker.calls.send_calls import FrameKnown, FrameProduced, ProduceFrame
@@ -131,6 +132,8 @@ class Group:
         self._handovers = Handovers(node, replicator, settings.preferred)
         self._reads = Reads(replicator, machine)
         self.memberships = Memberships(replicator)
+        self._level_index = -1
+        """The last level record that this replica appended since it leads."""
         self._sequencer = Sequencer(machine.end)
         self._policy = settings.policy
         self._ha = settings.ha
@@ -274,6 +277,8 @@ class Group:
                 self._handovers.preferred(call.node)
             elif isinstance(call, ChangeMembers):
                 turn.done += self.memberships.take(call, serving=self.leader.serving, members=self.machine.members)
+            elif isinstance(call, RaiseLevel):
+                turn.done += self.memberships.take_level(call, serving=self.leader.serving, level=self.machine.level)
             elif isinstance(call, Returned):
                 self.memberships.on_returned(call)
             elif isinstance(call, Appointed):
@@ -344,7 +349,7 @@ class Group:
         if self.leader.term is not None and self.leader.term != leads:
             turn.done += self.leader.resign(self.replicator.leader, self.replicator.commit_index)
             turn.done += self._reads.resign() + self.memberships.resign()
-            self._term_start = None
+            self._term_start, self._level_index = None, -1
         if leads is None:
             return
         if self.leader.term is None:
@@ -548,12 +553,19 @@ class Group:
         return self._append(turn, drafts, control_only=control_only, urgent=plan.urgent, early=plan.memory_drafts > 0)
 
     def _change_members(self, turn: _Turn) -> bool:
-        """Append the due membership records, one entry each; True if one was appended."""
+        """Append the due membership and level records, one entry each; True if one was appended."""
         appended = False
         while self.leader.serving and not (turn.full or turn.stalled):
             request = self.memberships.due(turn.now_ns)
             if request is None:
                 break
+            if isinstance(request, RaiseLevel):
+                appended |= self._raise_level(turn, request)
+                continue
+            if request.level_max is not None and request.level_max < self._level_at_end:
+                why = f"the group has feature level {self._level_at_end}, and {request.change.node} reads up to {request.level_max}"
+                turn.done += self.memberships.refused(request, f"{why}: upgrade {request.change.node} first")
+                continue
             outcome = self._append_members(turn, request.change)
             if outcome is not None:
                 turn.done += self.memberships.refused(request, outcome)
@@ -581,6 +593,34 @@ class Group:
         turn.appended = True
         self._sequencer.appended(place)
         return None
+
+    @property
+    def _level_at_end(self) -> int:
+        """The feature level behind the last entry of a serving leader's log: it has applied all entries of earlier terms, so only its own
+        record can be pending."""
+        return self.machine.level + (self._level_index > self.machine.applied_index)
+
+    def _raise_level(self, turn: _Turn, call: RaiseLevel) -> bool:
+        """Append a level record, unless it is appended already; True if this call appended it."""
+        level, wanted = self._level_at_end, call.record.level
+        if wanted <= self.machine.level:
+            turn.done.append(Done(call.token, Kept()))
+            return False
+        if wanted <= level:
+            self.leader.await_entry(self._level_index, call.token, Kept())
+            return False
+        objection = self.memberships.objection_to(call, level)
+        if objection:
+            turn.done.append(Done(call.token, Refused("members-not-yet", detail=objection)))
+            return False
+        index = self.replicator.end_index + 1
+        if self._append(turn, [control.draft(call.record, turn.now_ms)], control_only=True) is None:
+            reason = "disk-full" if self.replicator.accepting else "not-leader"
+            turn.done.append(Done(call.token, Refused(reason, self.replicator.leader)))
+            return False
+        self._level_index = index
+        self.leader.await_entry(index, call.token, Kept())
+        return True
 
     # Applying
 

@@ -1,9 +1,15 @@
-"""Changes of the members of a broker group: those that operators request, and those that a leader makes for a node that lost its directory.
+"""Changes of the members of a broker group: those that operators request, and those that a leader makes for a node that lost its directory;
+and raises of its feature level, which depend on the members.
 
 The Raft core decides what is allowed and appends it (`raft/membership.py`); this module keeps the requests and answers the callers. A node
 that comes back with another, empty directory becomes a learner with that directory, and a voter again once it has caught up. The leader
 retries this until it succeeds, and keeps the core's objections for operators to read. Changes are made one record at a time, and answered
 when the record is committed.
+
+A level record and the membership records before it agree: every member, as of the end of the log, has told that it reads the level, and a
+node that joins behind the record reads it (invariants 3 and 4 of docs/decisions/2026-11-23-negotiated-versions.md). Both kinds of requests
+therefore take one queue, and both checks look at the end of the log: uncommitted records count, because whatever is appended behind them
+takes effect only if they do.
 """
 
 from __future__ import annotations
@@ -11,7 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledgermq.node.broker.calls import Token
-from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, Returned
+from ledgermq.node.broker.calls.member_calls import ChangeMembers, GroupMembers, MembersChanged, RaiseLevel, Returned
+from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done, Refused
 from ledgermq.node.broker.ports import Replicator
 from ledgermq.node.broker.state.member_forms import from_raft
@@ -30,6 +37,8 @@ class MemberRequest:
 
     change: MemberChange
     token: Token | None = None
+    level_max: int | None = None
+    """Of a node that is to be added."""
 
 
 class Memberships:
@@ -37,7 +46,7 @@ class Memberships:
 
     def __init__(self, replicator: Replicator) -> None:
         self._replicator = replicator
-        self._asked: list[MemberRequest] = []
+        self._asked: list[MemberRequest | RaiseLevel] = []
         self._owed: list[MemberRequest] = []
         self._returned: dict[str, str] = {}
         """Node → the directory with which it came back; bounded by the number of nodes."""
@@ -56,8 +65,26 @@ class Memberships:
             return [Done(call.token, Refused("members-refused", detail=why))]
         rule = Rule(call.rule) if call.kind == "rule" else Rule.MAJORITY
         change = MemberChange(Change(call.kind), call.node, call.incarnation or "", call.reason, rule, call.observer)
-        self._asked.append(MemberRequest(change, call.token))
+        self._asked.append(MemberRequest(change, call.token, call.level_max))
         return []
+
+    def take_level(self, call: RaiseLevel, *, serving: bool, level: int) -> list[Done]:
+        """Accept a raise; `level` is as of the applied index. Returns the answers that need no record."""
+        if not serving:
+            return [Done(call.token, Refused("not-leader", self._replicator.leader))]
+        if call.record.level <= level:
+            return [Done(call.token, Kept())]
+        self._asked.append(call)
+        return []
+
+    def objection_to(self, call: RaiseLevel, level: int) -> str:
+        """Why the record cannot be appended now, with `level` at the end of the log; "" if it can."""
+        unasked = sorted(set(self._replicator.members.nodes) - call.asked)
+        if unasked:
+            return f"{', '.join(unasked)} became a member meanwhile and was not asked for the level that it reads"
+        if call.record.level != level + 1:
+            return f"the level is {level}, and levels are raised one by one"
+        return ""
 
     def _is_so(self, call: ChangeMembers, members: GroupMembers) -> bool:
         """Whether the requested state is already in force and committed, so that a caller who repeats a request after a lost answer gets
@@ -78,7 +105,7 @@ class Memberships:
         """Remember a node that came back, on every replica: the next leader needs it too."""
         self._returned[call.node] = call.incarnation
 
-    def due(self, now_ns: int) -> MemberRequest | None:
+    def due(self, now_ns: int) -> MemberRequest | RaiseLevel | None:
         """The next change to try, on a serving leader; None if there is none now. Requested changes are tried once, the leader's own ones
         repeatedly."""
         if self._asked:
