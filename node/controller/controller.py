@@ -322,6 +322,10 @@ class Controller:
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
+    async def raise_level(self, level: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Raise the feature level of the cluster by one, to `level`; no change if it has the level. Raises as `submit`."""
+        await self.submit("raise-level", {"level": level}, timeout)
+
     async def name_voters(self, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """Append an entry that names the present voters. The first entry of the journal of a joined node names no voters, so a node that
         only listens would not learn them before the next change. Raises HA_NOT_AVAILABLE on timeout."""

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
-from ledgermq.node.controller.command_fields import Refused
+from ledgermq.node.controller.command_fields import Refused, read_count
 from ledgermq.node.controller.consumer_groups import create_group, delete_group, update_group
 from ledgermq.node.controller.grants import User
 from ledgermq.node.controller.nodes import (
@@ -30,18 +30,19 @@ from ledgermq.node.controller.nodes import (
     set_cluster,
     set_node,
 )
-from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state
+from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state, read_level
 from ledgermq.node.controller.topics import adopt_topic, create_topic, delete_topic, update_topic
 from ledgermq.proto.status import Code
 
 REMEMBERED_REQUESTS = 512
+LEVELS_MOST = 1 << 20
 
 
 def apply(state: State, command: Json) -> tuple[State, Outcome]:
     """The only state transition. A refused command changes nothing but the stored outcomes. Raises UnknownCommand."""
     operation = _OPERATIONS.get(command.get("op", ""))
     if operation is None:
-        raise UnknownCommand(f"controller command {command.get('op')!r}")
+        raise UnknownCommand(f"controller command {command.get('op')!r} is unknown: start the program that submitted it, or a newer one")
     request = command.get("id")
     if request is not None and request in state.answered:
         return state, state.answered[request]
@@ -85,6 +86,15 @@ def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
     return next_state(state, receipt_keys=keys), Outcome(value=value)
 
 
+def raise_level(state: State, command: Json) -> tuple[State, Outcome]:
+    """Raise the feature level of the cluster by one; no change if it has the level. The caller has asked all nodes, and has raised all
+    broker groups. Raises UnknownCommand for a level that this program does not read."""
+    level = read_level(read_count(command.get("level"), "level", LEVELS_MOST))
+    if level > state.level + 1:
+        raise Refused(Code.BAD_REQUEST, f"the cluster has feature level {state.level}, and levels are raised one by one, not to {level}")
+    return next_state(state, level=max(level, state.level)), Outcome()
+
+
 def _on_appointments(operation: str) -> Callable[[State, Json], tuple[State, Outcome]]:
     """Turn a command of `ha.py` into one on the whole state."""
 
@@ -119,6 +129,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "change-user": _on_users(user_commands.change),
     "delete-user": _on_users(user_commands.delete),
     "add-receipt-key": add_receipt_key,
+    "raise-level": raise_level,
     **{operation: _on_appointments(operation) for operation in (ha.ELECT, ha.ALTER, ha.FORCE)},
 }
 

@@ -15,7 +15,9 @@ from ledgermq.node.controller import ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import User
 from ledgermq.proto.group_config import group_fields, read_group
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import is_dead_letter_topic
+from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
 
 Json = dict[str, Any]
@@ -32,6 +34,8 @@ OBSERVER = "observer"
 
 class UnknownCommand(Exception):
     """The log holds a command this version does not know. Skipping it would make replicas differ, so the controller stops."""
+
+    exit_code = ExitCode.WRONG_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,9 @@ class State:
     specs: group_specs.Specs = field(default_factory=_empty)
     """The settings that broker groups were created with, their preferred leaders and their moves; replaced as a whole."""
 
+    level: int = FIRST_LEVEL
+    """The feature level of the cluster (`levels.py`); never lowered. Every broker group had it before, or gets it from its leader."""
+
     def topics_of(self, broker_group: str) -> tuple[TopicConfig, ...]:
         """The topics that the log of a broker group should have, ordered by (namespace, name). Dead-letter topics are not among them: the
         logs create those themselves, and this state only records where they are."""
@@ -133,14 +140,15 @@ def export(state: State) -> Json:
         "receipt_keys": receipt_keys.export(state.receipt_keys),
         "appointments": ha.export(state.appointments),
         "specs": group_specs.export(state.specs),
+        **({"level": state.level} if state.level > FIRST_LEVEL else {}),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
 
 
 def restore(tree: Json) -> State:
-    """The inverse of `export`. Raises UnknownCommand for another version."""
+    """The inverse of `export`. Raises UnknownCommand for another version, and for a level that this program does not read."""
     if tree["v"] != STATE_VERSION:
-        raise UnknownCommand(f"controller state of version {tree['v']}")
+        raise UnknownCommand(f"controller state of version {tree['v']}: start the program that wrote it")
     topics = [restore_topic(item) for item in tree["topics"]]
     groups = [read_group(item) for item in tree["groups"]]
     return State(
@@ -157,7 +165,16 @@ def restore(tree: Json) -> State:
         receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
         appointments=ha.restore(tree.get("appointments", {})),
         specs=group_specs.restore(tree.get("specs", {})),
+        level=read_level(tree.get("level", FIRST_LEVEL)),
     )
+
+
+def read_level(level: int) -> int:
+    """The level, if this program reads it. Raises UnknownCommand."""
+    if level > LEVEL_MAX:
+        what = f"the cluster has feature level {level}, this program reads up to {LEVEL_MAX}"
+        raise UnknownCommand(f"{what}: start the program that raised it, or a newer one; an upgrade that is finished has no way back")
+    return level
 
 
 def export_topic(topic: Topic) -> Json:

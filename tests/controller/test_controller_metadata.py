@@ -306,8 +306,29 @@ def test_an_unknown_operation_stops_the_controller() -> None:
     """Skipping a command of a newer version would make replicas differ."""
     with pytest.raises(UnknownCommand):
         apply(State(), {"op": "fold-space"})
-    with pytest.raises(UnknownCommand):
+    with pytest.raises(UnknownCommand) as stopped:
         restore({**export(State()), "v": 2})
+    assert stopped.value.exit_code == 76
+
+
+def test_the_level_is_raised_one_by_one_and_never_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exported state of level 1 is what former programs wrote."""
+    monkeypatch.setattr("ledgermq.node.controller.state.LEVEL_MAX", 3)
+    state, outcome = apply(State(), {"op": "raise-level", "level": 3})
+    assert (outcome.code, state.level) == (Code.BAD_REQUEST, 1) and "level" not in export(state)
+    for level, expected in ((2, 2), (2, 2), (3, 3), (1, 3)):
+        state, outcome = apply(state, {"op": "raise-level", "level": level})
+        assert (outcome.code, state.level, export(state)["level"]) == (Code.OK, expected, expected)
+    assert (state.revision, restore(export(state))) == (2, state)
+
+
+def test_a_level_above_that_of_the_program_stops_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the command and by the state: status 76, with what to do."""
+    said = "the cluster has feature level 2, this program reads up to 1: start the program that raised it"
+    with pytest.raises(UnknownCommand, match=said):
+        apply(State(), {"op": "raise-level", "level": 2})
+    with pytest.raises(UnknownCommand, match=said):
+        restore({**export(State()), "level": 2})
 
 
 def test_remembered_requests_are_bounded() -> None:
