@@ -160,6 +160,26 @@ class Operations:
                 raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: the change continues")
             yield Pause(ASK_AGAIN_S)
 
+    @operation
+    def finish_upgrade(self) -> Talk[results.FinishedUpgrade]:
+        """Raise the feature level of every broker group and of the cluster to the highest one that all nodes read; return when it is in
+        force. Afterwards no node can go back to an older release. Refused, with the names, while a node reads less than another one or does
+        not answer. An interrupted call leaves every group as it is; calling again continues."""
+        raised: list[str] = []
+        changed, moved, former = False, time.monotonic(), ""
+        while True:
+            answer = yield from self._ask("FinishUpgrade", pb.FinishUpgradeRequest(), pb.FinishUpgradeResponse)
+            raised += answer.raised
+            changed |= answer.changed
+            if answer.done:
+                return results.FinishedUpgrade(answer.level, tuple(raised), changed)
+            if answer.waits_for != former or answer.changed:
+                moved, former = time.monotonic(), answer.waits_for
+            elif time.monotonic() - moved > self.connection.timeout_s:
+                what = f"upgrade finish: no progress for {self.connection.timeout_s:g} s; it waits for: {former}"
+                raise Refused(Code.PRECONDITION_FAILED, what, "remove the cause, then repeat the call: it continues")
+            yield Pause(ASK_AGAIN_S)
+
     # -- broker groups and their replicas
 
     @operation

@@ -199,6 +199,10 @@ class AdminCalls:
     def plan_rebalance(self) -> pb.PlanRebalanceResponse:
         return self._ask("PlanRebalance", pb.PlanRebalanceRequest(), pb.PlanRebalanceResponse)
 
+    def finish_upgrade(self) -> pb.FinishUpgradeResponse:
+        """One step; a repeated call continues it."""
+        return self._ask("FinishUpgrade", pb.FinishUpgradeRequest(), pb.FinishUpgradeResponse)
+
     def list_members(self) -> pb.ListMembersResponse:
         return self._ask("ListMembers", pb.ListMembersRequest(), pb.ListMembersResponse)
 

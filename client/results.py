@@ -145,6 +145,17 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class FinishedUpgrade:
+    """All broker groups and the cluster have a feature level."""
+
+    level: int
+    raised: tuple[str, ...]
+    """The broker groups that this call raised, in order; empty if all of them had the level."""
+    changed: bool
+    """Whether this call raised anything, be it only the level of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rebuild:
     """Why a replica does not run, and the progress of its repair."""
 
@@ -239,6 +250,8 @@ class ClusterStatus:
     nodes: tuple[Node, ...]
     groups: tuple[BrokerGroup, ...]
     topics: tuple[Topic, ...]
+    level: int | None
+    """The feature level of the cluster; None from a node whose program reads level 1 only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,20 +28,22 @@ class ClusterStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterStatusResponse(_message.Message):
-    __slots__ = ("status", "cluster_id", "health", "nodes", "groups", "topics")
+    __slots__ = ("status", "cluster_id", "health", "nodes", "groups", "topics", "level")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     HEALTH_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
     status: Status
     cluster_id: str
     health: str
     nodes: _containers.RepeatedCompositeFieldContainer[NodeInfo]
     groups: _containers.RepeatedCompositeFieldContainer[BrokerGroupInfo]
     topics: _containers.RepeatedCompositeFieldContainer[TopicInfo]
-    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ...) -> None: ...
+    level: int
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., cluster_id: _Optional[str] = ..., health: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[NodeInfo, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicInfo, _Mapping]]] = ..., level: _Optional[int] = ...) -> None: ...
 
 class NodeInfo(_message.Message):
     __slots__ = ("node", "endpoint", "up", "version", "disk_used_bytes", "disk_free_bytes", "native", "level_max")
@@ -1634,3 +1636,23 @@ class RebalanceStep(_message.Message):
     queues: int
     reason: str
     def __init__(self, kind: _Optional[str] = ..., broker_group: _Optional[str] = ..., from_node: _Optional[str] = ..., to_node: _Optional[str] = ..., topic: _Optional[_Union[Name, _Mapping]] = ..., queues: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class FinishUpgradeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FinishUpgradeResponse(_message.Message):
+    __slots__ = ("status", "done", "waits_for", "level", "raised", "changed")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    RAISED_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    done: bool
+    waits_for: str
+    level: int
+    raised: _containers.RepeatedScalarFieldContainer[str]
+    changed: bool
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., level: _Optional[int] = ..., raised: _Optional[_Iterable[str]] = ..., changed: _Optional[bool] = ...) -> None: ...

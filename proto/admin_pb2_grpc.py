@@ -264,6 +264,11 @@ class AdminStub(object):
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.FromString,
                 _registered_method=True)
+        self.FinishUpgrade = channel.unary_unary(
+                '/ledgermq.v1.Admin/FinishUpgrade',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -545,6 +550,12 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FinishUpgrade(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -777,6 +788,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.PlanRebalance,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.SerializeToString,
+            ),
+            'FinishUpgrade': grpc.unary_unary_rpc_method_handler(
+                    servicer.FinishUpgrade,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2021,6 +2037,33 @@ class Admin(object):
             '/ledgermq.v1.Admin/PlanRebalance',
             ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.PlanRebalanceResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FinishUpgrade(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/FinishUpgrade',
+            ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
             options,
             channel_credentials,
             insecure,

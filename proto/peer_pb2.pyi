@@ -523,3 +523,11 @@ class FileDigest(_message.Message):
     base: int
     sha256: str
     def __init__(self, base: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class GroupRaise(_message.Message):
+    __slots__ = ("level", "user")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    user: str
+    def __init__(self, level: _Optional[int] = ..., user: _Optional[str] = ...) -> None: ...

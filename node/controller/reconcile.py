@@ -4,6 +4,9 @@ See docs/architecture.md, The controller.
 
 Dead-letter topics go the other way: a log creates one when it needs it, and the reconciler tells the controller where it is.
 
+The feature level of the cluster is part of the intent: the log of a group that was created behind `upgrade finish` begins with level 1, and
+its leader raises it at once. Configuration does not wait for that.
+
 Only a leader reconciles, with one `Configure` at a time per group. It leaves alone what the intent does not know; only a recorded deletion
 deletes, so that a controller without its metadata cannot empty a log. The intent must not be older than the log. Therefore the reconciler
 waits for a controller barrier after each election; from then on the controller's state only gets newer. The data path never waits for this.
@@ -12,7 +15,7 @@ waits for a controller barrier after each election; from then on the controller'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from ledgermq.node.broker.calls import Token
 from ledgermq.node.broker.calls.group_view import GroupView
@@ -25,6 +28,8 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto.names import is_dead_letter_topic, parse_stored, stored_name
 
 RETRY_S = 0.2
+LEVEL_RETRY_S = 5.0
+"""A member that cannot be asked for the level that it reads is down, usually for longer."""
 
 log = get_logger()
 
@@ -57,6 +62,8 @@ class Reconciler:
         self._controller = controller
         self._wake = {group: asyncio.Event() for group in groups}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.raise_level: Callable[[str, int], Awaitable[str]] | None = None
+        """Raises a group that this node leads to a level; returns why it has not got the level yet, or ""."""
 
     def start(self) -> None:
         for group in self._wake:
@@ -99,6 +106,9 @@ class Reconciler:
                     current = view.term
                 if not await self._once(group):
                     self._again(group)
+                elif why := await self._below_level(group):
+                    log.warning("level of the cluster not in force yet", group=group, reason=why)
+                    self._again(group, LEVEL_RETRY_S)
             except Exception as error:  # the controller may be without a leader for any length of time: log it and retry
                 log.warning("intent not in force yet", group=group, reason=str(error) or type(error).__name__)
                 self._again(group)
@@ -124,5 +134,12 @@ class Reconciler:
         )
         return True
 
-    def _again(self, group: str) -> None:
-        asyncio.get_running_loop().call_later(RETRY_S, self._wake[group].set)
+    async def _below_level(self, group: str) -> str:
+        """Raise the group to the level of the cluster. Returns why it has not got it; "" if it has."""
+        level = self._controller.state.level
+        if self.raise_level is None or self._engine.views[group].level >= level:
+            return ""
+        return await self.raise_level(group, level)
+
+    def _again(self, group: str, after_s: float = RETRY_S) -> None:
+        asyncio.get_running_loop().call_later(after_s, self._wake[group].set)

@@ -42,6 +42,7 @@ from ledgermq.node.frontend.admin.replicas_service import SERVICE as REPLICAS
 from ledgermq.node.frontend.admin.replicas_service import Replicas
 from ledgermq.node.frontend.admin.replication_admin import Replication
 from ledgermq.node.frontend.admin.service import ADMIN_PREFIX, AdminService
+from ledgermq.node.frontend.admin.upgrade_admin import Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.native.callers import Callers
 from ledgermq.node.frontend.native.keys import ReceiptKeys
@@ -269,6 +270,8 @@ class Node:
         self.overview = Overview(config, engine, links, self.roster, self._placement)
         self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
+        self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
+        self.reconciler.raise_level = self.upgrades.raise_local
         self._members = Members(config.node, engine, forwarder, controller, self.roster, links, self._peer_identities)
         self.admin = AdminService(
             engine,
@@ -285,6 +288,7 @@ class Node:
             Replication(config.node, engine, forwarder, controller, self.overview),
             BrokerGroups(config, controller, self._members, self.leadership, forwarder, self.roster, links),
             NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
+            self.upgrades,
         )
 
     async def start(self) -> None:

@@ -70,7 +70,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "move-replica": ("ledgermq.client.broker_group_commands:move_replica", "Move a replica of a broker group to another node."),
     "rebalance": ("ledgermq.client.broker_group_commands:rebalance", "Spread replicas, leaders and queues evenly over the nodes."),
     "member": ("ledgermq.client.scale_commands:member", "Add and remove nodes, and change their addresses."),
-    "upgrade": ("ledgermq.client.upgrade_commands:upgrade", "Show how far the nodes of a cluster are upgraded."),
+    "upgrade": ("ledgermq.client.upgrade_commands:upgrade", "Show how far the nodes of a cluster are upgraded, and finish the upgrade."),
     "definitions": (
         "ledgermq.client.definition_commands:definitions_group",
         "Export and import topics, consumer groups, users and broker groups.",

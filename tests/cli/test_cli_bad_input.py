@@ -76,6 +76,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "receipts rotate": (),
     "why-kept": ("g1/0",),
     "upgrade status": (),
+    "upgrade finish": ("--yes",),
     "transfer": ("g1", "--to", "n1"),
     "elect": ("g1", "--node", "n1"),
     "elect --unclean": ("g1", "--node", "n1", "--unclean", "--yes"),

@@ -42,6 +42,7 @@ def test_it_names_the_nodes_that_are_in_the_way(capfd: pytest.CaptureFixture[str
     found = json.loads(asked(monkeypatch, capfd, answered(node("n1", 2), node("n2", 1), pb.NodeInfo(node="n3")), "--json"))
     assert found == {
         "v": 1,
+        "level": 1,
         "nodes": [
             {"node": "n1", "up": True, "version": "0.2.0", "level_max": 2},
             {"node": "n2", "up": True, "version": "0.2.0", "level_max": 1},

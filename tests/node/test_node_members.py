@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,7 +72,6 @@ class Bench:
         self.behind: dict[str, int] = {}
         self.links = {name: SimpleNamespace(up=True, refusal=None) for name in ("n2", "n3")}
         self.book = SimpleNamespace(presented={"g1": {}, "g2": {}}, level_max={})
-        self.level = 1
         roster = SimpleNamespace(address=lambda node, kind: f"{node}:{kind}")
         self.unit = Members("n1", self, self, self.controller, roster, self.links, self.book)  # type: ignore[arg-type]
 
@@ -79,7 +79,7 @@ class Bench:
 
     @property
     def views(self) -> Any:
-        return {group: SimpleNamespace(members=members, level=self.level) for group, members in self.members.items()}
+        return {group: SimpleNamespace(members=members) for group, members in self.members.items()}
 
     def new_token(self) -> int:
         return 1
@@ -136,14 +136,14 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
 def test_a_node_that_reads_less_than_the_level_is_not_added(bench: Bench) -> None:
     """Its greeting may be older than the level. Once it runs a program that reads the level, the same request is granted."""
     bench.joins()
-    bench.level = 2
+    bench.controller.state = replace(bench.controller.state, level=2)
     for told in ({}, {"n4": 1}):
         bench.book.level_max = told
         with pytest.raises(LedgerError, match="feature level 2, and node n4 reads up to 1: upgrade n4 first") as caught:
             bench.change(Kind.ADD, addresses=FOURTH)
         assert caught.value.code == Code.PRECONDITION_FAILED and not bench.asked
     bench.book.level_max = {"n4": 2}
-    assert bench.change(Kind.ADD).done and [call.kind for call in bench.asked] == ["add", "add"]
+    assert bench.change(Kind.ADD).done and [(call.kind, call.level_max) for call in bench.asked] == 2 * [("add", 2)]
 
 
 def test_a_node_joins_step_by_step(bench: Bench) -> None:

@@ -31,7 +31,7 @@ def intent(
     gone_groups: frozenset[tuple[str, str]] = frozenset(),
 ) -> Any:
     return SimpleNamespace(
-        groups=groups or {}, topics={}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups
+        level=1, groups=groups or {}, topics={}, topics_of=lambda group: topics, gone_topics=lambda group: gone, deleted_groups=gone_groups
     )
 
 

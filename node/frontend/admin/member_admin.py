@@ -108,6 +108,11 @@ class Members:
             raise fail(Code.BAD_REQUEST, f"node {node} is not known yet: give its address with --address HOST:PORT")
         if not await self._reached(node):
             return pb.ChangeMemberResponse(waits_for=self._why_not_reached(node))
+        level, reads = self._controller.state.level, self._peer_identities.level_max.get(node, FIRST_LEVEL)
+        if reads < level:
+            # A spare node hosts no group yet that could refuse it.
+            what = f"the cluster has feature level {level}, and node {node} reads up to {reads}"
+            raise fail(Code.PRECONDITION_FAILED, f"{what}: upgrade {node} first")
         if request.observer:
             await self._let_listen(node)
         elif not request.broker_groups and is_first(node):
@@ -226,8 +231,6 @@ class Members:
             if kind == "add" and incarnation is None:
                 waits = f"broker group {group}: node {request.node} has no replica known to the leader, {self._node}, yet"
                 return _ok(pb.ChangeMemberResponse(waits_for=waits))
-            if kind == "add" and (why := self._reads_less(group, request.node)):
-                return pb.ChangeMemberResponse(status=pb.Status(code=int(Code.PRECONDITION_FAILED), message=why))
             near = [name for name in (() if members is None else members.nodes) if node_of(name) == node_of(request.node)]
             if kind == "add" and near:
                 what = f"broker group {group} has a replica on {near[0]}, which is a worker of the same node as {request.node}"
@@ -235,7 +238,8 @@ class Members:
                 return pb.ChangeMemberResponse(status=pb.Status(code=int(error.code), message=error.message))
             why = f"asked for by an operator: {kind}{' as an observer' if request.observer and kind == 'add' else ''}"
             token = self._engine.new_token()
-            call = ChangeMembers(token, kind, request.node, incarnation, why, observer=request.observer)
+            reads = self._peer_identities.level_max.get(request.node, FIRST_LEVEL) if kind == "add" else None
+            call = ChangeMembers(token, kind, request.node, incarnation, why, observer=request.observer, level_max=reads)
             try:
                 async with asyncio.timeout(COMMIT_WITHIN_S):
                     outcome = await self._engine.call(group, call)
@@ -255,14 +259,6 @@ class Members:
         if members is not None:
             response.replication = replication_of(members)
         return _ok(response)
-
-    def _reads_less(self, group: str, node: str) -> str:
-        """Why a node cannot become a member because of the group's feature level; "" if it can. Its last greeting may be older than the
-        level."""
-        level, level_max = self._engine.views[group].level, self._peer_identities.level_max.get(node, FIRST_LEVEL)
-        if level <= level_max:
-            return ""
-        return f"broker group {group} has feature level {level}, and node {node} reads up to {level_max}: upgrade {node} first"
 
     async def _progress(self, group: str, members: GroupMembers | None, node: str) -> list[pb.MemberProgress]:
         """The progress of one member, or of all members if `node` is empty."""

@@ -61,6 +61,11 @@ class Overview:
         self._links = links
         self._roster = roster
 
+    @property
+    def nodes(self) -> Sequence[str]:
+        """The nodes of the cluster, whether they answer or not."""
+        return self._roster.nodes
+
     async def own(self) -> peer_pb2.NodeStatusReply:
         """This node's own view. Raises TimeoutError if its engine does not answer."""
         used, free = await asyncio.to_thread(_disk_usage, self._config.data)

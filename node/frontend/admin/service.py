@@ -27,6 +27,7 @@ from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
 from ledgermq.node.frontend.admin.replication_admin import Replication
+from ledgermq.node.frontend.admin.upgrade_admin import RAISE_METHOD, Upgrades
 from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
@@ -39,7 +40,7 @@ from ledgermq.node.replica.maintenance.retention_loop import WHY_METHOD, Retaine
 from ledgermq.node.replica.retention.pins import TooManyPins
 from ledgermq.node.runtime.deadlines import bounded, within
 from ledgermq.node.runtime.logs import get_logger
-from ledgermq.proto import admin_pb2
+from ledgermq.proto import admin_pb2, peer_pb2
 from ledgermq.proto.names import base_group, stored_name
 from ledgermq.proto.status import Code, LedgerError, fail
 from ledgermq.proto.types import GroupConfig, Permission, TopicDurability, TopicKind
@@ -94,6 +95,7 @@ class AdminService:
         replication: Replication,
         broker_groups: BrokerGroups,
         node_details: NodeDetails,
+        upgrades: Upgrades,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -111,6 +113,7 @@ class AdminService:
         self._replication = replication
         self._broker_groups = broker_groups
         self._node_details = node_details
+        self._upgrades = upgrades
 
     # -- status
 
@@ -118,6 +121,7 @@ class AdminService:
     async def ClusterStatus(self, request: Any, context: ServerCall) -> admin_pb2.ClusterStatusResponse:
         replies = await self._overview.gather()
         response = self._overview.merge(replies)
+        response.level = self._controller.state.level
         for group in response.groups:
             agreed = self._controller.state.appointments.get(group.group)
             if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
@@ -415,6 +419,12 @@ class AdminService:
     async def PlanRebalance(self, request: Any, context: ServerCall) -> admin_pb2.PlanRebalanceResponse:
         return await self._broker_groups.planned()
 
+    # -- upgrades
+
+    @_answered
+    async def FinishUpgrade(self, request: Any, context: ServerCall) -> admin_pb2.FinishUpgradeResponse:
+        return await self._upgrades.finish(caller())
+
     @_answered
     async def ListClients(self, request: Any, context: ServerCall) -> admin_pb2.ListClientsResponse:
         return await self._clients.everywhere()
@@ -474,6 +484,9 @@ class AdminService:
         if method == REPLICATION_METHOD:
             to = admin_pb2.ChangeReplicationRequest.FromString(request)
             return [(await self._replication.change_here(group, to)).SerializeToString()]
+        if method == RAISE_METHOD:
+            raised = peer_pb2.GroupRaise.FromString(request)
+            return [(await self._upgrades.raise_here(group, raised.level, raised.user)).SerializeToString()]
         if method == HISTORY_METHOD:
             history = admin_pb2.LeadershipHistoryRequest.FromString(request)
             return [(await self._leadership.history_here(history)).SerializeToString()]
