@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ledgermq.node.broker.calls.member_calls import RaiseLevel
+from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Done
 from ledgermq.node.broker.calls.send_calls import FrameProduced
 from ledgermq.node.broker.decisions.leader import Leader
@@ -44,6 +46,7 @@ from ledgermq.raft.progress import Peer
 from ledgermq.raft.quorum import reached_by_majority
 from ledgermq.sim.disk import ForgetfulDisk, Inode
 from ledgermq.sim.keeping import Keeper
+from ledgermq.sim.operators import Upgrader
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.durability import SyncJob
 from ledgermq.storage.entry_log import EntryLog
@@ -96,6 +99,23 @@ class Bug(str, Enum):
     UNCONFIRMED_SHOWN = "unconfirmed-shown"
     LEASE_BY_MAJORITY = "lease-by-majority"
     EVICTED_WISHED_BACK = "evicted-wished-back"
+    FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
+    LEVEL_NOT_RAISED = "level-not-raised"
+
+
+class AsksOneLess(Upgrader):
+    """Takes the answer of one node for granted."""
+
+    def asked(self) -> frozenset[str]:
+        return super().asked() | {self._cluster.names[-1]}
+
+
+class RaisesNothing(Group):
+    """Answers a raise, and appends no record."""
+
+    def _raise_level(self, turn: Any, call: RaiseLevel) -> bool:
+        turn.done.append(Done(call.token, Kept()))
+        return False
 
 
 class ForgetsVotes(ForgetfulDisk):
@@ -589,6 +609,11 @@ def election(bug: Bug) -> Callable[[Appointment | None, ElectionRequest], Appoin
     return ELECTS.get(bug, elect)
 
 
+def upgrader_type(bug: Bug) -> type[Upgrader]:
+    """The operator that finishes an upgrade."""
+    return AsksOneLess if bug is Bug.FINISH_ASKS_ONE_LESS else Upgrader
+
+
 def disk_type(bug: Bug) -> type[ForgetfulDisk]:
     return ForgetsVotes if bug is Bug.VOTE_NOT_SYNCED else ForgetfulDisk
 
@@ -611,4 +636,6 @@ def group_type(bug: Bug) -> type[Group]:
     leader = leaders.get(bug)
     if bug is Bug.ACK_BEFORE_TERM_START:
         return ServesAtOnce
+    if bug is Bug.LEVEL_NOT_RAISED:
+        return RaisesNothing
     return Group if leader is None else type("BrokenGroup", (Group,), {"leader_type": leader})

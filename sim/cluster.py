@@ -35,7 +35,7 @@ from ledgermq.raft.ha_control import Appointment
 from ledgermq.raft.transfer import Cause
 from ledgermq.sim.acquaintance import Acquaintance
 from ledgermq.sim.appointing import Appointing
-from ledgermq.sim.bugs import Bug, election
+from ledgermq.sim.bugs import Bug, election, upgrader_type
 from ledgermq.sim.checkers import Checkers, OnMedium, Violation
 from ledgermq.sim.clients import Answer, Client, Habits
 from ledgermq.sim.clock import Clock
@@ -48,7 +48,7 @@ from ledgermq.sim.keeping import Duty
 from ledgermq.sim.natives import NativeProducer, Ways
 from ledgermq.sim.network import MS, Network
 from ledgermq.sim.node import RECORD_BODY_AT, Life, Medium
-from ledgermq.sim.operators import Operator
+from ledgermq.sim.operators import Operator, Upgrader
 from ledgermq.sim.outcome import TimelineEvent
 from ledgermq.sim.settings import FILE_BYTES, Settings
 from ledgermq.sim.starving import Starving
@@ -139,7 +139,7 @@ class Cluster:
         """How often each kind of fault was carried out."""
         self.coverage: Counter[str] = Counter()
         """What happened, besides faults."""
-        self.operators: list[Operator] = []
+        self.operators: list[Operator | Upgrader] = []
         self.events: deque[TimelineEvent] = deque(maxlen=EVENTS_KEPT)
         """The last events, for a timeline."""
         self._slow: dict[int, tuple[tuple[str, ...], tuple[int, int]]] = {}
@@ -723,7 +723,8 @@ class Cluster:
         incarnation = self.stations[node].medium.identity.incarnation if kind in ("add", "promote") else None
         for station, life in self._leader_lives():
             self._token += 1
-            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer))
+            reads = self.reads(node) if kind == "add" else None
+            life.calls.append(ChangeMembers(self._token, kind, node, incarnation, observer=observer, level_max=reads))
             self.note(f"asked to {kind} {node}", station.name)
             self._turn_soon(station)
 
@@ -740,7 +741,8 @@ class Cluster:
         if kind == "remove" and not self._all_count():
             return 0
         incarnation = None if kind == "remove" else self.stations[node].medium.identity.incarnation
-        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation), answered)
+        reads = self.reads(node) if kind == "add" else None
+        return self.ask(leader, lambda token: ChangeMembers(token, kind, node, incarnation, level_max=reads), answered)
 
     def operate(self, source: str, target: str, chance: random.Random) -> None:
         """An operator starts to ask for a removal, or for a move to `target`."""
@@ -748,6 +750,30 @@ class Cluster:
         self.operators.append(operator)
         self.note(f"an operator wants {operator}")
         self.coverage["moves" if target else "removals"] += 1
+
+    def upgrade(self, chance: random.Random) -> None:
+        """An operator starts to upgrade the nodes and to ask for the end of the upgrade."""
+        self.operators.append(upgrader_type(self.bug)(self, chance))
+        self.note("an operator begins an upgrade")
+        self.coverage["upgrades"] += 1
+
+    def reads(self, name: str) -> int:
+        """The highest feature level that the program installed on a node reads."""
+        return self.stations[name].medium.level_max
+
+    def told_level(self, name: str) -> int:
+        """The level that a node's process tells now; 0 if none answers."""
+        station = self.stations[name]
+        return 0 if station.life is None or self.now < station.paused_until else station.life.machine.level_max
+
+    def replace_program(self, name: str, level_max: int) -> None:
+        """Install a program on a node, and restart its process."""
+        self.note(f"gets a program that reads level {level_max}", name)
+        station = self.stations[name]
+        station.medium.level_max = level_max
+        if station.workshop is not None:
+            self._end(station, power=False)
+            self.after(self.chance.randrange(*CALL_NS), self.start, name)
 
     def change_rule(self) -> Rule | None:
         """Ask the leader to change to the other rule; returns that rule, None without a leader."""

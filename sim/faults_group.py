@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from ledgermq.node.broker.calls.member_calls import MembersKind
-from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, own_chance, target
+from ledgermq.sim.faults_kind import FOLLOWER, LEADER, Kind, a_node, a_while, lasting, leaders, nothing, own_chance, target
 from ledgermq.sim.network import MS, Chance, around
-from ledgermq.sim.operators import Operator
+from ledgermq.sim.operators import Operator, Upgrader
 from ledgermq.sim.plan import FaultEvent, PlanError, Value
 from ledgermq.sim.world import World
 
@@ -167,7 +167,13 @@ def remove(world: World, event: FaultEvent) -> None:
 
 
 def _asking(world: World) -> list[Operator]:
-    return [operator for operator in world.operators if not operator.ended]
+    return [operator for operator in world.operators if isinstance(operator, Operator) and not operator.ended]
+
+
+def upgrade(world: World, event: FaultEvent) -> None:
+    """Once in a run."""
+    if not any(isinstance(operator, Upgrader) for operator in world.operators):
+        world.upgrade(own_chance(event))
 
 
 def _of_some(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
@@ -193,6 +199,9 @@ KINDS: dict[str, Kind] = {
         "a node begins with an empty directory and observes; it is killed, made a voter, or neither",
         lasting(200, 800, lambda c, n: {"ends": ENDS[c.randrange(3)], "power": c.random() < 0.5}),
         observe,
+    ),
+    "upgrade": Kind(
+        (36,), "one node after the other gets a program that reads the next feature level; an operator asks to finish it", nothing, upgrade
     ),
     "wipe-and-return": Kind((34,), "a node loses its directory and comes back with a new one", a_while(20, 1500), wipe),
     "left-behind": Kind(

@@ -20,7 +20,9 @@ from ledgermq.node.broker.state.member_forms import as_raft
 from ledgermq.node.broker.state.restoring import restore
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
+from ledgermq.proto.control import UnknownControlRecord
 from ledgermq.proto.layout import BODY_AT, HEADER_BYTES
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.types import Identity, Range, Role
 from ledgermq.raft.config import Chance, Members, RaftConfig, Rule
 from ledgermq.sim.bugs import Bug, disk_type, group_type, install_type, keeper_type, log_type, replica_type
@@ -54,7 +56,10 @@ class WatchedMachine(Machine):
     applied: Applied
 
     def apply(self, entries: Range) -> Effects:
-        effects = super().apply(entries)
+        try:
+            effects = super().apply(entries)
+        except UnknownControlRecord as error:
+            raise Violation("level", f"{self.node} has to stop: {error}") from error
         self.applied(self.node, effects.entries)
         return effects
 
@@ -150,6 +155,8 @@ class Medium:
     def __init__(self, name: str, settings: Settings, bug: Bug = Bug.NONE, *, founder: bool = True) -> None:
         self.name = name
         self.founder = founder
+        self.level_max = LEVEL_MAX
+        """The highest feature level that the program on this node reads, from its next start."""
         self.directories = 1
         """How many directories this node ever had."""
         self.install_type = install_type(bug)
@@ -209,7 +216,7 @@ class Medium:
             store.abandon()
             raise store.log.fenced
         machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
-        machine.node, machine.applied = self.name, applied
+        machine.node, machine.applied, machine.level_max = self.name, applied, self.level_max
         restore(store, machine)
         checkpoint = store.read_checkpoint()
         noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)

@@ -1,5 +1,5 @@
-"""Simulated operators that want a replica moved or removed, and repeat the request, as `ledgermq move-replica` and `ledgermq member remove`
-do.
+"""Simulated operators that want a replica moved or removed, or an upgrade finished, and repeat the request, as `ledgermq move-replica`,
+`ledgermq member remove` and `ledgermq upgrade finish` do.
 
 This module chooses an operator's next request; the product decides whether it is granted. A removal also ends when the leader refuses it
 permanently; a move ends only when it is complete, because the product treats every refusal during a move as temporary.
@@ -11,22 +11,29 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
-from ledgermq.node.broker.calls.member_calls import MembersKind
-from ledgermq.node.broker.calls.outcome import Refused
+from ledgermq.node.broker.calls.member_calls import MembersKind, RaiseLevel
+from ledgermq.node.broker.calls.operator_calls import Kept
+from ledgermq.node.broker.calls.outcome import Call, Refused
+from ledgermq.proto.control import LevelRecord
 from ledgermq.raft.config import Members
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS
+from ledgermq.sim.settings import NEXT_LEVEL
 
 ASK_NS = (300 * MS, 420 * MS)
 """The pause between two requests: that of the command line, plus the time of a request."""
 PATIENCE_NS = 3_000 * MS
 """How long an operator waits for an answer."""
+REPLACED_SHARE = 0.3
+"""The share of rounds in which an operator replaces the program of a node."""
 
 
 class Cluster(Protocol):
     """What an operator can reach."""
 
     now: int
+    names: list[str]
+    healed: bool
 
     def after(self, delay_ns: int, action: Callable[[], None]) -> None: ...
 
@@ -40,6 +47,20 @@ class Cluster(Protocol):
 
     def ask_to_change(self, leader: str, kind: MembersKind, node: str, answered: Callable[[Answer], None]) -> int:
         """Send a change of members to a leader; returns the token, or 0 while no operator may request this."""
+        ...
+
+    def ask(self, node: str, make: Callable[[int], Call], answered: Callable[[Answer], None]) -> int: ...
+
+    def reads(self, name: str) -> int:
+        """The highest feature level that the program installed on a node reads."""
+        ...
+
+    def told_level(self, name: str) -> int:
+        """The level that a node's process tells now; 0 if none answers."""
+        ...
+
+    def replace_program(self, name: str, level_max: int) -> None:
+        """Install a program on a node, and restart its process."""
         ...
 
 
@@ -87,3 +108,45 @@ class Operator:
         self._token = 0
         if not self.target and isinstance(outcome, Refused) and outcome.reason == "members-refused":
             self.ended = True
+
+
+class Upgrader:
+    """Replaces the program of one node after the other by one that reads the next level, and asks all the while to finish the upgrade."""
+
+    def __init__(self, cluster: Cluster, chance: random.Random) -> None:
+        self._cluster, self._chance = cluster, chance
+        self.ended = False
+        self._token = self._since = 0
+        cluster.after(chance.randrange(*ASK_NS), self._round)
+
+    def __str__(self) -> str:
+        return "the upgrade"
+
+    def _round(self) -> None:
+        cluster = self._cluster
+        if self._token and cluster.now - self._since > PATIENCE_NS:
+            cluster.give_up(self._token)
+            self._token = 0
+        former = [name for name in cluster.names if cluster.reads(name) < NEXT_LEVEL]
+        if former and (cluster.healed or self._chance.random() < REPLACED_SHARE):
+            cluster.replace_program(former[self._chance.randrange(len(former))], NEXT_LEVEL)
+        if not self._token:
+            self._finish()
+        if former or not self.ended:
+            cluster.after(self._chance.randrange(*ASK_NS), self._round)
+
+    def _finish(self) -> None:
+        asked, led = self.asked(), self._cluster.led()
+        if led is None or set(self._cluster.names) - asked:
+            return
+        self._since = self._cluster.now
+        record = LevelRecord(NEXT_LEVEL)
+        self._token = self._cluster.ask(led[0], lambda token: RaiseLevel(token, record, asked), self._answered)
+
+    def asked(self) -> frozenset[str]:
+        """The nodes whose present processes tell that they read the level."""
+        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= NEXT_LEVEL)
+
+    def _answered(self, outcome: Answer) -> None:
+        self._token = 0
+        self.ended = self.ended or isinstance(outcome, Kept)

@@ -17,12 +17,15 @@ from ledgermq.node.broker.decisions.leases import LeaseTimes
 from ledgermq.node.broker.decisions.transaction_checks import TransactionRules
 from ledgermq.node.broker.flush import PAGE_BYTES, FlushPolicy, LazySync
 from ledgermq.proto import units
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.raft.config import MIB, MS, HaRules, Rule, Timing
 
 FILE_BYTES = 64 << 10
 FILE_BYTES_MAX = 256 << 10
 SMALL_FILE_BYTES = 8 << 10
 """For runs in which many log files are created and removed."""
+NEXT_LEVEL = LEVEL_MAX + 1
+"""The feature level that programs of the next release read."""
 APPEND_MODES = ("pwrite", "map", "pool")
 HA = HaRules(lag_ns=900 * MS, lag_bytes=96 << 10)
 """Lag limits that slaves exceed within a run, and meet again."""

@@ -24,6 +24,7 @@ from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import I64, Range
 from ledgermq.sim.checkers import Violation
 from ledgermq.sim.disk import ForgetfulDisk
+from ledgermq.sim.settings import NEXT_LEVEL
 from ledgermq.storage.queue_buffer import BufferedQueues
 
 _CHAIN_AT = 36
@@ -47,6 +48,7 @@ class Truth:
         self._queues_kept = BufferedQueues(ForgetfulDisk(), "/truth", 20 << 16)
         self._queues_kept.start({}, 0)
         self._machine = Machine(self._queues_kept, _no_records)
+        self._machine.level_max = NEXT_LEVEL
         self._told: list[Range] = []
         self._known: dict[int, str] = {}
         """Applied index → digest of the state there, if it was requested."""

@@ -15,7 +15,9 @@ from ledgermq.sim.clients import CONSUMER_GROUP
 from ledgermq.sim.cluster import RECONCILE_NS, SECOND, Cluster
 from ledgermq.sim.natives import judge
 from ledgermq.sim.network import MS
+from ledgermq.sim.operators import Upgrader
 from ledgermq.sim.outcome import Outcome
+from ledgermq.sim.settings import NEXT_LEVEL
 
 HEAL_S = 30
 SETTLE_NS = SECOND
@@ -134,6 +136,9 @@ class World(Cluster):
             same = None not in lives and len(ends) == 1 and all(end == applied for end, applied in ends)
             same = same and not self._delays_left() and not any(native.waits for native in self.natives)
             same = same and all(operator.ended for operator in self.operators)
+            upgraded = same and any(isinstance(operator, Upgrader) for operator in self.operators)
+            if upgraded and (behind := [life.group.node for life in lives if life is not None and life.machine.level < NEXT_LEVEL]):
+                raise Violation("level", f"the upgrade is finished, and {', '.join(behind)} is at the former level")
             if same and self._all_count() and not self._waiting and (not drains or self._all_acknowledged()):
                 self.coverage["drained"] += drains
                 return

@@ -128,6 +128,12 @@ CASES: list[tuple[Call, Message, dict[str, Any], Callable[[Any], bool]]] = [
         lambda r: r == EXPLAINED,
     ),
     (lambda a: a.why_kept("g1", 64), pb.WhyKeptRequest(broker_group="g1", base=64), WHY, lambda r: r == EXPLAINED),
+    (
+        lambda a: a.finish_upgrade(),
+        pb.FinishUpgradeRequest(),
+        {"done": True, "level": 2, "raised": ["g1", "g2"], "changed": True},
+        lambda r: r == results.FinishedUpgrade(2, ("g1", "g2"), True),
+    ),
     (lambda a: a.transfer("g1", "n2"), pb.TransferLeadershipRequest(broker_group="g1", to="n2"), {"done": True}, lambda r: r is None),
     (
         lambda a: a.members(),

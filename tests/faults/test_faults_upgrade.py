@@ -3,12 +3,17 @@
 The versions are this one and the last two tags; each pair is tried, the older one first. Without two tags, the last commit of version 0.1.0
 and the first merge behind it stand for them. Older versions come from the repository's own history, so a copy without its history skips
 these tests. All versions run with the libraries of this environment.
+
+What `upgrade finish` does needs a program that reads a higher feature level than this one: a copy of this tree whose table of levels ends
+one level higher stands for the next release.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import shutil
 import subprocess
 import tarfile
 from concurrent.futures import Future
@@ -22,7 +27,8 @@ import pytest
 
 from ledgermq import __version__
 from ledgermq.client import Acknowledged, Producer, SendFailed
-from tests.cluster import create_topic, leader
+from ledgermq.proto.levels import LEVEL_MAX
+from tests.cluster import create_topic, leader, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import TOPIC, FaultyCluster, events, faulty, judge
 from tests.faults.histories import History
@@ -172,3 +178,72 @@ def roll(cluster: MixedCluster, older: Build, newer: Build) -> None:
     stored = [int(body) for body in cli.consume_all(NATIVE, "judge")]
     assert native.acknowledged and not native.failed, native.failed[:3]
     assert sorted(stored) == sorted(native.acknowledged) == list(range(native.sent))
+
+
+@pytest.fixture
+def next_release(tmp_path: Path) -> Build:
+    """This program, but that it reads one feature level more."""
+    place = tmp_path / "next"
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, place / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    table = place / "proto" / "levels.py"
+    text, count = re.subn(r"^LEVEL_MAX: Final = \d+$", f"LEVEL_MAX: Final = {LEVEL_MAX + 1}", table.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    table.write_text(text)
+    return Build(__version__, place / "src")
+
+
+def levels(cli: CommandLine) -> tuple[int, dict[str, int]]:
+    """The feature level of the cluster, and those of its broker groups."""
+    found = cli.ok("upgrade", "status", "--json").json
+    return found["level"], {group["broker_group"]: group["level"] for group in found["broker_groups"]}
+
+
+def refused(cli: CommandLine) -> str:
+    """Why the upgrade cannot be finished."""
+    done = cli.run("upgrade", "finish", "--yes")
+    assert done.status == 4, done.err
+    return done.error
+
+
+def test_an_upgrade_is_finished_under_load_and_then_has_no_way_back(
+    next_release: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused while a node runs the former release, or does not answer. Nothing that was acknowledged is lost or stored twice, a group that
+    is created afterwards has the level too, and a node of the former release ends with status 76 and says why. The messages are counted; an
+    audit of this release would refuse the records of the next one."""
+    above, former = LEVEL_MAX + 1, Build(__version__)
+    monkeypatch.setattr(MixedCluster, "first", former, raising=False)
+    with running(tmp_path, kind=MixedCluster) as cluster, contextlib.closing(cluster.network):
+        create_topic(cluster, NATIVE)
+        cli = CommandLine.of(cluster)
+        first, *others = cluster.nodes
+        with NativeLoad(cluster.endpoints) as native:
+            assert "nothing to raise" in cli.ok("upgrade", "finish", "--yes").out
+            for node in others:
+                cluster.change(node, next_release)
+            assert f"node {first} runs LedgerMQ {former.version}, which reads up to level {LEVEL_MAX}: upgrade it" in refused(cli)
+            assert levels(cli) == (LEVEL_MAX, {"g1": LEVEL_MAX})
+            cluster.change(first, next_release)
+            assert cluster.terminate(others[0]) == 0
+            assert f"node {others[0]} does not answer: start it" in refused(cli)
+            cluster.change(others[1], former)  # there is a way back until then
+            cluster.change(others[1], next_release)
+            cluster.start(others[0])
+            cluster.wait_ready()
+            wait_for(lambda: not cli.ok("upgrade", "status", "--json").json["in_the_way"], 30, "all nodes to answer")
+            done = cli.ok("upgrade", "finish", "--yes", "--json").json
+            assert done == {"v": 1, "level": above, "raised": ["g1"], "changed": True}
+            assert "nothing to raise" in cli.ok("upgrade", "finish", "--yes").out
+            cli.ok("broker-group", "add", "g2")
+            wait_for(lambda: levels(cli) == (above, {"g1": above, "g2": above}), 30, "the new group to have the level")
+            assert cluster.terminate(first) == 0
+            cluster.own_environment[first] = former.environment
+            child = cluster.start(first)
+            assert wait_for(lambda: child.exit_code, 60, f"{first} to refuse its directory") == 76
+            assert f"level {above}, this program reads up to {LEVEL_MAX}" in cluster.last_error(first)
+            cluster.own_environment[first] = next_release.environment
+            cluster.start(first)
+            cluster.wait_ready()
+        assert native.acknowledged and not native.failed, native.failed[:3]
+        assert sorted(map(int, cli.consume_all(NATIVE, "judge"))) == sorted(native.acknowledged) == list(range(native.sent))
