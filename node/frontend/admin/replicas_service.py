@@ -1,7 +1,7 @@
 """`ledgermq.v1.Replicas` on the client port: answers the requests of an audit of the running cluster.
 
 A marker goes through the log of the group's leader; facts are read between two turns; `replica_files.py` reads bytes on separate threads,
-at the rate of `audit_budget.py`. Every method requires an administrator. Only `Mark` is forwarded, because the caller of any other method
+at the rate of `Budget`. Every method requires an administrator. Only `Mark` is forwarded, because the caller of any other method
 wants this node's disk. This module does not interpret the bytes.
 
 A marker is a control record that older builds stop at. A leader therefore appends one only if every member that answers knows markers.
@@ -20,7 +20,6 @@ from google.protobuf.message import DecodeError, Message
 
 from ledgermq.node.broker.calls.operator_calls import Mark, Marked
 from ledgermq.node.broker.calls.outcome import CallRefused, Refused
-from ledgermq.node.frontend.admin.audit_budget import Budget
 from ledgermq.node.frontend.native.callers import ADMINISTRATOR, Callers
 from ledgermq.node.frontend.ports import CallGone, Engine, Method, ServerCall, ServerStreamMethod, UnaryMethod
 from ledgermq.node.frontend.routing.forwarder import Forwarder
@@ -35,6 +34,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.proto import admin_pb2, audit_pb2
 from ledgermq.proto.control import AuditRecord
 from ledgermq.proto.status import Code, LedgerError, fail, refused
+from ledgermq.proto.token_bucket import TokenBucket
 from ledgermq.storage.errors import StorageError
 
 SERVICE = "ledgermq.v1.Replicas"
@@ -51,12 +51,35 @@ PIECE_BYTES = 1 << 20
 READERS = 2
 """Threads that read for audits, so that a slow disk delays no other work of the node."""
 BASES_MAX = 1024
+LATE_S = 0.001
+"""If the event loop takes a result later than this, it is busy with other work."""
+REST_FACTOR = 20
+"""Reading pauses for this many times the delay of the loop."""
+REST_MAX_S = 1.0
 _MS = 1000
 _ZEROS = bytes(PIECE_BYTES)
 
 log = get_logger()
 T = TypeVar("T")
 Q = TypeVar("Q", bound=Message)
+
+
+class Budget:
+    """Limits how fast all audits together read from this node's disk, and slows them down while the event loop is busy. A reader asks
+    before every piece how long to wait, and must then wait that long. The clock is passed in."""
+
+    def __init__(self, bytes_per_s: int, now_s: Callable[[], float]) -> None:
+        # No burst: unused time is not made up for.
+        self._bucket = TokenBucket(bytes_per_s, 0)
+        self._now_s = now_s
+
+    def wait_s(self, size: int, late_s: float) -> float:
+        """Seconds to wait before reading the next piece, of `size` bytes. `late_s`: how late the loop took the previous result."""
+        now_s = self._now_s()
+        rest_s = min(REST_FACTOR * late_s, REST_MAX_S) if late_s > LATE_S else 0.0
+        wait_s = self._bucket.wait(now_s) + rest_s
+        self._bucket.take(size + rest_s * self._bucket.rate, now_s)
+        return wait_s
 
 
 class Replicas:
