@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ledgermq.client import Admin, Connection, letters
+from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.send_files import Row, read_rows
 from ledgermq.proto import admin_pb2
 from tests.cli.conftest import Run
@@ -131,6 +132,62 @@ def test_an_interrupted_resend_says_how_far_it_came(node: FakeNode, run: Run) ->
     node.answers("SettleDeadLetters", settled(*["resent"] * 100), refused)
     code, out, err = run("resend", "--group", "billing", "--yes")
     assert (code, out) == (4, "") and "resent so far: 100\n" in err and "error: no permission" in err
+
+
+class Ledger:
+    """The letters of a consumer group, as a cluster keeps them: a list without what is settled, and a delivery for each letter that is."""
+
+    PAGE = 70
+
+    def __init__(self, count: int) -> None:
+        self.delivered = [0] * count
+        self.left = -1
+        """Places that the process still passes; -1: it is not ended."""
+
+    def _place(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+    def listed(self, request: admin_pb2.ListDeadLettersRequest) -> admin_pb2.ListDeadLettersResponse:
+        self._place()
+        begin = int(request.after or b"0")
+        end = min(begin + self.PAGE, len(self.delivered))
+        waiting = [letter(at) for at in range(begin, end) if not self.delivered[at]]
+        self._place()
+        return page(*waiting, follow=str(end).encode() if end < len(self.delivered) else b"")
+
+    def settle(self, request: admin_pb2.SettleDeadLettersRequest) -> admin_pb2.SettleDeadLettersResponse:
+        self._place()
+        for place in request.letters:
+            self.delivered[place.offset] += 1
+        self._place()
+        return as_asked(request)
+
+
+def test_a_resend_is_ended_at_every_place_and_every_letter_is_delivered_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each call, and behind it, when the cluster has done it and the process does not know: two processes in turn, and a third that
+    is left alone. None asks for a letter that is settled already."""
+    ended: set[tuple[bool, bool]] = set()
+    for first in range(1, 30):
+        for second in range(1, 30):
+            ledger = Ledger(230)
+            monkeypatch.setattr(AdminCalls, "list_dead_letters", lambda _, request, ledger=ledger: ledger.listed(request))
+            monkeypatch.setattr(AdminCalls, "settle_dead_letters", lambda _, request, ledger=ledger: ledger.settle(request))
+            codes = []
+            for ledger.left in (first, second):
+                code, _, err = run("resend", "--group", "billing", "--yes")
+                assert code == 0 or (code == 130 and "resent so far: " in err), (code, err)
+                codes.append(code == 130)
+            ledger.left = -1
+            assert run("resend", "--group", "billing", "--yes")[0] == 0
+            assert set(ledger.delivered) == {1}, (first, second)
+            ended.add((codes[0], codes[1]))
+            if not codes[1]:
+                break
+        if not codes[0]:
+            break
+    assert ended == {(True, True), (True, False), (False, True), (False, False)}
 
 
 def test_a_dry_run_changes_nothing(node: FakeNode, run: Run) -> None:
