@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from ledgermq.node.broker.calls.group_view import GroupView
 from ledgermq.node.broker.calls.operator_calls import Configure, Configured
@@ -180,6 +182,36 @@ def test_dead_letter_topics_of_a_log_are_told_to_the_controller() -> None:
         reconciler.changed()
         await settle(world, reconciler, lambda: True)
         assert sorted(world.adopted) == [("", "%DLQ%g", "g1"), ("ns", "%DLQ%h", "g1")] and not world.calls
+        reconciler.stop()
+
+    asyncio.run(main())
+
+
+def test_the_leader_of_a_group_below_the_level_of_the_cluster_raises_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its configuration, and again and again until all members could be asked."""
+    monkeypatch.setattr(reconcile, "LEVEL_RETRY_S", 0.0)
+
+    async def main() -> None:
+        world = World(intent(topic("born")), {"g1": view()})
+        world.state.level = 2
+        asked: list[tuple[str, int]] = []
+
+        async def raise_level(group: str, level: int) -> str:
+            assert world.calls, "configuration comes first"
+            asked.append((group, level))
+            if len(asked) < 3:
+                return "node n3 does not answer"
+            world.views["g1"] = replace(world.views["g1"], level=2)
+            return ""
+
+        reconciler = Reconciler("n1", world, world, ["g1"])
+        reconciler.raise_level = raise_level
+        reconciler.start()
+        reconciler.changed()
+        await settle(world, reconciler, lambda: len(asked) == 3)
+        reconciler.changed()
+        await settle(world, reconciler, lambda: world.views["g1"].level == 2)
+        assert asked == 3 * [("g1", 2)]
         reconciler.stop()
 
     asyncio.run(main())

@@ -253,11 +253,14 @@ def test_a_lost_record_is_appended_again_by_the_next_term() -> None:
     """A leader whose record was replaced after it lost its office does not take the record for pending when it leads again."""
     bench = leading()
     bench.replicator.commit_at_once = False
-    end = bench.log.end_index
-    bench.turn(ALL(bench))
+    end, members = bench.log.end_index, bench.replicator.members
+    bench.turn(joining(bench, 2))
+    bench.turn(raising("n1", "n2", "n3", "n4")(bench))
+    assert raises(bench.log) == [control.LevelRecord(2)]
     bench.replicator.follow(2, "n2")
     bench.turn()
     bench.log.cut(end)
+    bench.replicator.members, bench.replicator.members_index = members, -1
     bench.replicator.commit_at_once = True
     bench.lead(3)
     assert not raises(bench.log)
