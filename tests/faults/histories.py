@@ -6,16 +6,17 @@ Every call is made once, with a deadline; the outcome of a failed one is unknown
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from ledgermq.audit.history import Read, Send, Violation, check_queue
+from ledgermq.audit.history import NEVER, Read, Send, Violation, check_queue
 from ledgermq.client import service
 from ledgermq.client.sending import Outgoing, new_message_id
 from ledgermq.node.process.local import LocalCluster
@@ -117,34 +118,50 @@ class Committer(Client):
     """Commits offsets of a pulling consumer group and reads the committed one, in turns. No two committers of a group commit the same
     offset, and none commits one that the queue does not have yet. A committed offset may move backwards: the last commit counts."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, number: int, of: int, group: str, end: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        topic: str,
+        number: int,
+        group: str,
+        offsets: Iterable[int] = (),
+        end: Callable[[], int] = lambda: 0,
+    ) -> None:
         super().__init__(cluster, topic, number)
         self.seen: list[Commit | Committed] = []
         self._group = pb.Resource(name=group)
-        self._next, self._step, self._end = number, of, end
+        self._where = pb.MessageQueue(topic=pb.Resource(name=topic), id=0)
+        self._offsets, self._end = iter(offsets), end
+        self._next = next(self._offsets, None)
 
     def once(self, channel: grpc.Channel) -> bool:
-        where = pb.MessageQueue(topic=pb.Resource(name=self.topic), id=0)
-        if self._next < self._end():
-            offset, self._next = self._next, self._next + self._step
-            update = pb.UpdateOffsetRequest(group=self._group, message_queue=where, offset=offset)
-            invoked = time.monotonic()
-            if self._call(channel, "UpdateOffset", update, pb.UpdateOffsetResponse) is None:
-                self.seen.append(Commit(offset, invoked))
+        if self._next is not None and self._next < self._end():
+            offset, self._next = self._next, next(self._offsets, None)
+            if not self.commit(channel, offset):
                 return False
-            self.seen.append(Commit(offset, invoked, time.monotonic()))
+        return self.read(channel)
+
+    def commit(self, channel: grpc.Channel, offset: int, timeout_s: float = SEND_S) -> bool:
+        update = pb.UpdateOffsetRequest(group=self._group, message_queue=self._where, offset=offset)
         invoked = time.monotonic()
-        answer = self._call(channel, "GetOffset", pb.GetOffsetRequest(group=self._group, message_queue=where), pb.GetOffsetResponse)
+        answer = self._call(channel, "UpdateOffset", update, pb.UpdateOffsetResponse, timeout_s)
+        self.seen.append(Commit(offset, invoked, NEVER if answer is None else time.monotonic()))
+        return answer is not None
+
+    def read(self, channel: grpc.Channel) -> bool:
+        request = pb.GetOffsetRequest(group=self._group, message_queue=self._where)
+        invoked = time.monotonic()
+        answer = self._call(channel, "GetOffset", request, pb.GetOffsetResponse, READ_S)
         if answer is None:
             return False
         offset = -1 if answer.status.code == pb.Code.OFFSET_NOT_FOUND else answer.offset
         self.seen.append(Committed(offset, invoked, time.monotonic()))
         return True
 
-    def _call(self, channel: grpc.Channel, method: str, request: Message, response: type[R]) -> R | None:
+    def _call(self, channel: grpc.Channel, method: str, request: Message, response: type[R], timeout_s: float) -> R | None:
         """The answer; None if there is none or if it is an error."""
         try:
-            answer: Any = service.unary(channel, service.MESSAGING + method, request, response, SEND_S, METADATA)
+            answer: Any = service.unary(channel, service.MESSAGING + method, request, response, timeout_s, METADATA)
         except grpc.RpcError:
             return None
         return answer if answer.status.code in (pb.Code.OK, pb.Code.OFFSET_NOT_FOUND) else None
@@ -186,7 +203,10 @@ class History:
         self.senders = [Sender(cluster, topic, number, body_bytes=body_bytes) for number in range(senders)]
         self.readers = [Reader(cluster, topic, number) for number in range(readers)]
         group = f"{topic}-committers"
-        self.committers = [Committer(cluster, topic, number, committers, group, lambda: self.acknowledged) for number in range(committers)]
+        self.committers = [
+            Committer(cluster, topic, number, group, itertools.count(number, committers), lambda: self.acknowledged)
+            for number in range(committers)
+        ]
         self._all: list[Client] = [*self.senders, *self.readers, *self.committers]
 
     def __enter__(self) -> History:

@@ -6,20 +6,24 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
+import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledgermq.audit.history import Read, Send, check_queue
+from ledgermq.audit.history import NEVER, Read, Send, check_queue
 from tests.audit.test_history import histories
-from tests.cluster import create_group, leader
-from tests.faults.faulty import TOPIC, faulty, judge
-from tests.faults.histories import History
+from tests.cluster import create_group, leader, target, wait_for
+from tests.faults.faulty import TOPIC, faulty, judge, whole
+from tests.faults.histories import OPTIONS, Committer, History, Sender
 from tests.faults.linearizability import Commit, Committed, Unavailable, Verdict, check, offset_lines, program, queue_lines
 from tests.faults.test_faults_kill import back
 
+GROUP = "committers"
+LONG_S = 30.0
 LISTS = 25
 """Small histories in one run of the program."""
 
@@ -141,3 +145,33 @@ def test_killed_and_isolated_leaders(tmp_path: Path) -> None:
         seen = [one for committer in history.committers for one in committer.seen]
         assert sum(isinstance(one, Commit) for one in seen) > 100 < sum(isinstance(one, Committed) for one in seen)
         judge(cluster, history)
+
+
+@pytest.mark.slow
+def test_a_commit_whose_answer_was_lost_is_not_executed_again(tmp_path: Path) -> None:
+    """The node that forwarded it cannot know whether the next commit is there already: it would take the committed offset back."""
+    with faulty(tmp_path) as cluster:
+        create_group(cluster, GROUP)
+        leads = leader(cluster)
+        forwards = cluster.others(leads)[0]
+        direct, forwarded = (Committer(cluster, TOPIC, number, GROUP) for number in range(2))
+        with (
+            grpc.insecure_channel(target(cluster, leads), options=OPTIONS) as near,
+            grpc.insecure_channel(target(cluster, forwards), options=OPTIONS) as far,
+        ):
+            sender = Sender(cluster, TOPIC, 0)
+            assert all(sender.once(near) for _ in range(4)) and forwarded.commit(far, 1)
+            cluster.network.block([(leads, forwards)])
+            commit = threading.Thread(target=forwarded.commit, args=(far, 3, LONG_S))
+            commit.start()
+            wait_for(lambda: direct.read(near) and direct.seen[-1].offset == 3, LONG_S, "the commit at the leader")
+            assert direct.commit(near, 4) and direct.read(near)
+            cluster.network.reset()
+            cluster.network.heal()
+            commit.join(2 * LONG_S)
+            assert not commit.is_alive()
+            whole(cluster)
+            assert direct.read(near)
+        [verdict] = check(offset_lines("committed offset", [direct.seen, forwarded.seen]))
+        assert verdict.result == "Ok", (verdict, direct.seen[-3:], forwarded.seen)
+        assert forwarded.seen[-1].returned == NEVER, "the call claims to know its outcome"
