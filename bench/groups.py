@@ -51,7 +51,7 @@ class Plan:
 
 
 FULL = Plan()
-QUICK = Plan(1.5, 1.0, 1, 3, 8.0, 3.0, 32 << 20)
+SHORT = {"plan": Plan(1.5, 1.0, 1, 3, 8.0, 3.0, 32 << 20)}
 
 
 def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:

@@ -32,7 +32,8 @@ def run(directory: Path, *, quick: bool, only: tuple[str, ...]) -> dict[str, Any
     if "native" in only:
         found["native"] = native.run(directory, plan)
     if "peers" in only:
-        found["peers"] = peers.run(directory, plan.seconds, ("ledgermq", "nats") if quick else peers.PEERS)
+        few: dict[str, Any] = {"peers": ("ledgermq", "nats"), **peers.SHORT}
+        found["peers"] = peers.run(directory, **few) if quick else peers.run(directory, plan.seconds)
     return found
 
 

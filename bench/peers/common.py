@@ -37,6 +37,9 @@ MEMORY = "memory of a majority"
 """Received by a majority before it is acknowledged, in the page cache or in the process."""
 WEAKER = "fewer than a majority"
 
+SINGLES, BATCHES, OFFICIAL = "single messages", "batches", "RocketMQ's official Java client"
+"""Kinds of sending: only rows of one kind and durability class are compared."""
+
 
 class Skip(Exception):
     """A peer that cannot run here, with the reason."""
@@ -67,6 +70,7 @@ class Row:
     server_cpu_us_a_message: float | None = None
     replicas: int = 3
     notes: str = ""
+    kind: str = SINGLES
 
     def document(self) -> dict[str, Any]:
         found = {key: value for key, value in vars(self).items() if key != "result"}
@@ -143,7 +147,9 @@ def jars(name: str, artifacts: Sequence[str]) -> str:
 
 def java_client(source: str, class_path: str, arguments: Sequence[object], timeout_s: float) -> dict[str, float]:
     """Run one of our Java clients from its source; it prints one JSON line."""
-    return client([tool("java"), "-Xmx1g", "-cp", class_path, str(CLIENTS / source), *map(str, arguments)], timeout_s)
+    # Clients write their logs below user.home.
+    java = [tool("java"), "-Xmx1g", f"-Duser.home={CACHE / 'home'}", "-cp", class_path]
+    return client([*java, str(CLIENTS / source), *map(str, arguments)], timeout_s)
 
 
 def client(command: Sequence[str], timeout_s: float) -> dict[str, float]:
@@ -308,8 +314,10 @@ def main(system: str, rows: Callable[[Path, Load], Iterator[Row]]) -> None:
     parser.add_argument("--directory", type=Path, default=Path(tempfile.gettempdir()), help="directory for data")
     parser.add_argument("--body-bytes", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--warm-up-s", type=float, default=3.0)
+    parser.add_argument("--warm-up-s", type=float, default=30.0)
     options = parser.parse_args()
+    # Ends the servers on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     document: dict[str, Any] = {"system": system, "rows": [], "skipped": None}
     try:
         for row in rows(options.directory, Load(options.body_bytes, options.seconds, options.warm_up_s)):

@@ -10,7 +10,7 @@ from bench.peers import common
 from bench.peers.common import Load, Processes, Row
 
 VERSION = "v3.6.8"
-CLIENTS, CONNECTIONS = 1000, 16
+CLIENTS, CONNECTIONS, PUTS_MIN = 1000, 16, 3000
 CLASSES = (
     (False, common.DURABLE, "fsync before acknowledge, majority of 3 (default)"),
     (True, common.MEMORY, "page cache of a majority of 3 (unsafe-no-fsync)"),
@@ -34,8 +34,10 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
             for port in ports:
                 common.wait_for(lambda port=port: common.listens(port), "an etcd member")  # type: ignore[misc]
             command = put_command(programs, ports, load)
-            first = put(command, processes, 3000)
-            total = max(3000, int(first["messages_per_s"] * load.seconds))
+            total = PUTS_MIN
+            # The tool takes a number of puts, not a time: the rate of a short run gives the warm-up's, and its rate the measurement's.
+            for seconds in (load.warm_up_s, load.seconds):
+                total = max(PUTS_MIN, int(put(command, processes, total)["messages_per_s"] * seconds))
             result, cpu = common.measured(processes, lambda command=command, total=total: put(command, processes, total))  # type: ignore[misc]
             batching = f"single puts, {CLIENTS:,} clients on {CONNECTIONS} connections"
             client = f"etcd's benchmark tool {VERSION}, connected to the leader"

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from bench import cluster as cl
-from bench.peers import common
+from bench.peers import common, rocketmq
 from bench.peers.common import Load, Row
 from ledgermq.node.process.local import LocalCluster
 
@@ -22,38 +21,67 @@ CLASSES = (
 
 
 def rows(directory: Path, load: Load) -> Iterator[Row]:
+    official, missing = "", None
+    try:
+        official = common.jars("rocketmq-client-java", [rocketmq.OFFICIAL_CLIENT])
+    except common.Skip as reason:
+        # The other rows need no Java.
+        missing = reason
     with tempfile.TemporaryDirectory(prefix="peer-", dir=directory) as work:
         for policy, durability_class, durability in CLASSES:
             with cl.running(Path(work) / policy, {"flush": {"policy": policy}}) as cluster:
                 cl.create_topic(cluster, TOPIC)
-                for client, batching, command in clients(policy):
+                for kind, system, client, batching, send in clients(cluster, policy, official, load):
                     try:
-                        result, cpu = measured(cluster, command, load)
+                        result, cpu = measured(cluster, send)
                     except RuntimeError:
                         # Most likely the leader changed, which stderr shows. A second failure is final.
-                        result, cpu = measured(cluster, command, load)
-                    system = f"LedgerMQ, {client[0]}"
-                    yield Row(system, version("ledgermq"), durability_class, durability, client[1], batching, result, load.body_bytes, cpu)
+                        result, cpu = measured(cluster, send)
+                    of_client = (client, batching, result, load.body_bytes, cpu)
+                    yield Row(f"LedgerMQ, {system}", version("ledgermq"), durability_class, durability, *of_client, kind=kind)
+    if missing is not None:
+        raise missing
 
 
-def clients(policy: str) -> Iterator[tuple[tuple[str, str], str, list[str]]]:
-    """((kind, client), batching, arguments of a load generator)."""
-    native = ["native_load", "produce", "--batch", str(BATCH), "--producers", str(PRODUCERS)]
-    memory = ["--memory"] if policy == "memory" else []
+def clients(
+    cluster: LocalCluster, policy: str, official: str, load: Load
+) -> Iterator[tuple[str, str, str, str, Callable[[], dict[str, float]]]]:
+    """(kind, system, client, batching, measurement)."""
+    times = ("--seconds", str(load.seconds), "--warm-up-s", str(load.warm_up_s))
+    within_s = load.seconds + load.warm_up_s + 120
+
+    def ours(module: str, *arguments: str) -> Callable[[], dict[str, float]]:
+        memory = ["--memory"] if policy == "memory" and module != "load" else []
+
+        def send() -> dict[str, float]:
+            target = ["--target", cl.address(cluster, cl.leader(cluster)), "--topic", TOPIC, "--body-bytes", str(load.body_bytes)]
+            return common.client(cl.program(module, *arguments, *memory, *target, *times), within_s)
+
+        return send
+
     batching = f"frames of {BATCH:,}, {PRODUCERS} producers with 5 frames in flight"
-    yield ("native stream", "our lean load generator"), batching, [*native, *memory]
-    yield ("native stream", "AsyncProducer of ledgermq.client"), "single messages, batched by the client", ["client_load", *memory]
+    produce = ours("native_load", "produce", "--batch", str(BATCH), "--producers", str(PRODUCERS))
+    yield common.BATCHES, "native stream", "our lean load generator", batching, produce
+    batching = "single messages, batched by the client"
+    yield common.SINGLES, "native stream", "AsyncProducer of ledgermq.client", batching, ours("client_load")
     batching = f"single messages, {UNARY_WINDOW} in flight"
-    yield ("unary sends", "our lean load generator of the official protocol"), batching, ["load", "send", "--window", str(UNARY_WINDOW)]
+    client = "our lean load generator of the official protocol"
+    yield common.SINGLES, "unary sends", client, batching, ours("load", "send", "--window", str(UNARY_WINDOW))
+    if official:
+
+        def send() -> dict[str, float]:
+            arguments = (cl.address(cluster, cl.leader(cluster)), TOPIC, load.body_bytes, rocketmq.WINDOW, load.seconds, load.warm_up_s)
+            # It waits 150 s for the first acknowledgement.
+            return common.java_client("ClientPublish.java", official, arguments, within_s + 150)
+
+        client = f"rocketmq-client-java {rocketmq.CLIENT_VERSION}, asynchronous"
+        yield common.OFFICIAL, "unary sends", client, f"single messages, {rocketmq.WINDOW:,} in flight", send
 
 
-def measured(cluster: LocalCluster, command: list[str], load: Load) -> tuple[dict[str, Any], float]:
+def measured(cluster: LocalCluster, send: Callable[[], dict[str, float]]) -> tuple[dict[str, float], float]:
     """A load generator's result, and the processor time of all nodes per message."""
     before = sum(cl.all_cpu_s(cluster).values())
-    module, *arguments = command
-    target = ["--target", cl.address(cluster, cl.leader(cluster)), "--topic", TOPIC, "--body-bytes", str(load.body_bytes)]
-    times = ["--seconds", str(load.seconds), "--warm-up-s", str(load.warm_up_s)]
-    result = common.client(cl.program(module, *arguments, *target, *times), load.seconds + load.warm_up_s + 120)
+    result = send()
     used = sum(cl.all_cpu_s(cluster).values()) - before
     return result, round(used / max(result["total"], 1) * 1e6, 1)
 

@@ -41,7 +41,8 @@ def rows(directory: Path, load: Load) -> Iterator[Row]:
         durability = "page cache of a majority of 3, never synced (stream, default)"
         batching = f"batches of {STREAM_BATCH}, {STREAM_WINDOW:,} in flight"
         client = "stream-client " + STREAM_CLIENT.rpartition(":")[2]
-        yield Row("RabbitMQ stream", version, common.MEMORY, durability, client, batching, result, load.body_bytes, cpu)
+        of_client = (client, batching, result, load.body_bytes, cpu)
+        yield Row("RabbitMQ stream", version, common.MEMORY, durability, *of_client, kind=common.BATCHES)
 
 
 def unpacked() -> tuple[Path, str]:

@@ -53,7 +53,8 @@ def native() -> dict[str, Any]:
 def suite() -> dict[str, Any]:
     ours = common.Row("LedgerMQ, native", "v1", common.DURABLE, "words", "client", "frames", {**TIMES, "messages_per_s": 1e5}, 100)
     other = common.Row("other", "v1", common.MEMORY, "words", "client", "single", {**TIMES, "messages_per_s": 1e4}, 100)
-    return {**SUITE, "native": native(), "peers": {"rows": [ours.document(), other.document()], "skipped": {"third": "no tool"}}}
+    peers = {"seconds": 10.0, "warm_up_s": 30.0, "rows": [ours.document(), other.document()], "skipped": {"third": "no tool"}}
+    return {**SUITE, "native": native(), "peers": peers}
 
 
 def page(directory: Path) -> Path:

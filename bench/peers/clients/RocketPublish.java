@@ -73,6 +73,9 @@ public class RocketPublish {
         if (!room.tryAcquire(window, 60, TimeUnit.SECONDS)) {
             throw new IllegalStateException((window - room.availablePermits()) + " sends have no outcome a minute after the last one");
         }
+        if (counted.get() == 0) {
+            throw new IllegalStateException("no message was acknowledged in " + seconds + " s, " + refused + " sends were refused");
+        }
         double[] ordered = Arrays.copyOf(times, counted.get());
         Arrays.sort(ordered);
         System.out.printf("%n{\"messages_per_s\": %f, \"p50_ms\": %f, \"p99_ms\": %f, \"total\": %d, \"refused\": %d}%n",

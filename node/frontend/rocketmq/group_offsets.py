@@ -1,7 +1,8 @@
 """UpdateOffset, GetOffset and QueryOffset: the positions of pull consumer groups in queues (§2.12).
 
 An offset is stored when its record is committed; it is replicated like an acknowledgement and survives every change of leaders. A read
-misses nothing that was answered before it. An update sets the position, also backwards; the last one counts.
+misses nothing that was answered before it. An update sets the position, also backwards; the last one counts. If its outcome is unknown,
+the client is told so, and may repeat it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ledgermq.node.broker.calls.outcome import AGAIN, CallRefused
+from ledgermq.node.broker.calls.outcome import AGAIN, NOTHING_DONE, CallRefused
 from ledgermq.node.broker.calls.read_calls import CommitOffset, FindOffset, OffsetRead, ReadOffset
 from ledgermq.node.frontend.rocketmq.broker_calls import Groups
 from ledgermq.node.frontend.rocketmq.pulling import queue_of
@@ -40,15 +41,16 @@ class OffsetKeeper:
     async def route(self, method: str, data: bytes, caller: Caller, deadline: float) -> bytes:
         """The response of the queue's leader."""
         broker_group, stored, call = await self._check(method, data, caller)
+        # Executed again, an update could replace the offset that another client has set and read since.
+        repeatable = method != UPDATE
         if self._groups.leads(broker_group):
             try:
                 return await self._here(method, broker_group, stored, call, deadline)
             except CallRefused as refusal:
-                if refusal.refused.reason not in AGAIN:
+                if refusal.refused.reason not in (AGAIN if repeatable else NOTHING_DONE):
                     raise
-        responses = await self._forwarder.submit(
-            broker_group, method, caller.metadata(), data, deadline - DEADLINE_MARGIN_S, repeatable=True
-        )
+        until = deadline - DEADLINE_MARGIN_S
+        responses = await self._forwarder.submit(broker_group, method, caller.metadata(), data, until, repeatable=repeatable)
         return responses[0]
 
     async def execute(self, method: str, broker_group: str, data: bytes, caller: Caller, deadline: float) -> Sequence[bytes]:
