@@ -41,6 +41,7 @@ class Worker:
         self.workers = WorkerRegistry(name, NAMES, directory)
         self.proxy = WorkerProxy(self.workers)
         self.server = call_server(self.proxy.divert)
+        self.waiting = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.left = asyncio.Event()
         self.port = 0
@@ -78,6 +79,7 @@ class Worker:
         raise CallAborted(StatusCode.FAILED_PRECONDITION, "not like this", (("why", "because"),))
 
     async def _waits(self, request: bytes, context: ServerCall) -> bytes:
+        self.waiting.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -182,14 +184,19 @@ def test_a_sibling_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
 
 def test_a_caller_that_gives_up_ends_the_call_at_the_worker_that_is_meant(tmp_path: Path) -> None:
     async def body(workers: dict[str, Worker], channel: Any) -> None:
-        for timeout in (None, 0.2):
-            workers["n1.2"].cancelled.clear()
+        meant_worker = workers["n1.2"]
+        for timeout in (None, 2):
+            meant_worker.waiting.clear()
+            meant_worker.cancelled.clear()
             call = channel.unary_unary(f"/{SERVICE}/Waits")(b"", metadata=meant("n1.2"), timeout=timeout)
-            if timeout is None:
-                await asyncio.wait({asyncio.ensure_future(call.initial_metadata())}, timeout=0.05)
-                call.cancel()
+            sent = asyncio.ensure_future(call.code())
             async with asyncio.timeout(20):
-                await workers["n1.2"].cancelled.wait()
+                # A call that ends before it has arrived ends nothing.
+                await meant_worker.waiting.wait()
+                if timeout is None:
+                    call.cancel()
+                await meant_worker.cancelled.wait()
+                await sent
 
     run(tmp_path, body)
 

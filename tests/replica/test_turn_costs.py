@@ -34,7 +34,12 @@ def test_a_commit_costs_no_more_than_the_table_says(costs: dict[str, Cost], know
 
 
 def test_costs_are_the_same_in_every_run(costs: dict[str, Cost]) -> None:
-    assert measured_alone() == costs
+    """All but memory, for which the bounds have slack: Python's allocator serves the whole process."""
+
+    def counted(found: dict[str, Cost]) -> dict[str, Cost]:
+        return {scenario: replace(cost, kept_blocks=0, peak_bytes=0) for scenario, cost in found.items()}
+
+    assert counted(measured_alone()) == counted(costs)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
