@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -284,18 +285,21 @@ def test_nothing_is_needed_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions are called while `work` runs; a resumed generator counts as one."""
+    """How many Python functions are called while `work` runs; a resumed generator counts as one. The collector rests: what it frees may
+    have finalizers of other tests."""
     calls = 0
 
     def noted(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
         calls += event == "call"
 
+    gc.disable()
     sys.setprofile(noted)
     try:
         work()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
