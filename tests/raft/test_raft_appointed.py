@@ -12,7 +12,7 @@ from ledgermq.proto.types import HardState, Role
 from ledgermq.raft.config import MS, HaRules, Members, RaftConfig, Rule
 from ledgermq.raft.ha_control import AlterIsr, Appointment, ElectionRequest, alter, elect, force, from_json, to_json
 from ledgermq.raft.membership import Change, MemberChange, NotYet, changed
-from ledgermq.raft.messages import Append, AppendReply, VoteReply, VoteRequest
+from ledgermq.raft.messages import Append, AppendReply, TimeoutNow, VoteReply, VoteRequest
 from ledgermq.raft.transfer import Cause
 from tests.raft.memory_cluster import Cluster, Disk, Member
 
@@ -134,6 +134,25 @@ def test_a_real_vote_is_no_way_to_lead_either(led: Pair) -> None:
     voter = core(led, "n2")
     voter.step(VoteReply("n3", "n2", 2, False, True), led.now_ns)
     assert voter.role is Role.FOLLOWER
+
+
+def test_the_word_of_the_master_is_no_way_to_lead_either(led: Pair) -> None:
+    """Only the controller appoints: a TimeoutNow that would begin a campaign under another rule is refused, and counted once."""
+    slave = core(led, "n2")
+    end = slave.log.end_index
+    slave.step(TimeoutNow("n1", "n2", 1, end, slave.log.term_at(end), Cause.OPERATOR), led.now_ns)
+    assert (slave.role, slave.term) == (Role.FOLLOWER, 1) and slave.take(led.now_ns).messages == ()
+    assert slave.refused == {"stale-handover": 1}
+
+
+def test_what_an_operator_forces() -> None:
+    """The node alone is in sync; epoch and version go on from what was agreed, and the epoch is above every term the node has seen."""
+    ask = ElectionRequest("n2", "d", 7, 3, 5, ALL_IN_SYNC, Cause.FORCED, "an operator")
+    assert force(None, ask) == Appointment(7, 1, 6, "n2", {"n2": "d"}, Cause.FORCED, "an operator")
+    for epoch in (3, 9):
+        known = Appointment(7, 4, epoch, "n1", ALL_IN_SYNC)
+        forced = force(known, replace(ask, epoch=epoch))
+        assert forced == Appointment(7, 5, max(epoch, 5) + 1, "n2", {"n2": "d"}, Cause.FORCED, "an operator")
 
 
 def test_a_canvass_stops_at_whoever_hears_the_master(led: Pair) -> None:

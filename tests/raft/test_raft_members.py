@@ -487,3 +487,14 @@ def test_configurations_of_a_trimmed_log_are_bounded() -> None:
     assert known.at(known.latest_index).voters[-1] == "n990"
     known.truncate_from(0)
     assert len(known.runs) == 1
+
+
+@pytest.mark.parametrize("begin", range(10))
+def test_a_trimmed_log_knows_the_members_of_every_entry_that_it_has(begin: int) -> None:
+    """And of the entry before its begin; what it forgets is what no entry asks for."""
+    every = [(index, Members((*VOTERS, f"n{index}"))) for index in (2, 3, 7)]
+    whole, known = Configurations([(-1, ABC), *every]), Configurations([(-1, ABC), *every])
+    known.trim(begin)
+    known.check()
+    assert [known.at(index) for index in range(begin - 1, 10)] == [whole.at(index) for index in range(begin - 1, 10)]
+    assert len(known.runs) == 1 + sum(index >= begin for index, _ in every)
