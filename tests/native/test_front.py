@@ -967,6 +967,8 @@ async def test_frames_up_to_the_advertised_size() -> None:
         settings = (await raw.until(by_hand.SETTINGS))[3]
         parts = [settings[at : at + 6] for at in range(0, len(settings), 6)]
         (most,) = (int.from_bytes(part[2:]) for part in parts if part[:2] == b"\0\5")
+        # Until this comes the connection's window is 65,535 bytes, one less than the frame.
+        await raw.until(by_hand.WINDOW_UPDATE, 0)
         raw.write(frame(by_hand.SETTINGS, by_hand.ACK, 0) + frame(by_hand.HEADERS, by_hand.END_HEADERS, 1, request_headers()))
         raw.write(frame(by_hand.DATA, by_hand.END_STREAM, 1, message(b"x" * (most - 5))))
         assert (await driver.until(native.CALL))[0][7] == b"x" * (most - 5)
