@@ -169,6 +169,30 @@ def wait_for(condition: Callable[[], T | None], timeout_s: float, what: str) -> 
         time.sleep(0.05)
 
 
+def log_file_bases(cluster: LocalCluster, node: str, group: str = "g1") -> list[int]:
+    """The positions at which the log files of a node's replica begin, in order. The last file may be a spare without an entry."""
+    folder = cluster.data(node) / group / f"dledger-{node}" / "data"
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+
+
+def full_files_sealed(cluster: LocalCluster, group: str = "g1") -> bool:
+    """Whether the seal of every full log file is recorded. The leader appends a seal some time after the file is full: a node that
+    stops before the others may lack it, and an audit of the directories is then incomplete."""
+    events = [event for node in cluster.nodes for event in log_events(cluster, node)]
+    sealed = {event["base"] for event in events if event.get("event") == "log file sealed" and event["group"] == group}
+    return all(sealed.issuperset(_full_files(cluster, node, group)) for node in cluster.nodes)
+
+
+def _full_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
+    folder = cluster.data(node) / group / f"dledger-{node}" / "data"
+    written = []
+    for base in log_file_bases(cluster, node, group):
+        with (folder / f"{base:020d}").open("rb") as file:
+            if any(file.read(8)):
+                written.append(base)
+    return written[:-1]
+
+
 def log_events(cluster: LocalCluster, node: str) -> list[dict[str, Any]]:
     """The JSON lines of the node's log. A line that is not JSON must be the single error line."""
     events = []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ledgermq.node.process.local import LocalCluster
-from tests.cluster import create_topic, leader, log_events, running, wait_for
+from tests.cluster import create_topic, full_files_sealed, leader, log_events, log_file_bases, running, wait_for
 from tests.e2e.command_line import CommandLine
-from tests.e2e.test_e2e_repair import log_files, metric, passes, replica, states
+from tests.e2e.test_e2e_repair import metric, passes, replica, states
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ def bodies(first: int, count: int) -> list[str]:
 
 def begins(cluster: LocalCluster, node: str) -> int:
     """Where the files of a node's log begin."""
-    return min(int(path.name) for path in log_files(cluster, node) if path.name.isdigit())
+    return log_file_bases(cluster, node)[0]
 
 
 def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
         others = [name for name in cluster.nodes if name != node]
         assert cli.ok("status", "--wait", "30s", "--strict")
         assert cluster.terminate(node) == 0
-        end = max(int(path.name) for path in log_files(cluster, node) if path.name.isdigit())
+        end = log_file_bases(cluster, node)[-1]
         sent = bodies(40, 200)
         cli.send_lines("t", sent)
         wait_for(lambda: all(begins(cluster, other) > end + FILE_BYTES for other in others), 90, "a trim beyond the follower")
@@ -49,6 +49,7 @@ def test_a_follower_below_the_trim_is_installed(tmp_path: Path) -> None:
         assert metric(cluster, node, "ledgermq_rebuilds_total") >= 1
         assert begins(cluster, node) >= end and replica(cli, node)["role"] == "follower"
         cli.send_lines("t", bodies(240, 20))
+        wait_for(lambda: full_files_sealed(cluster), 30, "the seals of the full log files")
         assert cli.ok("status", "--wait", "40s", "--strict")
     passes(cli, cluster)
 
@@ -85,6 +86,7 @@ def test_a_wiped_node_comes_back_as_a_learner_and_votes_again(tmp_path: Path) ->
         cluster.kill(other)
         assert cli.send_lines("t", bodies(600, 1), "--timeout", "30s")["acknowledged"] == 1
         cluster.start(other)
+        wait_for(lambda: full_files_sealed(cluster), 30, "the seals of the full log files")
         assert cli.ok("status", "--wait", "40s", "--strict")
     passes(cli, cluster)
 

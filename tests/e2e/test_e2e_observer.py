@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.process.local import LocalCluster, free_ports
-from tests.cluster import create_topic, leader, log_events, log_lines, running, status, target, wait_for
+from tests.cluster import create_topic, full_files_sealed, leader, log_events, log_file_bases, log_lines, running, status, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_install import FILE_BYTES, TRIMMING
 from tests.e2e.test_e2e_members import places, settings, started_with
@@ -48,15 +48,9 @@ def replica(cluster: LocalCluster, asked: str, node: str) -> Any:
     return next(found for found in status(cluster, asked).groups[0].replicas if found.node == node)
 
 
-def places_of_files(cluster: LocalCluster, node: str, group: str) -> list[int]:
-    """Where the files of a node's log begin, in order."""
-    return sorted(int(path.name) for path in (cluster.data(node) / group / f"dledger-{node}" / "data").iterdir() if path.name.isdigit())
-
-
 def settled_end(cluster: LocalCluster, node: str) -> int | None:
     """The last entry of a leader that has committed everything, the seals of its full log files included: they come some time later."""
-    sealed = [event for event in log_events(cluster, node) if event.get("event") == "log file sealed"]
-    if len(sealed) != len(places_of_files(cluster, node, "g1")) - 1:
+    if not full_files_sealed(cluster):
         return None
     found = replica(cluster, node, node)
     return int(found.end_index) if found.commit_index == found.end_index else None
@@ -174,11 +168,11 @@ def test_an_observer_below_the_trim_is_installed(tmp_path: Path) -> None:
         assert run.send_lines("t", bodies(0, 80))["acknowledged"] == 80
         wait_for(lambda: caught_up(cluster), 60, "the observer to have everything")
         cluster.kill("n4")
-        ends = {group: places_of_files(cluster, "n4", group)[-1] for group in ("g1", "h1")}
+        ends = {group: log_file_bases(cluster, "n4", group)[-1] for group in ("g1", "h1")}
         assert run.send_lines("t", bodies(80, 800))["acknowledged"] == 800
 
         def trimmed() -> bool:
-            begins = [places_of_files(cluster, node, group)[0] - end for group, end in ends.items() for node in ("n1", "n2", "n3")]
+            begins = [log_file_bases(cluster, node, group)[0] - end for group, end in ends.items() for node in ("n1", "n2", "n3")]
             return min(begins) > FILE_BYTES
 
         wait_for(trimmed, 120, "trims beyond the observer")
@@ -188,7 +182,7 @@ def test_an_observer_below_the_trim_is_installed(tmp_path: Path) -> None:
         for group, seen in before.items():
             installed = lambda g=group, s=seen: states(cluster, "n4", g)[s:][-2:] == ["installing", "running"]  # noqa: E731
             wait_for(installed, 90, f"{group} to be installed")
-            assert places_of_files(cluster, "n4", group)[0] > ends[group]
+            assert log_file_bases(cluster, "n4", group)[0] > ends[group]
         wait_for(lambda: caught_up(cluster), 60, "the observer to follow")
         assert run.send_lines("t", bodies(880, 40))["acknowledged"] == 40
         wait_for(lambda: caught_up(cluster), 60, "the observer to go on")

@@ -11,7 +11,7 @@ import pytest
 
 from ledgermq.node.process.local import LocalCluster
 from ledgermq.proto import admin_pb2
-from tests.cluster import admin, create_topic, http, leader, log_events, running, target, wait_for
+from tests.cluster import admin, create_topic, full_files_sealed, http, leader, log_events, running, target, wait_for
 from tests.e2e.command_line import CommandLine
 
 pytestmark = pytest.mark.slow
@@ -26,10 +26,11 @@ def bodies(count: int = COUNT) -> list[str]:
 
 
 def filled(cluster: LocalCluster, cli: CommandLine) -> list[str]:
-    """A topic with messages over a few log files, all of them durable on every node."""
+    """A topic with messages over a few log files, all of them durable on every node, with the seals of the full files."""
     create_topic(cluster, TOPIC)
     sent = bodies()
     assert cli.send_lines(TOPIC, sent)["acknowledged"] == COUNT
+    wait_for(lambda: full_files_sealed(cluster), 30, "the seals of the full log files")
     assert cli.ok("status", "--wait", "30s", "--strict")
     return sent
 

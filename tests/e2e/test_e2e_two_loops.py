@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.process.local import LocalCluster
-from tests.cluster import create_topic, leader, log_events, running, wait_for
+from tests.cluster import create_topic, full_files_sealed, leader, log_events, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.test_e2e_repair import flip, log_files, metric, passes, replica, states, stored
 
@@ -26,10 +26,6 @@ def bodies(first: int, count: int) -> list[str]:
 
 def events(cluster: LocalCluster, node: str, name: str) -> list[dict[str, Any]]:
     return [event for event in log_events(cluster, node) if event.get("event") == name]
-
-
-def sealed(cluster: LocalCluster, base: int) -> bool:
-    return any(event["base"] == base for node in cluster.nodes for event in events(cluster, node, "log file sealed"))
 
 
 def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path) -> None:
@@ -51,6 +47,7 @@ def test_replicas_that_differ_in_a_file_say_so_when_it_is_sealed(tmp_path: Path)
         assert "entry" in damage["reason"] and f"{0:020d}" in damage["reason"]
         wait_for(lambda: states(cluster, node)[-2:] == ["repairing", "running"], 30, "the repair")
         wait_for(lambda: metric(cluster, node, "ledgermq_digest_mismatches") == 0, 30, "the replica to agree")
+        wait_for(lambda: full_files_sealed(cluster), 30, "the seals")
         assert cli.ok("status", "--wait", "30s", "--strict").out.count("DIFFER") == 0
         assert stored(cli) == sorted(sent)
     passes(cli, cluster)
@@ -64,7 +61,7 @@ def test_a_byte_of_a_sealed_file_that_rots_is_found_named_and_repaired(tmp_path:
         create_topic(cluster, TOPIC)
         sent = bodies(0, 200)
         cli.send_lines(TOPIC, sent)
-        wait_for(lambda: sealed(cluster, 0) and sealed(cluster, FILE_BYTES), 30, "the seals")
+        wait_for(lambda: full_files_sealed(cluster), 30, "the seals")
         node = leader(cluster)
         flip(cluster, node, sent[20])
         (damage, *_) = wait_for(lambda: events(cluster, node, "damage found"), 90, "the damaged entry")
