@@ -178,15 +178,19 @@ class Endpoints(Generic[C]):
         Raises Unreachable or Refused.
         """
         end = time.monotonic() + self.timeout_s
-        last, hint, said, remedy = "no endpoint was tried", CHECK, "", CHECK
+        last, hint, said, remedy = "", CHECK, "", CHECK
+        share_s = max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
             address = self.address
             try:
-                answer = yield Call(path, request, response, min(left, max(1.0, self.timeout_s / 2)))
+                answer = yield Call(path, request, response, min(left, share_s))
             except grpc.RpcError as error:
                 if transport_code(error) not in FAILOVER_CODES:
                     raise failure_of(address, error) from error
-                last, hint = cause_of(address, error)
+                cut_short = left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
+                if not (cut_short and last):
+                    # A try that only the end of the caller's time cut short explains less than the one before it.
+                    last, hint = cause_of(address, error)
             else:
                 problem = _trouble(answer)
                 if problem is None:
@@ -200,7 +204,7 @@ class Endpoints(Generic[C]):
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # An answer from a node explains more than the transport error of the last try.
-        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last})"
+        what = f"no usable answer from {endpoints} within {self.timeout_s:g} s ({said or last or 'no endpoint was tried'})"
         raise Unreachable(what, remedy if said else hint)
 
 

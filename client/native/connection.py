@@ -193,14 +193,18 @@ class LogConnection(AsyncConnection):
         return self.channel_to(address).stream_stream(path, to_bytes, from_bytes)(metadata=self.metadata_to(address))
 
     async def _answered(self, method: str, request: Message, response: type[M], search: Search) -> M:
-        end = time.monotonic() + self.timeout_s
+        end, share_s = time.monotonic() + self.timeout_s, max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
             address = await search.next_address(left)
             call: Any = self.channel_to(address).unary_unary(LOG + method, type(request).SerializeToString, response.FromString)
+            left = end - time.monotonic()
             try:
-                answer = await call(request, metadata=self.metadata_to(address), timeout=min(left, max(1.0, self.timeout_s / 2)))
+                answer = await call(request, metadata=self.metadata_to(address), timeout=min(left, share_s))
             except grpc.RpcError as error:
-                search.failed(broken(address, error))
+                why = broken(address, error)
+                # A try that only the end of the caller's time cut short explains less than the one before it.
+                cut_short = left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
+                search.failed((cut_short and search.last) or why)
                 continue
             names = type(answer).DESCRIPTOR.fields_by_name
             if "redirect" in names and answer.HasField("redirect"):
@@ -229,8 +233,8 @@ class Search:
         self._address: Address | None = None
         self._named_by: Address | None = None
         """The endpoint that named the leader to try next."""
-        self.last = "no endpoint was tried"
-        """Why the last try failed."""
+        self.last = ""
+        """Why the last try failed; empty before the first one."""
 
     async def next_address(self, pause_max_s: float = PAUSE_MAX_S) -> Address:
         """The address to try now: the known leader, or else the next endpoint. Waits for the pause that is due, at most `pause_max_s`."""
@@ -297,7 +301,7 @@ class Search:
     def unreachable(self, timeout_s: float) -> Unreachable:
         """The error to raise after `timeout_s` without success."""
         endpoints = ";".join(str(address) for address in self._connection.addresses)
-        what = f"no usable answer from {endpoints} within {timeout_s:g} s ({self.last})"
+        what = f"no usable answer from {endpoints} within {timeout_s:g} s ({self.last or 'no endpoint was tried'})"
         return Unreachable(what, "check the endpoints and that the nodes run")
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import grpc
+import grpc.aio
 import pytest
 
+from ledgermq.client import connection as connections
 from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Address, Connection, parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
+from ledgermq.client.talks import Pause
 from ledgermq.proto import admin_pb2
 from tests.client.fake_cluster import admin_status, endpoints, fake_nodes
 
@@ -103,10 +107,31 @@ def test_time_runs_out(answer: object) -> None:
     """Whatever is repeated ends with the time-out, exit status 3, and the last reason."""
     with fake_nodes() as nodes:
         nodes[0].answers("ListTopics", answer)
-        with Connection(endpoints(nodes), timeout_s=0.3) as connection, pytest.raises(Unreachable) as found:
+        with Connection(endpoints(nodes), timeout_s=1.0) as connection, pytest.raises(Unreachable) as found:
             AdminCalls(connection).list_topics()
     assert found.value.exit_code == 3 and nodes[0].endpoint in found.value.what
     assert "UNAVAILABLE" in found.value.what or "no leader in sight" in found.value.what
+
+
+def failed(code: grpc.StatusCode) -> grpc.RpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+
+@pytest.mark.parametrize(("second_s", "said"), [(20.0, "answers UNAVAILABLE"), (14.0, "does not answer in time")])
+def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason(monkeypatch: pytest.MonkeyPatch, second_s: float, said: str) -> None:
+    """After a failure that says why, a try without an answer counts only if it had its full share of the time: 15 of 30 s."""
+    now_s = 0.0
+    monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now_s))
+    with Connection("a:1", timeout_s=30.0) as connection:
+        talk = connection.asking("/x", admin_pb2.ListTopicsRequest(), admin_pb2.ListTopicsResponse)
+        next(talk)
+        now_s = second_s
+        assert isinstance(talk.throw(failed(grpc.StatusCode.UNAVAILABLE)), Pause)
+        next(talk)
+        now_s = 30.0
+        with pytest.raises(Unreachable, match=said):
+            assert isinstance(talk.throw(failed(grpc.StatusCode.DEADLINE_EXCEEDED)), Pause)
+            next(talk)
 
 
 def test_a_node_that_hangs_costs_a_part_of_the_time_only() -> None:

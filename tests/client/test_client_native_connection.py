@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent import futures
 from typing import Any, TypeVar
@@ -20,6 +21,10 @@ from ledgermq.proto import log_pb2_grpc
 from ledgermq.proto.signature import AUTHORIZATION, Credentials
 
 R = TypeVar("R")
+
+
+HANGS = object()
+"""In a script: the call has no answer until the client ends it."""
 
 
 class Node(log_pb2_grpc.LogServicer):
@@ -49,6 +54,11 @@ class Node(log_pb2_grpc.LogServicer):
         answer = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         if isinstance(answer, grpc.StatusCode):
             context.abort(answer, "scripted error")
+        if answer is HANGS:
+            ended = threading.Event()
+            if context.add_callback(ended.set):
+                ended.wait()
+            context.abort(grpc.StatusCode.CANCELLED, "the client ended the call")
         return answer
 
 
@@ -93,7 +103,19 @@ def test_nodes_that_name_each_other_are_asked_with_pauses_until_time_is_over() -
             await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
         assert nodes[0].asked + nodes[1].asked < 15
 
-    with_nodes(2, scenario, timeout_s=0.5)
+    with_nodes(2, scenario, timeout_s=1.0)
+
+
+def test_a_try_that_the_end_cuts_short_does_not_hide_the_reason() -> None:
+    """The node said that its group has no leader; that it gives no answer in the rest of the time explains less."""
+
+    async def scenario(nodes: list[Node], connection: LogConnection) -> None:
+        nodes[0].script = [pb.CommitResponse(redirect=redirect()), HANGS]
+        with pytest.raises(Unreachable, match="has no leader"):
+            await connection.ask("Commit", "g1", pb.CommitRequest(), pb.CommitResponse)
+        assert nodes[0].asked == 2
+
+    with_nodes(1, scenario, timeout_s=1.0)
 
 
 def test_a_leader_that_died_is_searched_at_the_other_endpoints() -> None:
