@@ -15,7 +15,7 @@ from ledgermq.proto import admin_pb2, messaging_pb2
 from tests.cli.test_cli_bad_input import FILES, ID, ROWS, answering
 from tests.client.fake_cluster import FakeNode, admin_status, fake_nodes, route
 
-OTHER_NAMES = ("broker-group", "context", "user")
+OTHER_NAMES = ("broker-group", "context", "member", "user")
 """Commands whose names are neither of topics nor of consumer groups."""
 MORE = {
     "group create --lite-topic": ("g", "--lite-topic", "t"),
@@ -108,10 +108,16 @@ def test_a_name_with_its_namespace_means_the_same(node: FakeNode, capfd: pytest.
         wanted = asked(node, command, *options, "--namespace", "ns")
         assert wanted and {namespace for namespace, _ in wanted} == {"ns"}, (row, wanted, capfd.readouterr())
         given = [at for at, text in enumerate(options) if text in NAMES]
+        forms = [(f"ns@{text}" if text in NAMES else text for text in options)]
         for chosen in ([at] for at in given) if len(given) > 1 else [given]:
-            named = [f"ns@{text}" if at in chosen else text for at, text in enumerate(options)]
-            assert asked(node, command, *named) == wanted, row
-        assert asked(node, command, *(f"ns@{text}" if text in NAMES else text for text in options), "--namespace", "ns") == wanted, row
+            forms.append(f"ns@{text}" if at in chosen else text for at, text in enumerate(options))
+        for number, form in enumerate(forms):
+            found = asked(node, command, *form, *(() if number else ("--namespace", "ns")))
+            if command.startswith("bench"):
+                # Which calls a load makes in its time depends on the machine; their namespace does not.
+                assert found and {namespace for namespace, _ in found} == {"ns"}, row
+            else:
+                assert found == wanted, row
 
 
 def test_two_namespaces_are_refused(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
