@@ -7,6 +7,7 @@ with its reason, and the others continue. Loads are processes of `bench.native_l
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -57,33 +58,38 @@ QUICK = Plan(2.0, 0.5, (0.25, 0.75), (100,), (100,), (1, 100, 1000), (1, 2), (1,
 
 def run(directory: Path, plan: Plan = FULL) -> dict[str, Any]:
     found: dict[str, Any] = {"plan": vars(plan), "limits": limits.run(directory, plan.limits_scale), "throughput": [], "failed": {}}
-    with noted(found, "ceiling"):
+    with noted(found, "ceiling", None):
         found["ceiling"] = ceiling(plan)
     run_curves(found, directory, plan)
     for replicas in plan.replicas:
         for policy in CLASSES:
             place = directory / f"{policy}-{replicas}"
-            with noted(found, f"{policy}, {replicas} replicas"), cl.running(place, flush(policy), nodes=replicas) as cluster:
+            with noted(found, f"{policy}, {replicas} replicas", place), cl.running(place, flush(policy), nodes=replicas) as cluster:
                 on_one_cluster(found, Target(cluster, policy, replicas), plan)
                 found["settings"] = found.get("settings") or cl.defaults(cluster)
-    with noted(found, "readers"), cl.running(directory / "readers") as cluster:
+    place = directory / "readers"
+    with noted(found, "readers", place), cl.running(place) as cluster:
         found["readers"] = readers(cluster, plan)
-    with noted(found, "delay between nodes"):
-        found["delay"] = native_faults.delayed(directory / "delay", plan.seconds, plan.warm_up_s)
-    with noted(found, "leader kill"):
-        found["leader_kill"] = native_faults.killed(directory / "kill", plan.kills)
+    place = directory / "delay"
+    with noted(found, "delay between nodes", place):
+        found["delay"] = native_faults.delayed(place, plan.seconds, plan.warm_up_s)
+    place = directory / "kill"
+    with noted(found, "leader kill", place):
+        found["leader_kill"] = native_faults.killed(place, plan.kills)
     return found
 
 
 def run_curves(found: dict[str, Any], directory: Path, plan: Plan = FULL) -> None:
     """By batch, producers and queues, on three durable replicas; into `found`."""
-    with noted(found, "curves"), cl.running(directory / "curves", flush("durable")) as cluster:
+    place = directory / "curves"
+    with noted(found, "curves", place), cl.running(place, flush("durable")) as cluster:
         curves(found, Target(cluster, "durable", 3), plan)
 
 
 @contextmanager
-def noted(found: dict[str, Any], scenario: str) -> Iterator[None]:
-    """A failed scenario is recorded in `failed`, and the suite continues."""
+def noted(found: dict[str, Any], scenario: str, place: Path | None) -> Iterator[None]:
+    """A failed scenario is recorded in `failed`, and the suite continues. `place`, its data, is removed: all scenarios together would fill
+    a disk of a hundred gigabytes."""
     report.say(f"native: {scenario}")
     began = time.monotonic()
     try:
@@ -91,6 +97,9 @@ def noted(found: dict[str, Any], scenario: str) -> Iterator[None]:
     except (RuntimeError, subprocess.SubprocessError, OSError) as error:
         found["failed"][scenario] = str(error)[-300:]
         report.say(f"native: {scenario} failed: {error}")
+    finally:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
     report.say(f"native: {scenario} took {time.monotonic() - began:.0f} s")
 
 
