@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ from ledgermq.node.controller.state import Outcome, State
 from ledgermq.node.runtime.certificates import CertificateFiles
 from ledgermq.node.runtime.security_sections import Quotas
 from ledgermq.proto import messaging_pb2 as pb
+from ledgermq.proto.layout import Buffer
 from ledgermq.proto.types import ReplicaStatus
 
 T = TypeVar("T")
@@ -85,19 +87,25 @@ class Stream(Protocol):
 
 
 class FrameSpan(Protocol):
-    """The tracing span of one frame."""
+    """The tracing span of one frame. `current`: log lines that are written meanwhile name it."""
+
+    def current(self) -> AbstractContextManager[None]: ...
 
     def end(self, code: int, message: str) -> None: ...
 
 
-Trace = Callable[[pb.Resource, int, int], FrameSpan]
-"""Begins the span of a frame; arguments: topic, number of messages, first sequence number."""
+Trace = Callable[[pb.Resource, int, int, Buffer], FrameSpan]
+"""Begins the span of a frame; arguments: topic, number of messages, first sequence number, entries."""
+BatchTrace = Callable[[int, bytes], AbstractContextManager[None]]
+"""The span of writing a batch to a reader; arguments: number of messages, bytes that hold their entries."""
 
 
 class Spans(Protocol):
-    """Creates the spans of the frames of one stream."""
+    """Creates the spans of the frames and the batches of one stream."""
 
     def frames_of(self, context: ServerCall, client_id: str) -> Trace: ...
+
+    def batches_of(self, context: ServerCall, client_id: str, topic: pb.Resource, consumer_group: str) -> BatchTrace: ...
 
 
 # -- calls

@@ -1,6 +1,6 @@
 """OpenTelemetry spans of sends, receives and acknowledgements. Off unless the configuration names an endpoint.
 
-A span covers a call of the client contract, at the node that the client called, or a frame of a native stream, at the leader. Its parent is
+A span covers a call of the client contract, at the node that the client called, or a frame or batch of a native stream. Its parent is
 the `traceparent` of the call's metadata. The trace contexts of messages are only linked, because a call has many messages, each with its
 own trace. A message has its context in its system properties, or in the user property `traceparent`, where OpenTelemetry's instrumentations
 of RocketMQ put it. Names follow the semantic conventions for RocketMQ. Of a message, only its id, topic, type, delivery time and trace
@@ -9,15 +9,17 @@ context leave the node: keys, tags and message groups may be about persons. The 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from google.protobuf.message import DecodeError
 
 from ledgermq import __version__
-from ledgermq.node.frontend.ports import Method, ServerCall, ServerStreamMethod, UnaryMethod
+from ledgermq.node.frontend.ports import BatchTrace, Method, ServerCall, ServerStreamMethod, Trace, UnaryMethod
 from ledgermq.node.frontend.rocketmq import acknowledging, forwarding, pulling, receiving, sending
 from ledgermq.node.frontend.rocketmq.wire.validation import CLIENT_ID
 from ledgermq.node.runtime import logs
@@ -25,7 +27,8 @@ from ledgermq.node.runtime.config_cluster import NodeAddress
 from ledgermq.node.runtime.config_sections import Tracing
 from ledgermq.node.runtime.errors import ConfigError
 from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.properties import TRACEPARENT
+from ledgermq.proto.layout import Buffer
+from ledgermq.proto.properties import TRACE_CONTEXT, TRACEPARENT
 from ledgermq.proto.status import code_name
 
 if TYPE_CHECKING:
@@ -42,6 +45,9 @@ _GOOD = frozenset({pb.OK, pb.MESSAGE_NOT_FOUND})
 _TYPES = {pb.NORMAL: "normal", pb.FIFO: "fifo", pb.DELAY: "delay", pb.TRANSACTION: "transaction"}
 """The types of messages that the conventions know."""
 Handler = Callable[[bytes, ServerCall], Awaitable[Any]]
+_CONTEXTS = re.compile(b"(?:%b|%b)\x01([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})" % (TRACEPARENT.encode(), TRACE_CONTEXT.encode()))
+"""The trace contexts in the properties of stored messages. A search, because reading all entries of a frame would cost more than storing
+them; a body that contains such a text adds a link, as its sender could have done with a property."""
 
 
 class Operation(NamedTuple):
@@ -54,6 +60,7 @@ class Operation(NamedTuple):
 
 
 SEND = Operation("send", "send", pb.SendMessageRequest, pb.SendMessageResponse)
+FETCH = Operation("fetch", "receive", None, None)
 SETTLE = {
     acknowledging.ACK: Operation("ack", "settle", pb.AckMessageRequest, pb.AckMessageResponse),
     acknowledging.CHANGE: Operation(
@@ -134,21 +141,40 @@ class Spans:
             out[name] = ServerStreamMethod(self._received(stream.serve, operation))
         return out
 
-    def frames_of(self, context: ServerCall, client_id: str) -> Callable[[pb.Resource, int, int], FrameSpan]:
-        """A function that begins the span of a frame of a native stream: (topic, messages, first sequence number)."""
+    def frames_of(self, context: ServerCall, client_id: str) -> Trace:
+        """A function that begins the span of a frame of a native stream: (topic, messages, first sequence number, entries)."""
         from opentelemetry.trace import SpanKind
 
         parent = self._parent(dict(context.invocation_metadata()))
 
-        def frame(topic: pb.Resource, messages: int, first_sequence: int) -> FrameSpan:
+        def frame(topic: pb.Resource, messages: int, first_sequence: int, entries: Buffer) -> FrameSpan:
             attributes = {
                 **self._attributes(SEND, topic, client_id),
                 "messaging.batch.message_count": messages,
                 "ledgermq.first_sequence": first_sequence,
             }
-            return FrameSpan(self._tracer.start_span(f"send {topic.name}", parent, SpanKind.SERVER, attributes))
+            links = self._links_in(entries)
+            return FrameSpan(self._tracer.start_span(f"send {topic.name}", parent, SpanKind.SERVER, attributes, links))
 
         return frame
+
+    def batches_of(self, context: ServerCall, client_id: str, topic: pb.Resource, consumer_group: str) -> BatchTrace:
+        """A function for the span of a batch that is written to a native reader: (messages, bytes that hold their entries)."""
+        from opentelemetry.trace import SpanKind
+
+        parent = self._parent(dict(context.invocation_metadata()))
+        common = self._attributes(FETCH, topic, client_id)
+        if consumer_group:
+            common["messaging.consumer.group.name"] = consumer_group
+
+        @contextmanager
+        def batch(messages: int, data: bytes) -> Iterator[None]:
+            attributes = {**common, "messaging.batch.message_count": messages}
+            name, links = f"{FETCH.name} {topic.name}", self._links_in(data)
+            with self._tracer.start_as_current_span(name, parent, SpanKind.SERVER, attributes, links):
+                yield
+
+        return batch
 
     def _sent(self, serve: Handler) -> Handler:
         async def traced(data: bytes, context: ServerCall) -> Any:
@@ -223,10 +249,19 @@ class Spans:
     def _parent(self, metadata: Mapping[str, Any]) -> Parent:
         return self._extract({key: value for key, value in metadata.items() if isinstance(value, str)})
 
+    def _links_in(self, entries: Buffer) -> list[Link]:
+        """Links to the first distinct trace contexts of stored messages."""
+        found = dict.fromkeys(match[1] for match in _CONTEXTS.finditer(entries))
+        return self._linked([text.decode() for text in islice(found, IDS_MAX)])
+
     def _links(self, messages: Iterable[pb.Message]) -> list[Link]:
+        return self._linked(
+            [message.system_properties.trace_context or message.user_properties.get(TRACEPARENT, "") for message in messages]
+        )
+
+    def _linked(self, texts: Iterable[str]) -> list[Link]:
         from opentelemetry.trace import Link, get_current_span
 
-        texts = [message.system_properties.trace_context or message.user_properties.get(TRACEPARENT, "") for message in messages]
         spans = [get_current_span(self._extract({TRACEPARENT: text})) for text in texts if text]
         return [Link(span.get_span_context()) for span in spans[:IDS_MAX] if span.get_span_context().is_valid]
 
@@ -236,6 +271,12 @@ class FrameSpan:
 
     def __init__(self, span: Span) -> None:
         self._span = span
+
+    def current(self) -> AbstractContextManager[None]:
+        """Log lines that are written meanwhile name this span."""
+        from opentelemetry.trace import use_span
+
+        return cast(AbstractContextManager[None], use_span(self._span, record_exception=False, set_status_on_exception=False))
 
     def end(self, code: int, message: str) -> None:
         """End the span. `code`: OK for a stored frame."""

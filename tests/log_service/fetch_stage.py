@@ -127,14 +127,14 @@ class Group:
         assert self.driver.call(lambda token: Configure(token, deleted_topics=[name])) == Configured()
         self.engine.publish()
 
-    def produce(self, rows: Sequence[tuple[str, int, int]]) -> None:
-        """Store one batch; `rows`: (topic, queue, length of the body) of each message."""
+    def produce(self, rows: Sequence[tuple[str, int, int]], user: dict[str, str] | None = None) -> None:
+        """Store one batch; `rows`: (topic, queue, length of the body) of each message. `user`: the properties of all."""
         drafts = []
         for topic, queue, size in rows:
             kept = self.stored.setdefault((topic, queue), [])
             body = f"{topic}/{queue}/{len(kept)}:".encode().ljust(size, b".")
             kept.append(body)
-            drafts.append(Draft(topic, queue, body, encode(Fields(message_id=f"m{len(kept)}")), 1))
+            drafts.append(Draft(topic, queue, body, encode(Fields(message_id=f"m{len(kept)}", user=user or {})), 1))
         outcome = self.driver.call(lambda token: Produce(token, drafts))
         assert isinstance(outcome, Produced)
         self.engine.publish()

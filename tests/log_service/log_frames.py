@@ -17,10 +17,18 @@ STORE_MS = 1_700_000_000_000
 
 
 def frame(
-    first_sequence: int = 0, bodies: list[bytes] | None = None, *, topic: str = "T", queue: Any = 0, producer: int = 7, epoch: int = 0
+    first_sequence: int = 0,
+    bodies: list[bytes] | None = None,
+    *,
+    topic: str = "T",
+    queue: Any = 0,
+    producer: int = 7,
+    epoch: int = 0,
+    properties: list[dict[str, str]] | None = None,
 ) -> pb.Frame:
     """A frame of plain messages."""
-    made = FrameBuilder(topic, TAG, producer, epoch).encode(first_sequence, queue, bodies or [b"a", b"b"], born_ms=STORE_MS)
+    builder = FrameBuilder(topic, TAG, producer, epoch)
+    made = builder.encode(first_sequence, queue, bodies or [b"a", b"b"], born_ms=STORE_MS, properties=properties)
     namespace, _, name = topic.rpartition("@")
     return pb.Frame(namespace=namespace, topic=name, first_sequence=first_sequence, sizes=bytes(made.sizes), entries=bytes(made.entries))
 

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ledgermq.node.frontend.native.answers import Answer
+from ledgermq.node.process.tracing import Spans
 from ledgermq.node.runtime.security_sections import Quota, Quotas
 from ledgermq.proto import log_pb2 as pb
 from ledgermq.proto.status import Code
@@ -101,6 +105,31 @@ def test_a_reader_gets_what_is_there_and_then_what_comes(tmp_path: Path) -> None
             await reader.control("caught_up")
 
     played(tmp_path, play)
+
+
+def test_each_batch_has_a_span_that_links_to_its_messages(tmp_path: Path) -> None:
+    """From the producer's trace to the consumer: under the reader's own trace, with the consumer group, and nothing of a body."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    reads, wrote = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", f"00-{1:032x}-{2:016x}-01"
+
+    async def play(stage: DrivenStage, wire: Wire) -> None:
+        stage.group.produce([("T", 0, 60)] * 3, {"traceparent": wrote})
+        reader = Reader(wire, (("traceparent", reads),))
+        await reader.say(opening(consumer_group="G"))
+        await reader.control("opened")
+        assert len((await reader.entries()).bodies) == 3
+        await reader.control("caught_up")
+        await reader.leave()
+
+    played(tmp_path, play, spans=Spans(provider, "node1", 8081))
+    (span,) = exporter.get_finished_spans()
+    assert (span.name, f"{span.context.trace_id:032x}") == ("fetch T", "0af7651916cd43dd8448eb211c80319c")
+    assert [(link.context.trace_id, link.context.span_id) for link in span.links] == [(1, 2)]
+    told = dict(span.attributes or {})
+    assert (told["messaging.operation.type"], told["messaging.batch.message_count"]) == ("receive", 3)
+    assert (told["messaging.consumer.group.name"], told["messaging.destination.name"]) == ("G", "T")
+    assert "T/0/0" not in span.to_json()
 
 
 def test_nothing_is_sent_beyond_the_credit(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ledgermq.node.frontend.admin.client_list import ClientList
 from ledgermq.node.frontend.native import frame_checks
 from ledgermq.node.frontend.native.produce_stream import WINDOW_BYTES, WINDOW_FRAMES, ProduceStream
 from ledgermq.node.frontend.rocketmq.streams import Streams
+from ledgermq.node.process import tracing
 from ledgermq.node.process.tracing import Spans
 from ledgermq.node.runtime.config_sections import Limits
 from ledgermq.node.runtime.security_sections import Quota
@@ -541,6 +542,33 @@ def test_frames_have_spans_under_their_callers() -> None:
         **{"messaging.operation.name": "send", "messaging.operation.type": "send", "messaging.batch.message_count": 2},
         **{"messaging.destination.name": "T", "messaging.rocketmq.namespace": "", "ledgermq.first_sequence": 0},
     }
+
+
+def test_the_span_of_a_frame_links_to_its_messages_and_is_named_in_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each trace context, at most as many as a span names messages; log lines are written while the frame is checked."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    named: list[Any] = []
+    reads = frame_checks.read_frame
+    monkeypatch.setattr(frame_checks, "read_frame", lambda *args, **more: (named.append(tracing._current_ids()), reads(*args, **more))[1])
+    contexts = [f"00-{number:032x}-{number + 1:016x}-01" for number in range(1, 41)]
+    several = [contexts[0], contexts[1], contexts[0], "no trace at all", ""]
+
+    @produce(spans=Spans(provider, "node1", 8081))
+    async def test(stage: Stage, wire: Wire, group: Group) -> None:
+        call = await opened(wire, client_id="c1")
+        await call.write(framing(frame(0, [b"x"] * 5, properties=[{"traceparent": text} if text else {} for text in several])))
+        await call.write(framing(frame(5, [b"x"] * 40, properties=[{"traceparent": text} for text in contexts])))
+        await call.write(framing(frame(45)))
+        await rest(call)
+
+    test()
+    first, many, plain = spans = exporter.get_finished_spans()
+    assert [(link.context.trace_id, link.context.span_id) for link in first.links] == [(1, 2), (2, 3)]
+    assert [link.context.trace_id for link in many.links] == list(range(1, tracing.IDS_MAX + 1))
+    assert not plain.links
+    assert [one["span_id"] for one in named] == [f"{span.context.span_id:016x}" for span in spans]
+    assert not tracing._current_ids()
 
 
 @settings(max_examples=60, deadline=None)

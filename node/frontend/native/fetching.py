@@ -33,13 +33,14 @@ from ledgermq.node.frontend.native.problems import Moved, as_error, problem
 from ledgermq.node.frontend.native.reading import Ends, look
 from ledgermq.node.frontend.native.sources import GroupSource, Sources, Waiter
 from ledgermq.node.frontend.native.tailing import Gone, QueueTail
-from ledgermq.node.frontend.ports import CallGone, ServerCall
+from ledgermq.node.frontend.ports import BatchTrace, CallGone, ServerCall, Spans
 from ledgermq.node.frontend.rocketmq.topic_lookup import Topics
 from ledgermq.node.frontend.rocketmq.wire.meters import Meter
 from ledgermq.node.frontend.routing.local_reads import LEADER, LocalReads, Standing
 from ledgermq.node.frontend.security.quotas import Hold
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import log_pb2 as pb
+from ledgermq.proto import messaging_pb2
 from ledgermq.proto.status import Code, LedgerError, fail, refused
 
 METHOD = "Fetch"
@@ -74,8 +75,10 @@ class Fetcher:
         streams: OpenStreams,
         meter: Meter,
         local: LocalReads,
+        spans: Spans | None,
     ) -> None:
         self.node = node
+        self.spans = spans
         self._local = local
         self._topics = topics
         self._sources = sources
@@ -234,6 +237,10 @@ class _Stream:
         self._bound_ms = fetcher.bound_ms(opening)
         """If set, this node serves the stream as leader or not, as long as its data is no older than this."""
         self._seen: tuple[object, ...] = ()
+        self._trace: BatchTrace | None = None
+        if fetcher.spans is not None and self._topic:
+            topic = messaging_pb2.Resource(resource_namespace=opening.namespace, name=opening.topic)
+            self._trace = fetcher.spans.batches_of(context, caller.client_id, topic, opening.consumer_group)
         _check(opening)
 
     async def listen(self) -> None:
@@ -360,7 +367,8 @@ class _Stream:
         metrics.FETCHED_MESSAGES.labels(self._group, answer.source).inc(answer.count)
         if answer.skipped:
             metrics.FETCH_SKIPPED.labels(self._group).inc(answer.skipped)
-        await self._context.write(answer.data)
+        with contextlib.nullcontext() if self._trace is None else self._trace(answer.count, answer.data):
+            await self._context.write(answer.data)
         if hold is not None:
             hold.cost(answer.count, answer.size)
             while self._broken is None and (owed_s := hold.owed_s()) > 0:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -149,9 +150,10 @@ class ProduceStream:
         pending = _Pending(sent, len(request.entries), perf_counter())
         if self._trace is not None:
             topic = pb.Resource(resource_namespace=request.namespace, name=request.topic)
-            pending.span = self._trace(topic, request.count, request.first_sequence)
+            pending.span = self._trace(topic, request.count, request.first_sequence, request.entries)
         try:
-            checked = await self._checker.check(self._origin, request)
+            with nullcontext() if pending.span is None else pending.span.current():
+                checked = await self._checker.check(self._origin, request)
         except (BadFrame, LedgerError) as error:
             pending.failure = bare(error)
             return pending

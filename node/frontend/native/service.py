@@ -72,7 +72,7 @@ class LogService:
         self.streams = OpenStreams()
         meter = parts.meters.of(f"Log/{fetching.METHOD}")
         sources = Sources(parts.engine)
-        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local)
+        self._fetcher = Fetcher(parts.node, topics, sources, parts.leaders, parts.callers, self.streams, meter, parts.local, parts.spans)
         self._joiner = Joiner(
             parts.node,
             parts.engine,
