@@ -58,14 +58,14 @@ class Figure:
         return low + (high - low) * (argument - left) / (right - left)
 
 
-PERFORMANCE, BENCHMARKS, SIZING = "docs/performance.md", "docs/benchmarks.md", "docs/sizing.md"
+PERFORMANCE, SIZING = "docs/performance.md", "docs/sizing.md"
 SUITE, SIZES = "make bench", "python -m bench sizes"
-BY_BODY = ("| 3 | durable | 100 bytes |", "| 3 | durable | 1,024 bytes |", "| 3 | durable | 10,240 bytes |")
 BODY_BYTES = (100, 1_024, 10_240)
 
 
 def _by_body(what: str, *values: float) -> Figure:
-    return Figure(what, tuple(zip(BODY_BYTES, values, strict=True)), BENCHMARKS, BY_BODY, SUITE)
+    quotes = [f"| a native message of {size:,} bytes |" for size in BODY_BYTES]
+    return Figure(what, tuple(zip(BODY_BYTES, values, strict=True)), SIZING, tuple(quotes), SUITE)
 
 
 def _one(what: str, value: float, page: str, quote: str, command: str) -> Figure:
@@ -79,26 +79,34 @@ FIGURES: Mapping[str, Figure] = {
     "native_read_us": Figure(
         "native message, read, µs",
         ((100, 0.934), (10_240, 25.1)),
-        BENCHMARKS,
-        ("| 0.934 / 0.428 |", "| 25.1 / 16.1 |"),
+        SIZING,
+        ("| a native message of 100 bytes, read |", "| a native message of 10,240 bytes, read |"),
         SUITE,
     ),
     "queues_leader_us": Figure(
         "native message of 100 bytes, leader, µs, by queues",
         ((1, 8.03), (10, 8.31), (100, 8.74), (1_000, 14.2)),
-        BENCHMARKS,
-        ("| 8.03 / 5.16 / 2.84 |", "| 8.31 / 5.15 / 2.69 |", "| 8.74 / 5.4 / 2.76 |", "| 14.2 / 6.93 / 3.04 |"),
+        SIZING,
+        tuple(f"| a native message of 100 bytes over {queues} |" for queues in ("1 queue", "10 queues", "100 queues", "1,000 queues")),
         SUITE,
     ),
     "unary_sends_per_s": _one(
-        "unary sends that fill the leader, a second", 938, PERFORMANCE, "**938/s**, p50 64 ms", "python -m bench send"
+        "unary sends that fill the leader, a second", 938, SIZING, "| unary sends, 64 in flight |", "python -m bench send"
     ),
-    "unary_servers_us": _one("unary send, all three nodes, µs", 1_357.2, BENCHMARKS, "61.2 / 158 ms | 1,357.2 |", SUITE),
+    "unary_servers_us": _one("unary send, all three nodes, µs", 1_357.2, SIZING, "| a unary send, on all three nodes |", SUITE),
     "unary_written": _one(
-        "bytes written for each byte of 10 messages of 100 bytes in one commit", 424, BENCHMARKS, "| 280 / 134 / 70.8 | 424 |", SUITE
+        "bytes written for each byte of 10 messages of 100 bytes in one commit",
+        424,
+        SIZING,
+        "| 10 messages of 100 bytes in one commit |",
+        SUITE,
     ),
     "receives_per_s": _one(
-        "messages received and acknowledged, 32 in a call, a second", 4_432, PERFORMANCE, "**4,432 / 1,518**", "python -m bench receive"
+        "messages received and acknowledged, 32 in a call, a second",
+        4_432,
+        SIZING,
+        "| received and acknowledged, 32 in a call |",
+        "python -m bench receive",
     ),
     "rest_percent": _one(
         "node with one broker group at rest, % of a core", 2, PERFORMANCE, "| 2 / 1.5 % of a core |", "python -m bench idle"
