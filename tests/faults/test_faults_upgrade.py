@@ -13,11 +13,9 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import shutil
 import subprocess
 import tarfile
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from threading import Event, Thread
@@ -28,6 +26,7 @@ import pytest
 from ledgermq import __version__
 from ledgermq.client import Acknowledged, Producer, SendFailed
 from ledgermq.proto.levels import LEVEL_MAX
+from tests.builds import FOLDERS, ROOT, Build, next_release
 from tests.cluster import create_topic, leader, running, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.faults.faulty import TOPIC, FaultyCluster, events, faulty, judge
@@ -35,10 +34,8 @@ from tests.faults.histories import History
 
 pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(500)]
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = OLDEST, FORMER, PRESENT = ("oldest", "former", "present")
 FIRST_VERSION = "0.1.0"
-FOLDERS = ("src", "proto", "raft", "storage", "node", "client", "audit", "sim")
 NATIVE = "native"
 
 
@@ -48,18 +45,6 @@ def git(*arguments: str) -> bytes:
     if done.returncode != 0:
         pytest.skip(f"no history of the repository here: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """A version of the program: what it says of itself, and its source tree (None: this one)."""
-
-    version: str
-    source: Path | None = None
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {} if self.source is None else {"PYTHONPATH": str(self.source)}
 
 
 def commits() -> dict[str, str]:
@@ -180,19 +165,6 @@ def roll(cluster: MixedCluster, older: Build, newer: Build) -> None:
     assert sorted(stored) == sorted(native.acknowledged) == list(range(native.sent))
 
 
-@pytest.fixture
-def next_release(tmp_path: Path) -> Build:
-    """This program, but that it reads one feature level more."""
-    place = tmp_path / "next"
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, place / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    table = place / "proto" / "levels.py"
-    text, count = re.subn(r"^LEVEL_MAX: Final = \d+$", f"LEVEL_MAX: Final = {LEVEL_MAX + 1}", table.read_text(), flags=re.MULTILINE)
-    assert count == 1
-    table.write_text(text)
-    return Build(__version__, place / "src")
-
-
 def levels(cli: CommandLine) -> tuple[int, dict[str, int]]:
     """The feature level of the cluster, and those of its broker groups."""
     found = cli.ok("upgrade", "status", "--json").json
@@ -206,13 +178,11 @@ def refused(cli: CommandLine) -> str:
     return done.error
 
 
-def test_an_upgrade_is_finished_under_load_and_then_has_no_way_back(
-    next_release: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upgrade_is_finished_under_load_and_then_has_no_way_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused while a node runs the former release, or does not answer. Nothing that was acknowledged is lost or stored twice, a group that
     is created afterwards has the level too, and a node of the former release ends with status 76 and says why. The messages are counted; an
     audit of this release would refuse the records of the next one."""
-    above, former = LEVEL_MAX + 1, Build(__version__)
+    above, former, newer = LEVEL_MAX + 1, Build(__version__), next_release(tmp_path / "next")
     monkeypatch.setattr(MixedCluster, "first", former, raising=False)
     with running(tmp_path, kind=MixedCluster) as cluster, contextlib.closing(cluster.network):
         create_topic(cluster, NATIVE)
@@ -221,14 +191,14 @@ def test_an_upgrade_is_finished_under_load_and_then_has_no_way_back(
         with NativeLoad(cluster.endpoints) as native:
             assert "nothing to raise" in cli.ok("upgrade", "finish", "--yes").out
             for node in others:
-                cluster.change(node, next_release)
+                cluster.change(node, newer)
             assert f"node {first} runs LedgerMQ {former.version}, which reads up to level {LEVEL_MAX}: upgrade it" in refused(cli)
             assert levels(cli) == (LEVEL_MAX, {"g1": LEVEL_MAX})
-            cluster.change(first, next_release)
+            cluster.change(first, newer)
             assert cluster.terminate(others[0]) == 0
             assert f"node {others[0]} does not answer: start it" in refused(cli)
             cluster.change(others[1], former)  # there is a way back until then
-            cluster.change(others[1], next_release)
+            cluster.change(others[1], newer)
             cluster.start(others[0])
             cluster.wait_ready()
             wait_for(lambda: not cli.ok("upgrade", "status", "--json").json["in_the_way"], 30, "all nodes to answer")
@@ -242,7 +212,7 @@ def test_an_upgrade_is_finished_under_load_and_then_has_no_way_back(
             child = cluster.start(first)
             assert wait_for(lambda: child.exit_code, 60, f"{first} to refuse its directory") == 76
             assert f"level {above}, this program reads up to {LEVEL_MAX}" in cluster.last_error(first)
-            cluster.own_environment[first] = next_release.environment
+            cluster.own_environment[first] = newer.environment
             cluster.start(first)
             cluster.wait_ready()
         assert native.acknowledged and not native.failed, native.failed[:3]

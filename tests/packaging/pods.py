@@ -6,16 +6,19 @@ Kubernetes does it. Paths, hosts and ports of the rendered objects are replaced;
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import itertools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import yaml
 
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_loading import load
+from tests.builds import Build
 from tests.cluster import base_port, wait_for
 from tests.mounted_secret import MountedSecret
 
@@ -112,6 +116,9 @@ class Pods:
         self.secret = {key: base64.b64decode(text) for key, text in found["Secret"]["data"].items()}
         self.keys = self.secret["first-user"].decode(), self.secret["first-user-secret"].decode()
         self.running: dict[int, subprocess.Popen[bytes]] = {}
+        self.terminating: set[int] = set()
+        self.build: Build | None = None
+        """The program of the pods that are started from now on; None: this one."""
         self._mounted = {"/etc/ledgermq/cluster": str(MountedSecret(directory / "cluster", self.secret).directory)}
         if tls is not None:
             self._mounted["/etc/ledgermq/tls"] = str(tls.directory)
@@ -160,28 +167,43 @@ class Pods:
         file = self.directory / f"{NAME}-{ordinal}.yaml"
         file.write_text(self.here(self.rendered["ConfigMap"]["data"][file.name], ordinal))
         command = [*self.rendered.container["command"], "serve", "--config", str(file)]
+        environment = self.environment(ordinal) | (self.build.environment if self.build else {})
         with self._log(ordinal).open("ab") as log:
-            self.running[ordinal] = subprocess.Popen(command, env=self.environment(ordinal), stderr=log)
+            self.running[ordinal] = subprocess.Popen(command, env=environment, stderr=log)
 
-    def wait_ready(self, ordinal: int) -> None:
-        """Ask as the readiness probe does."""
+    def ready(self, ordinal: int) -> bool:
+        """Ask as the readiness probe does. A pod without a running process is not ready."""
+        process = self.running.get(ordinal)
+        if process is None or process.poll() is not None:
+            return False
         probe = self.here("http://0.0.0.0:11081", ordinal) + self.rendered.container["readinessProbe"]["httpGet"]["path"]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with suppress(OSError), opener.open(probe, timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
 
+    def wait_ready(self, ordinal: int) -> None:
         def ready() -> bool:
             assert self.running[ordinal].poll() is None, self._log(ordinal).read_text()
-            with suppress(OSError), opener.open(probe, timeout=5) as answer:
-                return bool(answer.status == 200)
-            return False
+            return self.ready(ordinal)
 
         wait_for(ready, 60, f"the readiness of pod {ordinal}")
 
+    def lose(self, ordinal: int) -> None:
+        """The machine of the pod is gone, with its volume."""
+        process = self.running.pop(ordinal)
+        process.kill()
+        process.wait(30)
+        shutil.rmtree(self.directory / f"data-{ordinal}")
+
     def stop(self, ordinal: int) -> subprocess.CompletedProcess[str]:
         """Stop a pod as Kubernetes does: the hook, whose outcome is returned, then SIGTERM, which must succeed."""
+        self.terminating.add(ordinal)
         hook = self.here(self.rendered.container["lifecycle"]["preStop"]["exec"]["command"][2], ordinal)
         done = subprocess.run(["sh", "-c", hook], env=self.environment(ordinal), capture_output=True, text=True, check=False, timeout=90)
         self.running[ordinal].send_signal(signal.SIGTERM)
         assert self.running.pop(ordinal).wait(30) == 0, self._log(ordinal).read_text()
+        self.terminating.discard(ordinal)
         return done
 
     def begin_job(self, command: list[str]) -> subprocess.Popen[str]:
@@ -215,3 +237,82 @@ class Pods:
 
     def _log(self, ordinal: int) -> Path:
         return self.directory / f"{NAME}-{ordinal}.log"
+
+
+class Service:
+    """The Service for clients, on a port of this machine: a new connection goes to the next pod that is ready, and ends with that pod.
+
+    A pod counts as ready as it does for Kubernetes: after one probe that succeeds, until the probe has failed as often as the chart says,
+    the process ends, or the pod is to stop.
+    """
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+        self._probe = pods.rendered.container["readinessProbe"]
+        self._failures: dict[int, int] = {}
+        """Failed probes in a row of the processes that have been ready."""
+        self._turns = itertools.count()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.endpoint = ""
+
+    def __enter__(self) -> Service:
+        self._thread.start()
+        self.endpoint = asyncio.run_coroutine_threadsafe(self._begin(), self._loop).result(30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(30)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _begin(self) -> str:
+        self._probing = [asyncio.create_task(self._probe_often(ordinal)) for ordinal in range(self._pods.count)]
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        return "{}:{}".format(*self._server.sockets[0].getsockname())
+
+    async def _end(self) -> None:
+        self._server.close()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _probe_often(self, ordinal: int) -> None:
+        while True:
+            process = self._pods.running.get(ordinal)
+            if process is not None:
+                if await asyncio.to_thread(self._pods.ready, ordinal):
+                    self._failures[process.pid] = 0
+                elif process.pid in self._failures:
+                    self._failures[process.pid] += 1
+            await asyncio.sleep(self._probe["periodSeconds"])
+
+    def _ready(self, ordinal: int) -> bool:
+        process, most = self._pods.running.get(ordinal), self._probe["failureThreshold"]
+        if process is None or process.poll() is not None or ordinal in self._pods.terminating:
+            return False
+        return bool(self._failures.get(process.pid, most) < most)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer):
+            ready = [ordinal for ordinal in range(self._pods.count) if self._ready(ordinal)]
+            if not ready:
+                return
+            host, port = self._pods.endpoint(ready[next(self._turns) % len(ready)]).split(":")
+            with suppress(OSError):
+                to_client, to_pod = await asyncio.open_connection(host, int(port))
+                with closing(to_pod):
+                    directions = [asyncio.create_task(_copy(reader, to_pod)), asyncio.create_task(_copy(to_client, writer))]
+                    await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+                    for direction in directions:
+                        direction.cancel()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one of the two sides ends the connection."""
+    with suppress(OSError):
+        while part := await reader.read(65536):
+            writer.write(part)
+            await writer.drain()

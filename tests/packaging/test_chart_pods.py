@@ -1,4 +1,5 @@
-"""The chart's pods as real nodes on this machine: first user, pre-stop hook, a rolling restart and a renewed certificate under load.
+"""The chart's pods as real nodes on this machine: first user, pre-stop hook, and under load a rolling upgrade, a renewed certificate, a
+lost node, and another number of nodes.
 
 It shows what a Kubernetes cluster would ask of the nodes; it does not show what that cluster itself does (docs/kubernetes.md).
 """
@@ -6,26 +7,22 @@ It shows what a Kubernetes cluster would ask of the nodes; it does not show what
 from __future__ import annotations
 
 import asyncio
-import itertools
 import ssl
-import threading
-import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
-import grpc
 import pytest
 import yaml
 
-from ledgermq.client import Producer
 from ledgermq.node.frontend.security import minting
-from ledgermq.proto import messaging_pb2 as pb
-from ledgermq.proto.signature import Credentials
+from ledgermq.proto.levels import LEVEL_MAX
+from tests.builds import next_release
 from tests.cluster import wait_for
-from tests.contract.backend import message, signed
 from tests.e2e.command_line import CommandLine
 from tests.mounted_secret import MountedSecret
-from tests.packaging.pods import HELM, NAME, Pods, Rendered, profile
+from tests.packaging.loads import Load, NativeLoad, OfficialLoad, UnaryLoad
+from tests.packaging.pods import HELM, NAME, Pods, Rendered, Service, profile
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,9 +30,6 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.skipif(HELM is None, reason="helm is not installed"),
 ]
-
-SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
-OK = 20000
 
 
 def test_one_node_runs_as_its_pod_is_described(tmp_path: Path) -> None:
@@ -48,58 +42,6 @@ def test_one_node_runs_as_its_pod_is_described(tmp_path: Path) -> None:
         stopped = pods.stop(0)
         assert (stopped.returncode, stopped.stderr) == (0, "")
         assert stopped.stdout.endswith(f"{NAME}-0 can stop\n") and "broker group g1 needs 1 of" in stopped.stdout
-
-
-class Sender:
-    """Sends numbered messages, each to one node after the other until one acknowledges it."""
-
-    def __init__(self, pods: Pods) -> None:
-        self._endpoints = [pods.endpoint(ordinal) for ordinal in range(pods.count)]
-        self._metadata = signed(*pods.keys)
-        self.acknowledged: set[str] = set()
-        self._longest_s = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Sender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 500)]
-        channels = [grpc.insecure_channel(endpoint, options=options) for endpoint in self._endpoints]
-        calls = [
-            channel.unary_unary(SEND, pb.SendMessageRequest.SerializeToString, pb.SendMessageResponse.FromString) for channel in channels
-        ]
-        turns, last = itertools.cycle(calls), time.monotonic()
-        for number in itertools.count():
-            request = pb.SendMessageRequest(messages=[message(f"m{number:06}".encode(), "t")])
-            while not self._stop.is_set():
-                try:
-                    if next(turns)(request, metadata=self._metadata, timeout=5).status.code == OK:
-                        self.acknowledged.add(f"m{number:06}")
-                        self._longest_s, last = max(self._longest_s, time.monotonic() - last), time.monotonic()
-                        break
-                except grpc.RpcError:
-                    continue
-            if self._stop.is_set():
-                break
-        for channel in channels:
-            channel.close()
-
-    def longest_since(self) -> float:
-        """The longest time in seconds between two acknowledgements since the last question."""
-        found, self._longest_s = self._longest_s, 0.0
-        return found
-
-    def more(self, count: int = 50) -> None:
-        """Wait for further acknowledgements."""
-        least = len(self.acknowledged) + count
-        wait_for(lambda: len(self.acknowledged) >= least, 60, "acknowledgements")
 
 
 def certificate(directory: Path, found: Rendered, *more: str) -> dict[str, bytes]:
@@ -137,65 +79,108 @@ def three(directory: Path, *arguments: str) -> Rendered:
     return profile("three", "-f", str(directory / "small.yaml"), *arguments)
 
 
-def test_a_rolling_restart_and_a_renewed_certificate_lose_no_acknowledged_message(tmp_path: Path) -> None:
-    """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook, while messages are sent; between two of
-    them the certificate of all nodes changes behind `..data`."""
+class Loads:
+    """A load of each kind: the official client and unary calls through the Service, the native producer at the first nodes."""
+
+    def __init__(self, pods: Pods, directory: Path, nodes: int = 3) -> None:
+        self._stack = ExitStack()
+        self._pods, self._directory = pods, directory
+        self._native = ";".join(map(pods.endpoint, range(nodes)))
+        self._found: dict[str, list[float]] = {}
+        self.all: list[Load] = []
+
+    def __enter__(self) -> Loads:
+        with ExitStack() as stack:
+            service = stack.enter_context(Service(self._pods)).endpoint
+            keys = self._pods.keys
+            self.all = [NativeLoad(self._native, keys), UnaryLoad(service, keys), OfficialLoad(service, keys, self._directory / "client")]
+            for load in self.all:
+                stack.enter_context(load)
+            self._stack = stack.pop_all()
+        self.more()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def more(self) -> None:
+        """Wait for further acknowledgements of each load."""
+        for load in self.all:
+            load.more()
+
+    def note(self, phase: str) -> None:
+        """The longest times without an acknowledgement since the last note belong to this phase. Sends more before it asks."""
+        self.more()
+        self._found[phase] = [load.longest_since() for load in self.all]
+
+    def judge(self, root: CommandLine, endpoints: str) -> None:
+        """Everything acknowledged is stored, native messages once, and the replicas are equal. Prints the times."""
+        for phase, longest in self._found.items():
+            said = ", ".join(f"{load.name} {seconds:.2f} s" for load, seconds in zip(self.all, longest, strict=True))
+            print(f"longest time without an acknowledgement, {phase}: {said}")
+        print("acknowledged:", ", ".join(f"{load.name} {len(load.acknowledged)}" for load in self.all))
+        consumed = Counter(root.consume_all("t", "readers", "--timeout", "60s"))
+        for load in self.all:
+            assert not [body for body in load.acknowledged if body not in consumed], load.name
+            assert not isinstance(load, NativeLoad) or all(consumed[body] == 1 for body in load.acknowledged)
+        assert root.ok("status", "--json").json["health"] == "ok"
+        audited = root.ok("audit", "--endpoints", endpoints, "--engine", "local", timeout_s=300)
+        assert "audit: PASS" in audited.out, audited.out
+
+
+def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_message(tmp_path: Path) -> None:
+    """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook, by the program of the next release. Then
+    the certificate of all nodes changes behind `..data`, and the pods go back to this release."""
     found = three(tmp_path)
     volume = MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found))
     renewed = certificate(tmp_path / "ca", found, "renewed.example.com")
     pods = Pods(found, tmp_path, volume)
+    root = CommandLine(pods.endpoints, keys=pods.keys)
+
+    def read() -> set[int]:
+        return {node["level_max"] for node in root.ok("upgrade", "status", "--json").json["nodes"]}
+
     with pods.all_running():
-        root = CommandLine(pods.endpoints, keys=pods.keys)
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
-        root.ok("topic", "create", "t")
-        with Sender(pods) as sender:
-            sender.more()
-            for ordinal in (2, 1, 0):
-                stopped = pods.stop(ordinal)
-                assert stopped.returncode == 0 and stopped.stdout.endswith(f"{NAME}-{ordinal} can stop\n"), stopped.stderr
-                sender.more()
-                pods.start(ordinal)
-                pods.wait_ready(ordinal)
-                sender.more()
-                if ordinal == 2:
+        root.ok("topic", "create", "t", "--queues", "6")
+        with Loads(pods, tmp_path) as loads:
+            loads.note("before")
+            for phase, build in (("upgrade", next_release(tmp_path / "next")), ("way back", None)):
+                pods.build = build
+                for ordinal in (2, 1, 0):
+                    stopped = pods.stop(ordinal)
+                    assert stopped.returncode == 0 and stopped.stdout.endswith(f"{NAME}-{ordinal} can stop\n"), stopped.stderr
+                    loads.more()
+                    pods.start(ordinal)
+                    pods.wait_ready(ordinal)
+                    loads.more()
+                assert read() == {LEVEL_MAX + (build is not None)}
+                loads.note(phase)
+                if build is not None:
                     volume.replace(renewed)
                     wait_for(lambda: presented_by_all(pods, renewed), 30, "the new certificate")
-        consumed = root.consume_all("t", "readers", "--timeout", "60s")
-        assert sender.acknowledged <= set(consumed)
-        assert root.ok("status", "--json").json["health"] == "ok"
+                    loads.note("renewed certificate")
+        loads.judge(root, pods.endpoints)
 
 
-class NativeSender:
-    """A native producer that sends one message after the other, and knows which were acknowledged."""
-
-    def __init__(self, pods: Pods, endpoints: str) -> None:
-        self._endpoints, self._credentials = endpoints, Credentials(*pods.keys)
-        self.acknowledged: list[str] = []
-        self._longest_s = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> NativeSender:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        with Producer(self._endpoints, "t", credentials=self._credentials) as producer:
-            last = time.monotonic()
-            while not self._stop.is_set():
-                body = f"n{len(self.acknowledged):06}"
-                producer.send(body.encode()).result()
-                self.acknowledged.append(body)
-                self._longest_s, last = max(self._longest_s, time.monotonic() - last), time.monotonic()
-
-    def longest_since(self) -> float:
-        """The longest time in seconds between two acknowledgements since the last question."""
-        found, self._longest_s = self._longest_s, 0.0
-        return found
+def test_a_lost_node_is_replaced_by_an_empty_one_under_load(tmp_path: Path) -> None:
+    """The machine with the leader of a broker group is gone, with the volume. The pod starts again with an empty one, receives everything
+    and votes again."""
+    found = three(tmp_path)
+    pods = Pods(found, tmp_path, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
+    root = CommandLine(pods.endpoints, keys=pods.keys)
+    with pods.all_running():
+        wait_for(lambda: root.run("status").status == 0, 30, "the first user")
+        root.ok("topic", "create", "t", "--queues", "6")
+        with Loads(pods, tmp_path) as loads:
+            loads.note("before")
+            pods.lose(0)
+            loads.note("lost")
+            pods.start(0)
+            pods.wait_ready(0)
+            assert root.ok("status", "--wait", "60s", "--strict")
+            loads.note("replaced")
+        loads.judge(root, pods.endpoints)
 
 
 def interrupted(pods: Pods, command: list[str]) -> str:
@@ -215,15 +200,16 @@ def interrupted(pods: Pods, command: list[str]) -> str:
     return "".join(said)
 
 
-def test_members_follow_the_replicas_from_three_to_five_and_back_under_load(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [4, 5])
+def test_members_follow_the_replicas_up_and_back_under_load(tmp_path: Path, most: int) -> None:
     """The jobs of the chart, each killed once: nodes join and get replicas; replicas move away and nodes leave before their pods stop. Two
     replicas are refused and change nothing. Everything acknowledged is there, native messages exactly once, and the audit passes."""
-    found = three(tmp_path, "--set", "replicas=5")
+    found = three(tmp_path, "--set", f"replicas={most}")
     fewer, too_few = three(tmp_path, "--set", "replicas=3"), three(tmp_path, "--set", "replicas=2")
     pods = Pods(found, tmp_path, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
     first = ";".join(map(pods.endpoint, range(3)))
     root = CommandLine(first, keys=pods.keys)
-    names = {f"{NAME}-{ordinal}" for ordinal in range(5)}
+    names = {f"{NAME}-{ordinal}" for ordinal in range(most)}
     remaining = {f"{NAME}-{ordinal}" for ordinal in range(3)}
 
     def placed() -> set[str]:
@@ -234,43 +220,32 @@ def test_members_follow_the_replicas_from_three_to_five_and_back_under_load(tmp_
     def members() -> set[str]:
         return {row["node"] for row in root.ok("member", "list", "--json").json["members"] if row["up"] and row["controller"]}
 
-    gaps = {}
     with pods.all_running(3):
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
         root.ok("topic", "create", "t", "--queues", "6")
-        with NativeSender(pods, first) as native, Sender(pods) as sender:
-            sender.more()
-            gaps["before"] = native.longest_since(), sender.longest_since()
-            pods.start(3)
-            pods.start(4)
+        with Loads(pods, tmp_path) as loads:
+            loads.note("three nodes")
+            for ordinal in range(3, most):
+                pods.start(ordinal)
             assert "add mq-ledgermq-3" in interrupted(pods, found.job("members"))
             done = pods.job(found.job("members"))
             assert done.returncode == 0, done.stderr
             assert members() == placed() == names
-            pods.wait_ready(3)
-            pods.wait_ready(4)
-            gaps["3 to 5"] = native.longest_since(), sender.longest_since()
-            sender.more()
+            for ordinal in range(3, most):
+                pods.wait_ready(ordinal)
+            loads.note(f"3 to {most}")
             refused = pods.job(too_few.job("leave"))
             assert refused.returncode == 4 and "has 3 replicas, and only 2 nodes would remain" in refused.stderr
             assert members() == placed() == names
-            gaps["at 5"] = native.longest_since(), sender.longest_since()
-            assert "remove mq-ledgermq-4" in interrupted(pods, fewer.job("leave"))
+            loads.note(f"{most} nodes")
+            assert f"remove mq-ledgermq-{most - 1}" in interrupted(pods, fewer.job("leave"))
             done = pods.job(fewer.job("leave"))
             assert done.returncode == 0, done.stderr
             assert members() == placed() == remaining
-            for ordinal in (4, 3):
+            for ordinal in range(most - 1, 2, -1):
                 stopped = pods.stop(ordinal)
                 assert stopped.returncode == 4 and f"there is no node {NAME}-{ordinal}" in stopped.stderr, "told by another node, at once"
             done = pods.job(fewer.job("members"))
             assert done.returncode == 0, done.stderr
-            gaps["5 to 3"] = native.longest_since(), sender.longest_since()
-            sender.more()
-        for name, (by_native, by_unary) in gaps.items():
-            print(f"longest time without an acknowledgement, {name}: native {by_native:.2f} s, one unary sender {by_unary:.2f} s")
-        print("acknowledged:", len(native.acknowledged), len(sender.acknowledged))
-        consumed = Counter(root.consume_all("t", "readers", "--timeout", "60s"))
-        assert sender.acknowledged <= set(consumed)
-        assert all(consumed[body] == 1 for body in native.acknowledged)
-        audited = root.ok("audit", "--endpoints", first, "--engine", "local", timeout_s=300)
-        assert "audit: PASS" in audited.out, audited.out
+            loads.note(f"{most} to 3")
+        loads.judge(root, first)
