@@ -58,6 +58,30 @@ def test_of_two_nodes_that_make_a_key_at_once_one_wins() -> None:
     assert keys.newest() == ("first", b"\x11" * 32)
 
 
+def test_a_rotation_at_a_node_that_lags_behind_the_quorum_adds_a_key() -> None:
+    """The node has just started, so it does not know the newest key."""
+
+    class Lagging(FakeQuorum):
+        """The node learns of `agreed` with its first barrier; commands meet `agreed` in any case."""
+
+        def __init__(self, agreed: FakeQuorum) -> None:
+            super().__init__()
+            self.agreed = agreed
+
+        async def submit(self, operation: str, arguments: dict[str, Any], timeout: float) -> Any:
+            return await self.agreed.submit(operation, arguments, timeout)
+
+        async def barrier(self) -> None:
+            await super().barrier()
+            self.state = self.agreed.state
+
+    bench = Bench()
+    asyncio.run(bench.keys.ready())
+    lagging = ReceiptKeys(Lagging(bench.quorum), bench.sealer, lambda: bench.now_ms)
+    newest, count = asyncio.run(lagging.rotate())
+    assert count == 2 and newest == bench.quorum.state.receipt_keys[-1].key_id != bench.quorum.state.receipt_keys[0].key_id
+
+
 def test_an_old_key_is_replaced_and_goes_on_verifying() -> None:
     """A young one stays."""
     bench = Bench()

@@ -62,20 +62,27 @@ class ReceiptKeys:
         if self.newest() is None:
             await self._quorum.barrier()
         if self.newest() is None:
-            await self.rotate()
+            await self._add()
             if self.newest() is None:
                 raise fail(Code.HA_NOT_AVAILABLE, "the first receipt key is not agreed on yet; try again")
 
     async def rotate(self) -> tuple[str, int]:
-        """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest key id and the number of keys. Raises
-        LedgerError."""
+        """Sign with a new key from now on; existing receipts stay verifiable. Returns the newest key id and the number of keys. If another
+        node adds a key at the same time, that key is the new one. Raises LedgerError."""
+        # Without the barrier, a node that does not know the newest key yet would add none, and call the former key new.
+        await self._quorum.barrier()
+        return await self._add()
+
+    async def _add(self) -> tuple[str, int]:
+        """Add a key behind the newest one that this node knows, unless there is a later one already."""
         known = self._quorum.state.receipt_keys
         key_id = secrets.token_hex(_ID_BYTES)
         sealed = self._sealer.seal(_name(key_id), secrets.token_bytes(KEY_BYTES).hex())
         arguments = {"key_id": key_id, "secret": sealed, "created_ms": self._now_ms(), "after": known[-1].key_id if known else ""}
         outcome = await self._quorum.submit("add-receipt-key", arguments, TIMEOUT_S)
         assert outcome.value is not None, "adding a key names the newest one"
-        log.info("receipts are signed with a new key", key=outcome.value["key_id"])
+        if outcome.value["key_id"] == key_id:
+            log.info("receipts are signed with a new key", key=key_id)
         return outcome.value["key_id"], outcome.value["keys"]
 
     async def look(self) -> None:
@@ -83,7 +90,7 @@ class ReceiptKeys:
         known = self._quorum.state.receipt_keys
         if known and self._now_ms() - known[-1].created_ms >= ROTATE_AFTER_MS:
             try:
-                await self.rotate()
+                await self._add()
             except LedgerError as error:
                 log.warning("the receipt key is old and could not be rotated", reason=str(error))
 
