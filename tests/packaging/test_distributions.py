@@ -39,6 +39,20 @@ with Producer(sys.argv[1], "orders") as producer:
     producer.send_batch([b"one", b"two"]).result()
 """
 
+ARROW = """
+import sys
+import duckdb, pandas, polars
+from ledgermq.client import Consumer
+readers = {
+    "duckdb": lambda orders: duckdb.sql("SELECT body FROM orders").fetchall(),
+    "pandas": lambda orders: list(zip(pandas.DataFrame.from_arrow(orders)["body"])),
+    "polars": lambda orders: polars.DataFrame(orders).select("body").rows(),
+}
+for name, read in readers.items():
+    with Consumer(sys.argv[1], "orders", until_end=True) as consumer:
+        print(name, sorted(read(consumer.arrow(["queue", "offset", "body"]))))
+"""
+
 SPARK = """
 import os, sys
 from ledgermq.audit.spark.java import java_home
@@ -181,6 +195,16 @@ def test_nodes_use_the_compiled_package(built: dict[str, Path], tmp_path: Path, 
     directories = [str(tmp_path / "data" / node) for node in ("n1", "n2", "n3")]
     report = run(ledgermq, "audit", *directories, "--engine", "local")
     assert f"log files scanned by: ledgermq-native {release}" in report and "audit: PASS" in report
+
+
+def test_the_readers_of_the_documentation_take_the_arrow_stream(built: dict[str, Path], server: Path, tmp_path: Path) -> None:
+    """The newest DuckDB, pandas and Polars, each by its own import of `__arrow_c_stream__`."""
+    programs = install(tmp_path / "client", pythons()[VERSIONS[0]], f"{built['wheel']}[audit]", "duckdb", "pandas>=3", "polars")
+    with cluster(server, tmp_path / "data") as endpoint:
+        run(str(programs / "ledgermq"), "topic", "create", "orders", "--endpoints", endpoint)
+        run(str(programs / "python"), "-c", NATIVE, endpoint)
+        said = run(str(programs / "python"), "-c", ARROW, endpoint).splitlines()
+    assert said == [f"{name} [(b'one',), (b'two',)]" for name in ("duckdb", "pandas", "polars")]
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
