@@ -37,6 +37,7 @@ MODULES = (
     "receive",
     "fetch",
     "delivery",
+    "push_consumer",
     "polls",
     "failover",
     "replication",

@@ -1,4 +1,5 @@
 """The effect of many connections on an existing client: its p99 alone, beside idle connections, and while all of them reconnect.
+Also the anonymous memory of an idle connection.
 
 The connections come from `bench.crowd`, one process with bare HTTP/2 connections: each sends a Heartbeat when it connects, as a client
 does, and then nothing. They are spread over the nodes; in the storm all are cut at once and reconnect at once. The client sends at a steady
@@ -16,6 +17,7 @@ from typing import Any
 
 from bench import cluster as cl
 from bench import report
+from ledgermq.node.process.local import LocalCluster
 
 NAME, RUNS, DURABLE = "connections", 3, True
 CONNECTIONS = 10_000
@@ -34,10 +36,12 @@ def run(
         leads = cl.address(cluster, cl.leader(cluster))
         steady(leads, 2.0)
         alone = steady(leads, seconds)
+        without_kib = anonymous_kib(cluster)
         crowd = Crowd([cl.address(cluster, node) for node in cluster.nodes], connections)
         try:
             came_s = crowd.come()
             idle = steady(leads, seconds)
+            with_kib = anonymous_kib(cluster)
             storm = Steady(leads, seconds)
             time.sleep(seconds / 10)
             returned_s = crowd.come_again()
@@ -56,10 +60,16 @@ def run(
             "alone": alone,
             "beside_idle": idle,
             "during_return": during,
+            "anonymous_kib_a_connection": round((with_kib - without_kib) / connections, 1),
             "p99_ratio_idle": round(idle["p99_ms"] / alone["p99_ms"], 3),
             "p99_ratio_return": round(during["p99_ms"] / alone["p99_ms"], 3),
             "settings": cl.defaults(cluster),
         }
+
+
+def anonymous_kib(cluster: LocalCluster) -> int:
+    """Anonymous memory of all nodes together."""
+    return sum(cl.status_kib(pid, "RssAnon") for pid in cl.pids(cluster).values())
 
 
 class Steady:

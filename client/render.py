@@ -166,7 +166,8 @@ def _node_row(workers: Sequence[admin_pb2.NodeInfo], exact: bool) -> list[Any]:
     state = "down" if len(down) == len(workers) else f"{', '.join(down)} down" if down else "up"
     if len(workers) > 1 and not down:
         state = f"up, {len(workers)} workers"
-    return [node["node"], node["endpoint"], state, node["version"], node["native"], size(node["disk_used_bytes"], exact)]
+    native = node["native"] or ("none" if node["up"] else None)
+    return [node["node"], node["endpoint"], state, node["version"], native, size(node["disk_used_bytes"], exact)]
 
 
 def _how_far(rebuild: admin_pb2.RebuildInfo, exact: bool) -> str:

@@ -60,6 +60,17 @@ def test_status_knows_and_does_not_know() -> None:
     assert list(found) == ["cluster_id", "health", "nodes", "groups", "topics"]
 
 
+def test_a_node_without_the_compiled_package_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """`none`; of a node that does not answer nothing is known."""
+    status = admin_pb2.ClusterStatusResponse(health="degraded")
+    status.nodes.add(node="n1", endpoint="h:1", up=True, version="0.1.0", native="0.1.0")
+    status.nodes.add(node="n2", endpoint="h:2", up=True, version="0.1.0")
+    status.nodes.add(node="n3", endpoint="h:3")
+    render.status_text(status, exact=True)
+    rows = {cells[1].strip(): cells[5].strip() for line in capsys.readouterr().out.splitlines() if len(cells := line.split("│")) == 8}
+    assert rows == {"n1": "0.1.0", "n2": "none", "n3": "?"}
+
+
 def test_status_tells_of_a_replica_that_is_being_rebuilt(capsys: pytest.CaptureFixture[str]) -> None:
     """State, what is damaged, where the bytes come from, how far it is and how long it will take; and a sentence for people."""
     status = admin_pb2.ClusterStatusResponse(health="degraded")

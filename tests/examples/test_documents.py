@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tests.examples.documents import Block
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs/tutorials").glob("*.md") if path.name != "README.md")]
 LINES_OF_README = 120
+TUTORIAL_S = 600
+"""What docs/tutorials/README.md promises."""
 
 
 def clean(home: Path, path: str, **more: str) -> dict[str, str]:
@@ -73,10 +76,13 @@ def test_every_block_runs_from_the_wheel_in_a_fresh_environment(page: Path, read
     """All blocks, also those that install."""
     work, environment = reader
     shutil.rmtree(work / "ledgermq-data", ignore_errors=True)
+    began_s = time.monotonic()
     with documents.terminal(work, environment, base_port()) as at:
         documents.run(documents.blocks(page.read_text()), at)
+        took_s = time.monotonic() - began_s
         used = at.run(Block(0, "sh", "python -c 'import ledgermq; print(ledgermq.__path__[0])'\n"))
     assert used.startswith(str(work / ".venv")), "the page did not use the wheel"
+    assert took_s < TUTORIAL_S, f"it took {took_s:.0f} s"
 
 
 def built_wheel(directory: Path) -> Path:

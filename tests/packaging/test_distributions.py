@@ -1,4 +1,5 @@
-"""The wheel and the source distribution, in fresh environments of every supported Python, against a cluster from the same wheel.
+"""The wheel and the source distribution, in fresh environments of every supported Python, against a cluster from the same wheel; and the
+wheel of ledgermq-native in each of them.
 
 They need a package index.
 """
@@ -36,6 +37,20 @@ import sys
 from ledgermq.client import Producer
 with Producer(sys.argv[1], "orders") as producer:
     producer.send_batch([b"one", b"two"]).result()
+"""
+
+ARROW = """
+import sys
+import duckdb, pandas, polars
+from ledgermq.client import Consumer
+readers = {
+    "duckdb": lambda orders: duckdb.sql("SELECT body FROM orders").fetchall(),
+    "pandas": lambda orders: list(zip(pandas.DataFrame.from_arrow(orders)["body"])),
+    "polars": lambda orders: polars.DataFrame(orders).select("body").rows(),
+}
+for name, read in readers.items():
+    with Consumer(sys.argv[1], "orders", until_end=True) as consumer:
+        print(name, sorted(read(consumer.arrow(["queue", "offset", "body"]))))
 """
 
 SPARK = """
@@ -157,6 +172,39 @@ def test_a_client_carries_messages(built: dict[str, Path], server: Path, tmp_pat
         assert sorted(got.splitlines()) == ["of the command line", "one", "two"]
         assert json.loads(run(ledgermq, "status", "--json", "--endpoints", endpoint))["health"] == "ok"
     run(ledgermq, "audit", *(str(tmp_path / "data" / node) for node in ("n1", "n2", "n3")), "--engine", "local")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nodes_use_the_compiled_package(built: dict[str, Path], tmp_path: Path, version: str) -> None:
+    """One wheel of it for all versions of Python, beside the product's own wheel; LEDGERMQ_PURE=1 does without it."""
+    wheels = sorted((ROOT / "dist/native").glob("*.whl"))
+    if not wheels or version not in pythons():
+        pytest.skip(f"no Python {version} here" if wheels else "ledgermq-native is not built (make native)")
+    programs = install(tmp_path / "venv", pythons()[version], f"{built['wheel']}[server]", *map(str, wheels))
+    ledgermq = str(programs / "ledgermq")
+    release = PROJECT["version"]
+    assert run(ledgermq, "--version").strip() == f"ledgermq {release} (ledgermq-native {release})"
+    assert "switched off by LEDGERMQ_PURE=1" in run("env", "LEDGERMQ_PURE=1", ledgermq, "--version")
+    with cluster(programs, tmp_path / "data") as endpoint:
+        run(ledgermq, "topic", "create", "orders", "--endpoints", endpoint)
+        run(str(programs / "python"), "-c", NATIVE, endpoint)
+        got = run(ledgermq, "consume", "--topic", "orders", "--group", "g", "--until-empty", "3s", "--endpoints", endpoint)
+        assert sorted(got.splitlines()) == ["one", "two"]
+        nodes = json.loads(run(ledgermq, "status", "--json", "--endpoints", endpoint))["nodes"]
+        assert [node["native"] for node in nodes] == [release] * 3
+    directories = [str(tmp_path / "data" / node) for node in ("n1", "n2", "n3")]
+    report = run(ledgermq, "audit", *directories, "--engine", "local")
+    assert f"log files scanned by: ledgermq-native {release}" in report and "audit: PASS" in report
+
+
+def test_the_readers_of_the_documentation_take_the_arrow_stream(built: dict[str, Path], server: Path, tmp_path: Path) -> None:
+    """The newest DuckDB, pandas and Polars, each by its own import of `__arrow_c_stream__`."""
+    programs = install(tmp_path / "client", pythons()[VERSIONS[0]], f"{built['wheel']}[audit]", "duckdb", "pandas>=3", "polars")
+    with cluster(server, tmp_path / "data") as endpoint:
+        run(str(programs / "ledgermq"), "topic", "create", "orders", "--endpoints", endpoint)
+        run(str(programs / "python"), "-c", NATIVE, endpoint)
+        said = run(str(programs / "python"), "-c", ARROW, endpoint).splitlines()
+    assert said == [f"{name} [(b'one',), (b'two',)]" for name in ("duckdb", "pandas", "polars")]
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
