@@ -1,4 +1,5 @@
-"""The time of the console's overview of a large cluster: 1,000 topics and 300 consumer groups on three real nodes.
+"""The time of the console's overview of a large cluster on three real nodes: 1,000 topics with a message in each of four queues, and 300
+consumer groups.
 
 The console is a process of its own, as users start it. A page is timed as a browser asks for it, on a connection that is open: the first
 one, which waits for the cluster's answers; pages at once after it, which the answers are kept for; and pages three seconds apart, each of
@@ -20,10 +21,10 @@ from urllib.parse import urlsplit
 
 from bench import cluster as cl
 from bench import report
-from ledgermq.client import Admin, Connection
+from ledgermq.client import Admin, Connection, Producer
 
 NAME, RUNS, DURABLE = "console_page", 3, False
-TOPICS, CONSUMER_GROUPS = 1_000, 300
+TOPICS, QUEUES, CONSUMER_GROUPS = 1_000, 4, 300
 KEPT_PAGES, APART_PAGES = 100, 10
 APART_S = 3.0
 LOOK_S = 0.01
@@ -33,7 +34,10 @@ def run(directory: Path, topics: int = TOPICS, groups: int = CONSUMER_GROUPS, ap
     with cl.running(directory) as cluster, Connection(cluster.endpoints, timeout_s=60) as connection:
         admin = Admin(connection)
         for number in range(topics):
-            admin.create_topic(f"t{number:04}", queues=4)
+            admin.create_topic(f"t{number:04}", queues=QUEUES)
+            with Producer(cluster.endpoints, f"t{number:04}") as producer:
+                for sent in [producer.send(b"x", queue=queue) for queue in range(QUEUES)]:
+                    sent.result()
         for number in range(groups):
             admin.create_group(f"c{number:03}")
         command = [sys.executable, "-m", "ledgermq", "console", "--listen", "127.0.0.1:0", "--endpoints", cluster.endpoints]

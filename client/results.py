@@ -45,7 +45,7 @@ class Topic:
     dedup_ms: int
     messages: int | None
     queue_list: tuple[Queue, ...]
-    """Set only by `topic()`."""
+    """Empty in `status()` and `topics()`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,22 +189,38 @@ class ClientCommandReply(_message.Message):
     def __init__(self, taken: _Optional[bool] = ...) -> None: ...
 
 class NodeStatusRequest(_message.Message):
-    __slots__ = ("sequence",)
+    __slots__ = ("sequence", "without_queues")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_QUEUES_FIELD_NUMBER: _ClassVar[int]
     sequence: int
-    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+    without_queues: bool
+    def __init__(self, sequence: _Optional[int] = ..., without_queues: _Optional[bool] = ...) -> None: ...
 
 class NodeStatusReply(_message.Message):
-    __slots__ = ("sequence", "node", "groups", "topics")
+    __slots__ = ("sequence", "node", "groups", "topics", "counts")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     TOPICS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     node: _admin_pb2.NodeInfo
     groups: _containers.RepeatedCompositeFieldContainer[_admin_pb2.BrokerGroupInfo]
     topics: _containers.RepeatedCompositeFieldContainer[_admin_pb2.TopicInfo]
-    def __init__(self, sequence: _Optional[int] = ..., node: _Optional[_Union[_admin_pb2.NodeInfo, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_admin_pb2.BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[_admin_pb2.TopicInfo, _Mapping]]] = ...) -> None: ...
+    counts: _containers.RepeatedCompositeFieldContainer[TopicCounts]
+    def __init__(self, sequence: _Optional[int] = ..., node: _Optional[_Union[_admin_pb2.NodeInfo, _Mapping]] = ..., groups: _Optional[_Iterable[_Union[_admin_pb2.BrokerGroupInfo, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[_admin_pb2.TopicInfo, _Mapping]]] = ..., counts: _Optional[_Iterable[_Union[TopicCounts, _Mapping]]] = ...) -> None: ...
+
+class TopicCounts(_message.Message):
+    __slots__ = ("broker_group", "topics", "queues", "messages")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    queues: _containers.RepeatedScalarFieldContainer[int]
+    messages: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, broker_group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., queues: _Optional[_Iterable[int]] = ..., messages: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GroupQuery(_message.Message):
     __slots__ = ("topic", "key", "message_id", "begin_ms", "end_ms", "max", "offsets", "skip")

@@ -34,8 +34,8 @@ class PeerSide:
                 return peer_pb2.ForwardResult(refusal=refusal.refused.reason, grpc_message=refusal.refused.detail)
         return await self.forwarder.execute_for_peer(sender, call)
 
-    async def status(self) -> peer_pb2.NodeStatusReply:
-        return await self.overview.own()
+    async def status(self, *, queues: bool) -> peer_pb2.NodeStatusReply:
+        return await self.overview.own(queues=queues)
 
     def signs(self, client_ids: Sequence[str]) -> None:
         self.forwarder.signs_from_peer(client_ids)

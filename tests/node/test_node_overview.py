@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 from ledgermq.node.broker.calls.group_view import GroupView
-from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
+from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_counts, topic_info, topic_sums
 from ledgermq.node.process.http import Health
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import validate
@@ -120,26 +122,66 @@ def test_disk_use_is_each_replicas_own_and_kept_files_are_the_leaders_word() -> 
     assert (dict(merged.replicas[0].disk_bytes), merged.replicas[0].begin_index) == ({"log": 7}, 5)
 
 
+TOPIC = SimpleNamespace(
+    namespace="",
+    name="t",
+    kind=TopicKind.NORMAL,
+    permission=Permission.READ_WRITE,
+    durability=TopicDurability.GROUP,
+    dedup_ms=0,
+    queues=2,
+    placement={"g2": 1, "g1": 1},
+)
+
+
 def test_topic_counts_messages_only_when_every_queue_is_known() -> None:
     """Queues are numbered over the broker groups; the furthest end anyone knows counts."""
     ahead, behind = Reply(), Reply()
     for answer, end in ((ahead, 7), (behind, 5)):
         answer.topics.add(topic={"name": "t"}).queue_list.add(broker_group="g1", group_queue=0, max_offset=end)
-    topic = SimpleNamespace(
-        namespace="",
-        name="t",
-        kind=TopicKind.NORMAL,
-        permission=Permission.READ_WRITE,
-        durability=TopicDurability.GROUP,
-        dedup_ms=0,
-        queues=2,
-        placement={"g2": 1, "g1": 1},
-    )
-    partly = topic_info(topic, queue_ends({"n1": ahead, "n2": behind, "n3": None}))
+    partly = topic_info(TOPIC, queue_ends({"n1": ahead, "n2": behind, "n3": None}))
     assert not partly.HasField("messages")
     assert [(q.queue, q.broker_group, q.group_queue) for q in partly.queue_list] == [(0, "g1", 0), (1, "g2", 0)]
     behind.topics[0].queue_list.add(broker_group="g2", group_queue=0, max_offset=3)
-    assert topic_info(topic, queue_ends({"n1": ahead, "n2": behind})).messages == 10
+    assert topic_info(TOPIC, queue_ends({"n1": ahead, "n2": behind})).messages == 10
+
+
+def answer_of(*known: tuple[str, tuple[int, ...]], queues: bool) -> Reply:
+    """What a node answers that knows these ends of topic t in its broker groups."""
+    one = overview()
+    one._engine = FakeEngine(STATUS, {group: replace(VIEW, queue_ends={"t": ends}) for group, ends in known})  # type: ignore[assignment]
+    return asyncio.run(one.own(queues=queues))
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("ahead", [(("g1", (7, 3)),), (("g1", (7, 3)), ("g2", (4,))), (("g1", (7,)), ("g2", ()))])
+def test_sums_are_those_of_the_queues_also_from_a_node_that_lists_them(ahead: tuple[Any, ...], older: bool) -> None:
+    """One replica is behind: it has fewer messages, and knows nothing of the broker group g2. `older`: it lists queues without being asked
+    for them."""
+    topic = SimpleNamespace(**{**vars(TOPIC), "queues": 3, "placement": {"g1": 2, "g2": 1}})
+    behind = (("g1", (5, 3)),) if len(ahead[0][1]) == 2 else (("g1", (5,)),)
+    listed = topic_info(topic, queue_ends({"n1": answer_of(*ahead, queues=True), "n2": answer_of(*behind, queues=True), "n3": None}))
+    counts = topic_counts({"n1": answer_of(*ahead, queues=False), "n2": answer_of(*behind, queues=older), "n3": None})
+    del listed.queue_list[:]
+    assert topic_sums(topic, counts) == listed
+    assert listed.HasField("messages") == (len(ahead) == 2 and ahead[1][1] == (4,))
+
+
+def test_the_files_of_a_broker_group_are_not_counted_again_for_each_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention measures them now and then; a group has a file for each queue. What lies beside the groups is counted at once."""
+    for path in (tmp_path / "n1" / "g1" / "consumequeue" / "t", tmp_path / "n1" / "other"):
+        path.mkdir(parents=True)
+        (path / "file").write_bytes(b"x" * 4096)
+    one = overview()
+    one._engine, one._config = FakeEngine(STATUS), one._config.model_copy(update={"data": tmp_path / "n1"})  # type: ignore[assignment]
+    both = asyncio.run(one.own()).node.disk_used_bytes
+    assert both == 2 * 4096
+    one.storage = SimpleNamespace(disk_bytes={"g1": {"log": 7, "consume-queue": 5}}, files_kept={})  # type: ignore[assignment]
+    read: list[str] = []
+    listed = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (read.append(str(path)), listed(path))[1])
+    assert asyncio.run(one.own()).node.disk_used_bytes == 4096 + 12
+    assert read and not any("g1" in path for path in read)
 
 
 STATUS = ReplicaStatus("g1", "n1", Role.FOLLOWER, 1, "n2", 0, 5, 5, 5, 5)

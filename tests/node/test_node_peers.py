@@ -79,7 +79,7 @@ class Recorder:
             await self.execute_with(call)
         return peer_pb2.ForwardResult(responses=[call.method.encode(), call.request])
 
-    async def status(self) -> peer_pb2.NodeStatusReply:
+    async def status(self, *, queues: bool) -> peer_pb2.NodeStatusReply:
         reply = peer_pb2.NodeStatusReply()
         reply.node.node = "here"
         return reply
@@ -191,7 +191,7 @@ def test_packets_calls_and_signs_travel_between_two_nodes_that_share_the_secret(
             assert read_peers(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2": identity("n2").incarnation}
             assert read_met_by(RealDisk(), str(tmp_path / "n1" / "state")) == {"n2"}, "it let us in, so it has recorded us"
             assert read_met_by(RealDisk(), str(tmp_path / "n2" / "state")) == frozenset(), "that n1 records n2 is not known there yet"
-            assert (await link.status()).node.node == "here"
+            assert (await link.status(queues=False)).node.node == "here"
 
     run(main())
 

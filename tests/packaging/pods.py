@@ -110,6 +110,8 @@ class Pods:
     """The pods of a release, none of which runs yet. The host of pod 0 is 127.0.0.10, that of pod 1 is 127.0.0.11, and so on. `tls`: the
     Secret with the certificate."""
 
+    ready_s = 60
+
     def __init__(self, found: Rendered, directory: Path, tls: MountedSecret | None = None) -> None:
         self.rendered = found
         self.directory = directory
@@ -187,7 +189,7 @@ class Pods:
             assert self.running[ordinal].poll() is None, self._log(ordinal).read_text()
             return self.ready(ordinal)
 
-        wait_for(ready, 60, f"the readiness of pod {ordinal}")
+        wait_for(ready, self.ready_s, f"the readiness of pod {ordinal}")
 
     def lose(self, ordinal: int) -> None:
         """The machine of the pod is gone, with its volume."""
@@ -199,12 +201,15 @@ class Pods:
     def stop(self, ordinal: int) -> subprocess.CompletedProcess[str]:
         """Stop a pod as Kubernetes does: the hook, whose outcome is returned, then SIGTERM, which must succeed."""
         self.terminating.add(ordinal)
-        hook = self.here(self.rendered.container["lifecycle"]["preStop"]["exec"]["command"][2], ordinal)
-        done = subprocess.run(["sh", "-c", hook], env=self.environment(ordinal), capture_output=True, text=True, check=False, timeout=90)
+        done = self.hook(ordinal, [self.here(part, ordinal) for part in self.rendered.container["lifecycle"]["preStop"]["exec"]["command"]])
         self.running[ordinal].send_signal(signal.SIGTERM)
         assert self.running.pop(ordinal).wait(30) == 0, self._log(ordinal).read_text()
         self.terminating.discard(ordinal)
         return done
+
+    def hook(self, ordinal: int, command: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run a command where the pod runs."""
+        return subprocess.run(command, env=self.environment(ordinal), capture_output=True, text=True, check=False, timeout=90)
 
     def begin_job(self, command: list[str]) -> subprocess.Popen[str]:
         """Start the process of a job's pod."""

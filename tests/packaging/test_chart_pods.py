@@ -11,6 +11,7 @@ import ssl
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -32,9 +33,35 @@ pytestmark = [
 ]
 
 
-def test_one_node_runs_as_its_pod_is_described(tmp_path: Path) -> None:
+class Release:
+    """A release of the chart, whose pods are processes here."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def three(self, replicas: int = 3) -> Rendered:
+        """The profile for three nodes, with small log files."""
+        groups = [{"name": f"g{k + 1}", "replicas": [0, 1, 2], "preferredLeader": k, "data_file_bytes": "4MiB"} for k in range(3)]
+        small = self.directory / "small.yaml"
+        small.write_text(yaml.safe_dump({"replicas": replicas, "cluster": {"brokerGroups": groups}, **self.values(replicas)}))
+        return profile("three", "-f", str(small))
+
+    def values(self, replicas: int) -> dict[str, Any]:
+        """What this kind of pods needs besides."""
+        return {}
+
+    def pods(self, found: Rendered, tls: MountedSecret | None = None) -> Pods:
+        return Pods(found, self.directory, tls)
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Release:
+    return Release(tmp_path)
+
+
+def test_one_node_runs_as_its_pod_is_described(release: Release) -> None:
     """The first user can sign in and nobody else can; the hook says what stops with the only node, and does not wait."""
-    pods = Pods(profile("one"), tmp_path)
+    pods = release.pods(profile("one"))
     with pods.all_running():
         root = CommandLine(pods.endpoints, keys=pods.keys)
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
@@ -70,13 +97,6 @@ def presented(endpoint: str, authority: bytes) -> bytes:
 def presented_by_all(pods: Pods, secret: dict[str, bytes]) -> bool:
     wanted = ssl.PEM_cert_to_DER_cert(secret["tls.crt"].decode())
     return all(presented(pods.endpoint(ordinal), secret["ca.crt"]) == wanted for ordinal in range(pods.count))
-
-
-def three(directory: Path, *arguments: str) -> Rendered:
-    """The profile for three nodes, with small log files."""
-    groups = [{"name": f"g{k + 1}", "replicas": [0, 1, 2], "preferredLeader": k, "data_file_bytes": "4MiB"} for k in range(3)]
-    (directory / "small.yaml").write_text(yaml.safe_dump({"cluster": {"brokerGroups": groups}}))
-    return profile("three", "-f", str(directory / "small.yaml"), *arguments)
 
 
 class Loads:
@@ -128,13 +148,13 @@ class Loads:
         assert "audit: PASS" in audited.out, audited.out
 
 
-def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_message(tmp_path: Path) -> None:
+def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_message(release: Release, tmp_path: Path) -> None:
     """Pods are replaced as a StatefulSet does it, the highest ordinal first, each behind its hook, by the program of the next release. Then
     the certificate of all nodes changes behind `..data`, and the pods go back to this release."""
-    found = three(tmp_path)
+    found = release.three()
     volume = MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found))
     renewed = certificate(tmp_path / "ca", found, "renewed.example.com")
-    pods = Pods(found, tmp_path, volume)
+    pods = release.pods(found, volume)
     root = CommandLine(pods.endpoints, keys=pods.keys)
 
     def read() -> set[int]:
@@ -163,11 +183,11 @@ def test_a_rolling_upgrade_and_a_renewed_certificate_lose_no_acknowledged_messag
         loads.judge(root, pods.endpoints)
 
 
-def test_a_lost_node_is_replaced_by_an_empty_one_under_load(tmp_path: Path) -> None:
+def test_a_lost_node_is_replaced_by_an_empty_one_under_load(release: Release, tmp_path: Path) -> None:
     """The machine with the leader of a broker group is gone, with the volume. The pod starts again with an empty one, receives everything
     and votes again."""
-    found = three(tmp_path)
-    pods = Pods(found, tmp_path, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
+    found = release.three()
+    pods = release.pods(found, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
     root = CommandLine(pods.endpoints, keys=pods.keys)
     with pods.all_running():
         wait_for(lambda: root.run("status").status == 0, 30, "the first user")
@@ -201,12 +221,12 @@ def interrupted(pods: Pods, command: list[str]) -> str:
 
 
 @pytest.mark.parametrize("most", [4, 5])
-def test_members_follow_the_replicas_up_and_back_under_load(tmp_path: Path, most: int) -> None:
+def test_members_follow_the_replicas_up_and_back_under_load(release: Release, tmp_path: Path, most: int) -> None:
     """The jobs of the chart, each killed once: nodes join and get replicas; replicas move away and nodes leave before their pods stop. Two
     replicas are refused and change nothing. Everything acknowledged is there, native messages exactly once, and the audit passes."""
-    found = three(tmp_path, "--set", f"replicas={most}")
-    fewer, too_few = three(tmp_path, "--set", "replicas=3"), three(tmp_path, "--set", "replicas=2")
-    pods = Pods(found, tmp_path, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
+    found = release.three(most)
+    fewer, too_few = release.three(3), release.three(2)
+    pods = release.pods(found, MountedSecret(tmp_path / "tls", certificate(tmp_path / "ca", found)))
     first = ";".join(map(pods.endpoint, range(3)))
     root = CommandLine(first, keys=pods.keys)
     names = {f"{NAME}-{ordinal}" for ordinal in range(most)}

@@ -34,6 +34,9 @@ from ledgermq.raft.config import Rule
 ENGINE_ANSWERS_WITHIN_S = 1.0
 PEER_ANSWERS_WITHIN_S = 1.5
 
+Counts = dict[tuple[str, str], tuple[int, int]]
+"""(Stored topic, broker group) → the number of its queues there, and the sum of their next offsets."""
+
 log = get_logger()
 
 
@@ -66,9 +69,11 @@ class Overview:
         """The nodes of the cluster, whether they answer or not."""
         return self._roster.nodes
 
-    async def own(self) -> peer_pb2.NodeStatusReply:
-        """This node's own view. Raises TimeoutError if its engine does not answer."""
-        used, free = await asyncio.to_thread(_disk_usage, self._config.data)
+    async def own(self, *, queues: bool = False) -> peer_pb2.NodeStatusReply:
+        """This node's own view, with the end of every queue or with the counts of every topic. Raises TimeoutError if its engine does not
+        answer."""
+        measured = {} if self.storage is None else {group: sum(kinds.values()) for group, kinds in self.storage.disk_bytes.items()}
+        used, free = await asyncio.to_thread(_disk_usage, self._config.data, measured)
         node = admin_pb2.NodeInfo(
             node=self._config.node,
             endpoint=self._roster.address(self._config.node, "client"),
@@ -84,6 +89,10 @@ class Overview:
             statuses = await asyncio.gather(*(self._engine.status(group) for group in self._engine.groups))
         reply.groups.extend(self._own_group(status) for status in statuses)
         for group, view in self._engine.views.items():
+            if not queues:
+                known = view.queue_ends.values()
+                reply.counts.add(broker_group=group, topics=view.queue_ends, queues=map(len, known), messages=map(sum, known))
+                continue
             for stored, ends in view.queue_ends.items():
                 reply.topics.add(topic=admin_pb2.Name(name=stored)).queue_list.extend(
                     admin_pb2.QueueInfo(broker_group=group, group_queue=queue, max_offset=end) for queue, end in enumerate(ends)
@@ -114,18 +123,18 @@ class Overview:
                 replica.unverified_ms = unverified_ms
         return info
 
-    async def gather(self) -> dict[str, peer_pb2.NodeStatusReply | None]:
-        """Every node's answer; None for a node that did not answer in time."""
+    async def gather(self, *, queues: bool = False) -> dict[str, peer_pb2.NodeStatusReply | None]:
+        """Every node's answer, as `own`; None for a node that did not answer in time."""
         names = list(self._links)
-        replies = await asyncio.gather(self.own(), *(self._ask(self._links[name]) for name in names))
+        replies = await asyncio.gather(self.own(queues=queues), *(self._ask(self._links[name], queues) for name in names))
         return {self._config.node: replies[0], **dict(zip(names, replies[1:], strict=True))}
 
-    async def _ask(self, link: Link) -> peer_pb2.NodeStatusReply | None:
+    async def _ask(self, link: Link, queues: bool) -> peer_pb2.NodeStatusReply | None:
         if not link.up:
             return None
         try:
             async with asyncio.timeout(PEER_ANSWERS_WITHIN_S):
-                return await link.status()
+                return await link.status(queues=queues)
         except (NotSent, Lost, TimeoutError):
             # The overview reports unreachable nodes, so this is no error.
             return None
@@ -156,10 +165,58 @@ def queue_ends(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> dict[t
     return ends
 
 
+def topic_counts(replies: Mapping[str, peer_pb2.NodeStatusReply | None]) -> Counts:
+    """What the furthest replica knows of every topic in every broker group. Replicas apply the same log, so the ends that it knows are the
+    highest ones of all queues."""
+    counts: Counts = {}
+    for reply in replies.values():
+        for found in _counts_of(reply) if reply is not None else ():
+            for topic, queues, messages in zip(found.topics, found.queues, found.messages, strict=True):
+                key = (topic, found.broker_group)
+                counts[key] = max(counts.get(key, (0, 0)), (queues, messages))
+    return counts
+
+
+def _counts_of(reply: peer_pb2.NodeStatusReply) -> Iterable[peer_pb2.TopicCounts]:
+    if not reply.topics:
+        return reply.counts
+    # A node of version 0.2.0 lists the queues instead.
+    return [
+        peer_pb2.TopicCounts(
+            broker_group=topic.queue_list[0].broker_group,
+            topics=[topic.topic.name],
+            queues=[len(topic.queue_list)],
+            messages=[sum(queue.max_offset for queue in topic.queue_list)],
+        )
+        for topic in reply.topics
+        if topic.queue_list
+    ]
+
+
+def topic_sums(topic: Any, counts: Counts) -> admin_pb2.TopicInfo:
+    """A topic of the controller's state without its queues; `messages` only if every queue's end is known."""
+    stored = stored_name(topic.namespace, topic.name)
+    info = _settings_of(topic)
+    found = [(queues, counts.get((stored, group), (0, 0))) for group, queues in topic.placement.items()]
+    if all(known >= queues for queues, (known, _) in found):
+        info.messages = sum(messages for _, (_, messages) in found)
+    return info
+
+
 def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb2.TopicInfo:
     """A topic of the controller's state with the known ends of its queues; `messages` only if every queue's end is known."""
     stored = stored_name(topic.namespace, topic.name)
-    info = admin_pb2.TopicInfo(
+    info = _settings_of(topic)
+    for number, (group, queue) in enumerate(queues_of(topic)):
+        info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))
+    known = [ends.get((stored, group, queue)) for group, queue in queues_of(topic)]
+    if None not in known:
+        info.messages = sum(end for end in known if end is not None)
+    return info
+
+
+def _settings_of(topic: Any) -> admin_pb2.TopicInfo:
+    return admin_pb2.TopicInfo(
         topic=admin_pb2.Name(namespace=topic.namespace, name=topic.name),
         kind=topic.kind.value,
         queues=topic.queues,
@@ -167,12 +224,6 @@ def topic_info(topic: Any, ends: Mapping[tuple[str, str, int], int]) -> admin_pb
         durability=topic.durability.value,
         dedup_ms=topic.dedup_ms,
     )
-    for number, (group, queue) in enumerate(queues_of(topic)):
-        info.queue_list.add(queue=number, broker_group=group, group_queue=queue, max_offset=ends.get((stored, group, queue)))
-    known = [ends.get((stored, group, queue)) for group, queue in queues_of(topic)]
-    if None not in known:
-        info.messages = sum(end for end in known if end is not None)
-    return info
 
 
 def queues_of(topic: Any) -> list[tuple[str, int]]:
@@ -320,12 +371,13 @@ def _takes_part(replica: admin_pb2.ReplicaInfo) -> bool:
     return replica.HasField("role") and not replica.HasField("fenced") and replica.state in ("", "running")
 
 
-def _disk_usage(directory: Path) -> tuple[int, int | None]:
-    """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile."""
-    used = 0
+def _disk_usage(directory: Path, measured: Mapping[str, int]) -> tuple[int, int | None]:
+    """Bytes of allocated blocks below a directory, and bytes free on its file system. Files may vanish meanwhile. `measured`: the bytes of
+    broker groups as retention last found them; their directories, with a file for each queue, are not read again."""
+    used = sum(measured.values())
     for parent, inside, files in os.walk(directory):
         # Another worker reports its own directory.
-        inside[:] = [name for name in inside if not WORKER_NAME(name)]
+        inside[:] = [name for name in inside if not WORKER_NAME(name) and not (name in measured and parent == str(directory))]
         for name in files:
             try:
                 used += os.lstat(os.path.join(parent, name)).st_blocks * 512

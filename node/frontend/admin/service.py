@@ -8,7 +8,7 @@ when the intent is in force in every broker group that this node sees, so that t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from ledgermq.node.frontend.admin.letters_admin import DeadLetters
 from ledgermq.node.frontend.admin.member_admin import CHANGE_METHOD, Members
 from ledgermq.node.frontend.admin.node_details import METHOD as NODE_METHOD
 from ledgermq.node.frontend.admin.node_details import NodeDetails
-from ledgermq.node.frontend.admin.overview import Overview, queue_ends, topic_info
+from ledgermq.node.frontend.admin.overview import Counts, Overview, queue_ends, topic_counts, topic_info, topic_sums
 from ledgermq.node.frontend.admin.peeks import PEEK_METHOD, Peeks
 from ledgermq.node.frontend.admin.queries import Queries
 from ledgermq.node.frontend.admin.replication_admin import METHOD as REPLICATION_METHOD
@@ -126,10 +126,13 @@ class AdminService:
             agreed = self._controller.state.appointments.get(group.group)
             if group.HasField("ha") and not group.ha.in_sync and agreed is not None:
                 group.ha.epoch, group.ha.in_sync[:] = agreed.epoch, sorted(agreed.in_sync)
-        ends = queue_ends(replies)
-        for key in sorted(self._controller.state.topics):
-            response.topics.append(topic_info(self._controller.state.topics[key], ends))
+        response.topics.extend(self._topic_sums(topic_counts(replies)))
         return response
+
+    def _topic_sums(self, counts: Counts) -> Iterator[admin_pb2.TopicInfo]:
+        """All topics in the order of their names."""
+        topics = self._controller.state.topics
+        return (topic_sums(topics[key], counts) for key in sorted(topics))
 
     @_answered
     async def DescribeNode(self, request: Any, context: ServerCall) -> admin_pb2.DescribeNodeResponse:
@@ -171,9 +174,7 @@ class AdminService:
     @_answered
     async def ListTopics(self, request: Any, context: ServerCall) -> admin_pb2.ListTopicsResponse:
         await self._controller.barrier()
-        ends = await self._ends()
-        topics = self._controller.state.topics
-        return admin_pb2.ListTopicsResponse(topics=[topic_info(topics[key], ends) for key in sorted(topics)])
+        return admin_pb2.ListTopicsResponse(topics=self._topic_sums(await self._counts()))
 
     @_answered
     async def DescribeTopic(self, request: Any, context: ServerCall) -> admin_pb2.DescribeTopicResponse:
@@ -549,11 +550,21 @@ class AdminService:
             for queue, end in enumerate(ends)
         }
 
+    async def _counts(self) -> Counts:
+        """The counts of all topics. Peers are asked only if some broker group has no replica here."""
+        if self._has_all_groups():
+            views = self._engine.views.items()
+            return {(stored, group): (len(ends), sum(ends)) for group, view in views for stored, ends in view.queue_ends.items()}
+        return topic_counts(await self._overview.gather())
+
+    def _has_all_groups(self) -> bool:
+        return set(self._controller.state.broker_groups) <= set(self._engine.groups)
+
     async def _ends(self) -> Mapping[tuple[str, str, int], int]:
         """The next offsets of all queues. Peers are asked only if some broker group has no replica here."""
-        if set(self._controller.state.broker_groups) <= set(self._engine.groups):
+        if self._has_all_groups():
             return self._local_ends()
-        return queue_ends(await self._overview.gather())
+        return queue_ends(await self._overview.gather(queues=True))
 
     async def _consumers(self) -> set[str]:
         """Stored names of the consumer groups that have used a queue of a broker group here."""

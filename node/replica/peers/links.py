@@ -122,15 +122,16 @@ class Link:
         finally:
             self._calls.pop(sequence, None)
 
-    async def status(self) -> peer_pb2.NodeStatusReply:
-        """The peer's status of itself. Raises NotSent or Lost."""
+    async def status(self, *, queues: bool) -> peer_pb2.NodeStatusReply:
+        """The peer's status of itself, with the end of every queue or with the counts of every topic. Raises NotSent or Lost."""
         if self._outbox is None:
             raise NotSent(f"no connection to node {self.peer}")
         self._sequence += 1
         sequence = self._sequence
         future: asyncio.Future[peer_pb2.NodeStatusReply] = asyncio.get_running_loop().create_future()
         self._statuses[sequence] = future
-        self.post(peer_pb2.PeerMessage(node_status_request=peer_pb2.NodeStatusRequest(sequence=sequence)))
+        request = peer_pb2.NodeStatusRequest(sequence=sequence, without_queues=not queues)
+        self.post(peer_pb2.PeerMessage(node_status_request=request))
         try:
             return await future
         finally:

@@ -223,7 +223,7 @@ class _Session:
         elif kind == "client_gone":
             self._handler.gone(message.client_gone.client_id)
         elif kind == "node_status_request":
-            task = asyncio.create_task(self._status(message.node_status_request.sequence))
+            task = asyncio.create_task(self._status(message.node_status_request))
             self._others.add(task)
             task.add_done_callback(self._others.discard)
 
@@ -235,11 +235,11 @@ class _Session:
         finally:
             self._running.pop(call.sequence, None)
 
-    async def _status(self, sequence: int) -> None:
+    async def _status(self, request: peer_pb2.NodeStatusRequest) -> None:
         try:
-            reply = await self._handler.status()
+            reply = await self._handler.status(queues=not request.without_queues)
         except TimeoutError:
             # The asking node treats no answer as "not up", which is correct for a stalled engine.
             return
-        reply.sequence = sequence
+        reply.sequence = request.sequence
         self._outbox.put(peer_pb2.PeerMessage(node_status_reply=reply), reply.ByteSize())
