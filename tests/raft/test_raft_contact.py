@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ledgermq.proto.types import Role
+from ledgermq.proto.types import PeerProgress, Role
 from ledgermq.raft.config import MS, Timing
 from ledgermq.raft.core import Core
+from ledgermq.raft.membership import Change
 from ledgermq.raft.messages import AppendReply, Extent
-from tests.raft.test_raft_members import heard, leading
+from tests.raft.test_raft_members import change, heard, leading
 from tests.raft.test_raft_paper import LATER, VOTERS
 
 BEAT_NS, LONGEST_NS = Timing().heartbeat_ns, Timing().election_max_ns
@@ -95,3 +96,20 @@ def test_no_answer_makes_a_leader_ask_about_what_it_trimmed(begin: int) -> None:
         assert peer.next_index >= begin and peer.anchor() >= begin - 1
         raft.take(LATER)
         raft.check_invariants()
+
+
+def test_what_a_leader_reports_of_its_peers() -> None:
+    """Where a peer is, once that is known; how long ago it was heard; that it needs a snapshot; and how often logs were compared anew."""
+    raft = leading("b")
+    change(raft, Change.ADD, "d")
+    heard(raft, "b", 2, durable=1)
+    now_ns = LATER + 250 * MS
+    raft.peers["d"].needs_snapshot = True
+    raft.restarts["c"] = 3
+    assert raft.peer_progress() == (
+        PeerProgress("b", Role.FOLLOWER, 2, 1, 0, False, 0),
+        PeerProgress("c", Role.FOLLOWER, None, None, 0, False, 3),
+        PeerProgress("d", Role.LEARNER, None, None, 0, True, 0),
+    )
+    raft.tick(now_ns)
+    assert [found.silent_ms for found in raft.peer_progress()] == [250, 250, 250]
