@@ -91,7 +91,7 @@ def test_the_question_about_chains_is_the_last_entry_that_both_logs_share(begin:
         view = LogView(runs, end, mine[begin - 1] if begin else -1)
         known = {index: term for index, term in mine.items() if index >= begin - 1}
         for prev, prev_term, count, term in product(range(-1, end + 2), (1, 2, 3), range(3), (1, 2, 3)):
-            if term < prev_term or (count and prev + count < begin - 1):
+            if term < prev_term:
                 continue
             extent = Extent(prev + 1, prev + count, term, 100) if count else None
             theirs = {prev: prev_term, **{index: term for index in range(prev + 1, prev + count + 1)}}
