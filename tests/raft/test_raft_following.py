@@ -12,7 +12,7 @@ from ledgermq.raft.core import Core
 from ledgermq.raft.election import CHANGES_KEPT
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import AppendReply, VoteReply, VoteRequest
-from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, said
+from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, leader, said
 
 BEAT_NS = Timing().heartbeat_ns
 
@@ -105,3 +105,16 @@ def test_changes_of_leadership_that_nobody_takes_are_bounded() -> None:
     found = [change.term for change in raft.election.take_changes()]
     assert found == list(range(200 - CHANGES_KEPT, 200))
     assert raft.election.take_changes() == ()
+
+
+def test_a_new_term_knows_nothing_of_the_handovers_of_an_earlier_one() -> None:
+    """Neither the reason why one failed, nor that the lease was given up for it."""
+    raft = leader()
+    raft.handovers.failure, raft.handovers.lease_given_up = "it did not take over", True
+    raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), LATER)
+    assert raft.role is Role.FOLLOWER
+    raft.tick(2 * LATER)
+    for pre in (True, False):
+        raft.step(VoteReply("b", "a", 8, pre, True), 2 * LATER)
+    assert (raft.role, raft.term) == (Role.LEADER, 8)
+    assert (raft.handover_failure, raft.handovers.lease_given_up) == ("", False)
