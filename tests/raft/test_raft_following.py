@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from ledgermq.proto.types import HardState, Role
-from ledgermq.raft.config import RaftConfig, Rule, Timing
+from ledgermq.raft.config import MS, Members, RaftConfig, Rule, Timing
 from ledgermq.raft.core import Core
 from ledgermq.raft.election import CHANGES_KEPT
 from ledgermq.raft.log_view import LogView
 from ledgermq.raft.messages import AppendReply, VoteReply, VoteRequest
+from ledgermq.raft.transfer import Cause
 from tests.raft.test_raft_paper import LATER, VOTERS, append, core, follow, leader, said
 
 BEAT_NS = Timing().heartbeat_ns
@@ -118,3 +120,37 @@ def test_a_new_term_knows_nothing_of_the_handovers_of_an_earlier_one() -> None:
         raft.step(VoteReply("b", "a", 8, pre, True), 2 * LATER)
     assert (raft.role, raft.term) == (Role.LEADER, 8)
     assert (raft.handover_failure, raft.handovers.lease_given_up) == ("", False)
+
+
+def test_a_leader_that_stepped_down_counts_silence_from_then_on() -> None:
+    raft = leader()
+    raft.step(AppendReply("b", "a", 7, 1, 1, True, -1, -1), 2 * LATER)
+    raft.tick(2 * LATER + 900 * MS)
+    assert raft.role is Role.CANDIDATE
+    assert (raft.election.candidacy.cause, raft.election.candidacy.silent_ms) == (Cause.ELECTION_TIMEOUT, 900)
+
+
+def test_5_2_a_granted_vote_begins_a_new_timeout() -> None:
+    """§5.2: the candidate has the whole timeout to win."""
+    raft = core([1])
+    due_ns = raft.timer.due_ns
+    raft.step(VoteRequest("b", "a", 2, False, 1, 1), due_ns - 1)
+    raft.tick(due_ns)
+    assert (raft.role, raft.voted_for) == (Role.FOLLOWER, "b")
+    raft.tick(due_ns + Timing().election_max_ns)
+    assert raft.role is Role.CANDIDATE
+
+
+def test_a_follower_whose_members_change_rests_as_what_it_is_now() -> None:
+    """A voter that the log makes a learner is one once that is certain, and the reverse."""
+    raft = core([1])
+    for index, members, role in ((2, Members(("b", "c"), frozenset({"a"})), Role.LEARNER), (3, Members(VOTERS), Role.FOLLOWER)):
+        message = append(index - 1, 1 if index == 2 else 2, 1)
+        assert message.extent is not None
+        raft.step(replace(message, extent=replace(message.extent, membership=True), round=index), 0, members=members)
+        raft.take_writes()
+        raft.append_written()
+        raft.synced(*raft.sync_begins())
+        raft.step(append(index, 2, commit=index, round_=index + 10), 0)
+        raft.take(0)
+        assert raft.role is role, index
