@@ -52,7 +52,7 @@ verify: ## the long check: also containers, other clients, RocketMQ's own classe
 	@$(VENV)/python -m bench.sim_soak --for 1800 --from-commit
 	@$(VENV)/python -m tests.audit.exhaust --pieces .exhaust
 
-soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md
+soak: ## everything that waits for more than a minute; by hand, results go to docs/track-record.md (python -m tests.soak: docs/soak.md)
 	@bash deploy/setup-venv.sh dev
 	@$(VENV)/python -m pytest -q -m soak --timeout 3600
 

@@ -169,8 +169,8 @@ class Peer:
         self.removed_by = self.removed_by or index
 
     def readmit(self) -> None:
-        """It is a member: an earlier removal no longer counts."""
-        self.removed_by = None
+        """It is a member: an earlier removal no longer counts, nor does the time since then."""
+        self.removed_by, self.forget_at_ns = None, 0
 
     def may_be_forgotten(self, commit_index: int, now_ns: int, after_ns: int) -> bool:
         """Whether its removal is committed, and it had `after_ns` to learn of that, counted from the first call."""

@@ -95,7 +95,7 @@ def faulty(directory: Path, *, kind: type[FaultyCluster] = FaultyCluster, **opti
             cluster.network.close()
 
 
-def whole(cluster: LocalCluster) -> None:
+def whole(cluster: LocalCluster, within_s: float = WAIT_S) -> None:
     """Wait until every node is up, and every replica is a voter and has all committed entries."""
 
     def is_whole() -> bool:
@@ -108,7 +108,7 @@ def whole(cluster: LocalCluster) -> None:
         vote = sorted(replica.role for replica in replicas) == ["follower"] * (len(cluster.nodes) - 1) + ["leader"]
         return found.health == "ok" and vote and ends == {found.groups[0].commit_index}
 
-    wait_for(is_whole, WAIT_S, "a whole cluster")
+    wait_for(is_whole, within_s, "a whole cluster")
 
 
 def judge(cluster: FaultyCluster, *histories: History) -> None:

@@ -24,10 +24,18 @@ SMALL_DISK_BYTES = 96 << 20
 @pytest.fixture(scope="session")
 def bad_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The preloaded library, made here."""
+    library = built(tmp_path_factory.mktemp("bad-disk"))
+    if library is None:
+        pytest.skip("no C compiler: calls of a running process cannot be made to fail")
+    return library
+
+
+def built(place: Path) -> Path | None:
+    """Compile the preloaded library; None without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
-        pytest.skip("no C compiler: calls of a running process cannot be made to fail")
-    library = tmp_path_factory.mktemp("bad-disk") / "bad_disk.so"
+        return None
+    library = place / "bad_disk.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"], check=True)
     return library
 

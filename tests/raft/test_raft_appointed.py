@@ -186,6 +186,17 @@ def test_no_epoch_is_led_twice(led: Pair) -> None:
     assert master.core.role is Role.LEADER and master.core.term == 2
 
 
+def test_a_master_that_is_elected_again_begins_anew(led: Pair) -> None:
+    """It leaves the old epoch before it leads the new one: waiting reads are lost, and both changes are reported."""
+    raft = core(led, "n1")
+    raft.take_changes()
+    raft.read(7, led.now_ns)
+    assert raft.reads.asked or raft.reads.underway is not None
+    led.appoint(replace(FIRST, version=2, epoch=2), "n1")
+    assert (raft.role, raft.term, raft.reads.asked, raft.reads.underway) == (Role.LEADER, 2, [], None)
+    assert [(change.term, change.leader) for change in raft.take_changes()] == [(1, None), (2, "n1")]
+
+
 def test_an_older_appointment_means_nothing(led: Pair) -> None:
     """News come late and out of order."""
     second = Appointment(0, 2, 2, "n2", ALL_IN_SYNC, Cause.OPERATOR, "n1")

@@ -118,6 +118,18 @@ def test_ranges_say_what_is_waited_for() -> None:
     assert {(m.lazy, m.early) for m in pushes(raft)} == {(False, True)}
 
 
+def test_a_heartbeat_asks_for_no_sync_of_what_nobody_waits_for() -> None:
+    """Entries from memory that a peer received and did not sync yet stay lazy, unless an urgent one is among them."""
+    for lazy in (True, False):
+        raft = led()
+        grow(raft, lazy=lazy)
+        grow(raft, lazy=True)
+        pushes(raft)
+        reply(raft, "b", 3, 1)
+        beat = raft.take(LATER + raft.config.timing.heartbeat_ns).messages
+        assert [(m.prev_index, m.lazy) for m in beat if isinstance(m, Append) and m.to == "b"] == [(3, lazy)]
+
+
 def test_peers_are_told_when_lazy_entries_become_urgent() -> None:
     """By a message of its own to those that have them, and again with every heartbeat until they say that they are durable."""
     raft = led(lazy=2)

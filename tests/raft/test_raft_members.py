@@ -286,6 +286,29 @@ def test_4_2_2_who_was_removed_hears_of_it() -> None:
     assert raft.refused["stranger"] == 1
 
 
+def test_4_2_2_who_was_added_again_stays_and_hears_of_its_next_removal() -> None:
+    """An earlier removal counts no longer: a member is never forgotten, and after another removal it has the whole time to hear of it."""
+    raft, beats = leading(), iter(range(1, 100))
+
+    def beat() -> set[str]:
+        now_ns = LATER + next(beats) * raft.config.timing.heartbeat_ns
+        sent = send(raft, now_ns)
+        for node in ("b", "c"):
+            if node in raft.peers:
+                heard(raft, node, raft.log.end_index, now_ns=now_ns)
+        return {message.to for message in sent}
+
+    change(raft, Change.REMOVE, "c")
+    commit(raft, "b")
+    assert all("c" in beat() for _ in range(3))
+    change(raft, Change.ADD, "c")
+    commit(raft, "b", "c")
+    assert all("c" in beat() for _ in range(20)), "a member was forgotten"
+    change(raft, Change.REMOVE, "c")
+    commit(raft, "b")
+    assert ["c" in beat() for _ in range(10)] == [True] * 8 + [False] * 2
+
+
 def test_4_2_3_removed_servers_cannot_disturb() -> None:
     """§4.2.3, §9.6: a member in contact with its leader grants no vote to a stranger, and keeps its term."""
     raft = core([1])

@@ -1,0 +1,318 @@
+"""Runs tests against mutants, in forks of one process that has imported the product and collected the tests.
+
+A mutant replaces the code object of its function object, so neither files nor imports change, and it does not matter by which path a
+module was found. One fork runs all tests on code that notes which statements each test reaches. Every mutant then gets a fork of its own,
+which runs only the tests that reach its statement: first the one that found the last mutant of the function, then from the fastest to the
+slowest, up to the first failure. A test that takes much more processor time than on the product has found the mutant, too. Tests that
+fail on the noting code, or that need too much processor time, judge nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import gc
+import hashlib
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from tests.mutation.mutants import Function, Mutant, functions, mutants, parsed
+
+NOTE = "__statement_reached__"
+SLOWEST_S = 1.0
+"""The processor time of a test that judges mutants, unless the caller says otherwise."""
+GRACE_S = 2.0
+TIMES_LONGER = 5.0
+WAIT_S = 900.0
+"""Without any news for this long, a fork waits for something that does not come: its mutant is found by time."""
+MEMORY_BYTES = 6 << 30
+FOUND, BY_TIME, LEFT = "found", "by time", "left"
+
+Statement = tuple[str, int]
+"""File and line of a statement."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a test did on the product: its processor time, and the statements it reached."""
+
+    seconds: float
+    statements: frozenset[Statement]
+
+
+@dataclass
+class Target:
+    """One function with its mutants."""
+
+    path: Path
+    name: str
+    tree: ast.Module
+    function: Function
+    mutants: list[Mutant]
+
+
+@dataclass
+class Verdict:
+    """How many mutants a function has, how many of them were found by time, and which were left. `unreached` of these no test reaches."""
+
+    mutants: int = 0
+    by_time: int = 0
+    left: list[str] = field(default_factory=list)
+    unreached: int = 0
+
+
+def targets(path: Path) -> list[Target]:
+    """The functions of a file that have mutants."""
+    tree = parsed(path)
+    found = [Target(path, name, tree, function, mutants(function)) for name, function in functions(tree)]
+    return [target for target in found if target.mutants]
+
+
+class _Noting(ast.NodeTransformer):
+    """Puts a note before every statement of a function: a call with the number of the statement."""
+
+    def __init__(self, path: Path, numbers: list[Statement]) -> None:
+        self._path = str(path)
+        self._numbers = numbers
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for name in ("body", "orelse", "finalbody"):
+            body = getattr(node, name, None)
+            if isinstance(body, list) and not isinstance(node, ast.Module | ast.ClassDef):
+                setattr(node, name, [line for statement in body for line in self._noted(statement)])
+        return node
+
+    def _noted(self, statement: ast.stmt) -> list[ast.stmt]:
+        self._numbers.append((self._path, statement.lineno))
+        call = ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(len(self._numbers) - 1)], [])
+        return [ast.fix_missing_locations(ast.copy_location(ast.Expr(call), statement)), statement]
+
+
+def keep_class_cell(function: Function) -> None:
+    """A method that calls `super()` has a cell for its class. Its mutants need that cell too, because code with other free variables does
+    not fit the function: a statement that is never reached names it."""
+    if any(isinstance(node, ast.Name) and node.id == "super" for node in ast.walk(function)):
+        unreached = ast.If(ast.Constant(False), [ast.Expr(ast.Name("__class__", ast.Load()))], [])
+        function.body.append(ast.fix_missing_locations(ast.copy_location(unreached, function.body[-1])))
+
+
+class Codes:
+    """The function objects of this process, by file and qualified name, and how their code is replaced."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        wanted = {str(path.resolve()) for path in paths}
+        gc.unfreeze()  # objects that the configuration of the tests set aside are not listed
+        self._objects: dict[tuple[str, str, int], list[FunctionType]] = {}
+        real: dict[str, str] = {}
+        for found in gc.get_objects():
+            if isinstance(found, FunctionType):
+                named = found.__code__.co_filename
+                where = real.setdefault(named, str(Path(named).resolve()))
+                if where in wanted:
+                    self._objects.setdefault((where, found.__code__.co_qualname, found.__code__.co_firstlineno), []).append(found)
+
+    def replace(self, path: Path, tree: ast.Module, names: set[str]) -> None:
+        """These functions have the code of this tree from now on."""
+        for code in _codes(compile(tree, str(path), "exec", dont_inherit=True)):
+            if code.co_qualname in names:
+                for found in self._objects.get((str(path.resolve()), code.co_qualname, code.co_firstlineno), ()):
+                    found.__code__ = code
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _in_fork(work: Callable[[Callable[[object], None]], None]) -> Iterator[Any]:
+    """What `work` tells in a fork of this process, as JSON values; it ends with the fork, or when nothing came for `WAIT_S`."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(reading)
+        out = os.fdopen(writing, "w", buffering=1)
+        silence = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(silence, stream)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+        status = 1
+        try:
+            work(lambda told: print(json.dumps(told), file=out, flush=True))
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writing)
+    try:
+        with os.fdopen(reading) as lines:
+            while select.select([lines], [], [], WAIT_S)[0] and (line := lines.readline()):
+                yield json.loads(line)
+    finally:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _run(items: Sequence[pytest.Item], at: int) -> bool:
+    """Whether a test passed, with its fixtures; those that the next one needs too stay."""
+    following = items[at + 1] if at + 1 < len(items) else None
+    return not any(report.failed for report in runtestprotocol(items[at], log=False, nextitem=following))
+
+
+class Judge:
+    """A plugin of pytest that judges mutants instead of running the collected tests."""
+
+    def __init__(self, paths: Sequence[Path], kept: Path, work: Callable[[Judge], None], slowest_s: float) -> None:
+        """`kept` holds what each test reaches while its file and `paths` stay the same. `work` is called once the tests are collected.
+        Tests that need more processor time than `slowest_s` judge nothing."""
+        self._paths = paths
+        self._slowest_s = slowest_s
+        self._kept = kept
+        self._work = work
+        self._items: dict[str, pytest.Item] = {}
+        self._reached: dict[str, Reached] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """The same examples in every run, and no search for smaller ones. pytest imports hypothesis itself, to rewrite its asserts."""
+        import hypothesis
+
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile(
+            "mutation", derandomize=True, database=None, deadline=None, phases=phases, suppress_health_check=list(hypothesis.HealthCheck)
+        )
+        hypothesis.settings.load_profile("mutation")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed:
+            raise session.Interrupted("the tests cannot be collected")
+        self._items = {item.nodeid: item for item in session.items}
+        self._codes = Codes(self._paths)
+        self._reached = self._read()
+        missing = [item for item in session.items if item.nodeid not in self._reached]
+        if missing:
+            self._reached |= self._measured(missing)
+            self._write()
+        self._work(self)
+        return True
+
+    def _read(self) -> dict[str, Reached]:
+        kept: dict[str, Any] = json.loads(self._kept.read_text()) if self._kept.is_file() else {"product": ""}
+        if kept["product"] != digest(self._paths):
+            return {}
+        files = {item.path for item in self._items.values()}
+        same = {file for file in files if kept["files"].get(str(file)) == digest([file])}
+        lines = [(file, line) for file, line in kept["statements"]]
+        return {
+            test: Reached(seconds, frozenset(lines[number] for number in numbers))
+            for test, (seconds, numbers) in kept["tests"].items()
+            if test in self._items and self._items[test].path in same
+        }
+
+    def _write(self) -> None:
+        places = sorted({place for test in self._reached.values() for place in test.statements})
+        numbers = {place: number for number, place in enumerate(places)}
+        tests = {test: (reached.seconds, [numbers[place] for place in reached.statements]) for test, reached in self._reached.items()}
+        files = {str(item.path): digest([item.path]) for item in self._items.values()}
+        self._kept.parent.mkdir(exist_ok=True)
+        kept = {"product": digest(self._paths), "files": files, "statements": list(numbers), "tests": tests}
+        self._kept.write_text(json.dumps(kept))
+
+    def _measured(self, items: Sequence[pytest.Item]) -> dict[str, Reached]:
+        numbers: list[Statement] = []
+        trees = [(path, _Noting(path, numbers).visit(parsed(path))) for path in self._paths]
+
+        def work(tell: Callable[[object], None]) -> None:
+            reached: set[int] = set()
+            setattr(builtins, NOTE, reached.add)
+            for path, tree in trees:
+                self._codes.replace(path, tree, {name for name, _ in functions(tree)})
+            for at, item in enumerate(items):
+                reached.clear()
+                before = time.process_time()
+                passed = _run(items, at)
+                tell((item.nodeid, passed, round(time.process_time() - before, 4), sorted(reached)))
+
+        found: dict[str, Reached] = {}
+        for test, passed, seconds, reached in _in_fork(work):
+            found[test] = Reached(seconds, frozenset(numbers[number] for number in reached if passed))
+            if not passed:
+                print(f"fails without a mutant, and judges none: {test}", flush=True)
+        assert len(found) == len(items), f"the tests ended after {list(found)[-1:]}"
+        assert any(reached.statements for reached in found.values()), "no test reaches these files"
+        return found
+
+    def judged(self, target: Target, only: set[str] | None = None) -> Verdict:
+        """Every mutant of a function, or only those with these texts."""
+        verdict, first = Verdict(), ""
+        for mutant in target.mutants:
+            if only is not None and mutant.text not in only:
+                continue
+            verdict.mutants += 1
+            tests = self._tests(target, mutant, first)
+            outcome, test = self._outcome(target, mutant, tests)
+            verdict.by_time += outcome == BY_TIME
+            if outcome == LEFT:
+                verdict.left.append(mutant.text)
+                verdict.unreached += not tests
+            else:
+                first = test
+        return verdict
+
+    def _tests(self, target: Target, mutant: Mutant, first: str) -> list[str]:
+        place = (str(target.path), mutant.change.statement.lineno)
+        found = [test for test, reached in self._reached.items() if place in reached.statements and reached.seconds <= self._slowest_s]
+        return sorted((test for test in found if test in self._items), key=lambda test: (test != first, self._reached[test].seconds))
+
+    def _outcome(self, target: Target, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
+        """What became of a mutant, and the test that was the last one."""
+        items = [self._items[test] for test in tests]
+
+        def work(tell: Callable[[object], None]) -> None:
+            keep_class_cell(target.function)
+            with mutant.change.made():
+                self._codes.replace(target.path, target.tree, {target.name})
+            for at, test in enumerate(tests):
+                tell(test)
+                signal.setitimer(signal.ITIMER_PROF, GRACE_S + TIMES_LONGER * self._reached[test].seconds)
+                passed = _run(items, at)
+                signal.setitimer(signal.ITIMER_PROF, 0)
+                if not passed:
+                    tell(False)
+                    return
+            tell(True)
+
+        test, told = "", None
+        for told in _in_fork(work):
+            test = told if isinstance(told, str) else test
+        assert told is not None, f"no test began: {target.name}: {mutant.text}"
+        return (BY_TIME if isinstance(told, str) else LEFT if told else FOUND), test
+
+
+def digest(files: Sequence[Path]) -> str:
+    """A digest of the contents of these files."""
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()[:16]
+
+
+def judge(paths: Sequence[Path], tests: Sequence[str], kept: Path, work: Callable[[Judge], None], slowest_s: float = SLOWEST_S) -> None:
+    """Collect these tests (arguments of pytest) and call `work` with the judge of the functions in these files."""
+    options = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", "not slow and not soak and not verify"]
+    status = pytest.main([*options, f"--basetemp={kept.parent / 'tmp'}", *tests], plugins=[Judge(paths, kept, work, slowest_s)])
+    if status is not pytest.ExitCode.OK:
+        sys.exit(f"the tests could not be run: {status!r}")
