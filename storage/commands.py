@@ -29,6 +29,8 @@ from ledgermq.storage.errors import StorageError, is_no_space
 from ledgermq.storage.identity import NODE_FILE, workers_in
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.restore import restore as make_restore
+from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.restoring import HeldLog, restore_from_store
 
 LINE_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
@@ -113,13 +115,27 @@ def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "source", required=True, help="A directory made by `ledgermq backup`.")
+@click.option("--from", "source", required=True, help="A directory of `ledgermq backup`, or the nodes' tiered.url, s3://bucket/prefix.")
 @click.option("--data", required=True, help="The node directory to create; new or empty.")
-@click.option("--node", help="Restore as this node of the cluster.  [default: the node that was backed up]")
+@click.option("--node", help="Restore as this node of the cluster; required with s3://.  [default: the node that was backed up]")
+@click.option("--endpoint", default="", help="With s3://: the server, if it is not AWS's, such as https://store.example.com:9000.")
+@click.option("--region", default="us-east-1", show_default=True, help="With s3://: the region.")
+@click.option("--credentials", default="", help="With s3://: file in the format of AWS's shared credentials.  [default: environment, role]")
+@click.option("--group", "groups", multiple=True, help="With s3://: restore this broker group only; repeatable.  [default: all]")
 @EXACT
 @_JSON
-def restore(source: str, data: str, node: str | None, exact: bool, as_object: bool) -> None:
-    """Create a node directory from a backup, and verify it.
+def restore(
+    source: str,
+    data: str,
+    node: str | None,
+    endpoint: str,
+    region: str,
+    credentials: str,
+    groups: tuple[str, ...],
+    exact: bool,
+    as_object: bool,
+) -> None:
+    """Create a node directory from a backup or from an object store, and verify it.
 
     To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then start them together. A restored replica
     takes part after every other replica of its group has contacted it. Peers that still have their own data refuse it.
@@ -129,8 +145,20 @@ def restore(source: str, data: str, node: str | None, exact: bool, as_object: bo
     Examples:
       ledgermq restore --from /backup/monday --data ledgermq-data/n1
       ledgermq restore --from /backup/monday --data ledgermq-data/n2 --node n2
+      ledgermq restore --from s3://bucket/prefix --data ledgermq-data/n1 --node n1
     """
     progress = ProgressLine("restore")
+    if source.startswith("s3://"):
+        if not node:
+            raise click.UsageError("--from s3://… needs --node: the store holds the log of all replicas, so name the one to create")
+        stored, held = _from_store((source, endpoint, region, credentials), data, node, groups, progress)
+        progress.close()
+        _tell([stored], "restored", exact, as_object)
+        if not as_object:
+            _tell_loss(held)
+        return
+    if endpoint or credentials or groups:
+        raise click.UsageError("--endpoint, --credentials and --group are for --from s3://… only")
 
     def one(worker: str) -> Done:
         place = f"{_plain(data)}{worker}"
@@ -147,6 +175,39 @@ def restore(source: str, data: str, node: str | None, exact: bool, as_object: bo
         done = [one(worker) for worker in _with_workers(_plain(source))]
     progress.close()
     _tell(done, "restored", exact, as_object)
+
+
+def _from_store(
+    place: tuple[str, str, str, str], data: str, node: str, groups: Sequence[str], progress: ProgressLine
+) -> tuple[Done, list[HeldLog]]:
+    """Restore one node directory from the object store at `place`: address, endpoint, region and credentials file."""
+    from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
+
+    held: list[HeldLog] = []
+
+    def job() -> Manifest:
+        try:
+            store = S3ObjectStore(S3Place(*place))
+            manifest, logs = restore_from_store(
+                RealDisk(), store, _plain(data), node=node, groups=groups, mint=_new_uuid, program=__version__, progress=progress
+            )
+        except StoreFailure as error:
+            raise BadCopy(str(error), "check the address, the credentials and the server, remove the target and try again") from error
+        held.extend(logs)
+        return manifest
+
+    with _nothing_if_interrupted(_plain(data)):
+        return Done(_carried_out(_plain(data), job), data, node), held
+
+
+def _tell_loss(held: Sequence[HeldLog]) -> None:
+    """Name what the store does not hold."""
+    for log in held:
+        print(f"  lost: everything that {log.stored.group} had stored behind entry {log.files[-1].last}")
+        if log.behind_gap:
+            what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
+            print(f"  not restored: {what}. Give the restored nodes another prefix as tiered.url")
+    sys.stdout.flush()
 
 
 def only_node() -> str:
