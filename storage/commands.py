@@ -25,7 +25,7 @@ from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import number_of
 from ledgermq.storage.backup import backup as make_backup
 from ledgermq.storage.backup_manifest import BadCopy, Manifest, Refused
-from ledgermq.storage.errors import StorageError, is_no_space
+from ledgermq.storage.errors import StorageError, Unusable, is_no_space
 from ledgermq.storage.identity import NODE_FILE, workers_in
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.restore import restore as make_restore
@@ -191,6 +191,8 @@ def _from_store(
             manifest, logs = restore_from_store(
                 RealDisk(), store, _plain(data), node=node, groups=groups, mint=_new_uuid, program=__version__, progress=progress
             )
+        except Unusable as error:
+            raise Refused(f"{place[0]} is not a place in an object store", "give s3://bucket/prefix") from error
         except StoreFailure as error:
             raise BadCopy(str(error), "check the address, the credentials and the server, remove the target and try again") from error
         held.extend(logs)

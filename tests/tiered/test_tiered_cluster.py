@@ -51,8 +51,23 @@ def waiting(cluster: LocalCluster) -> dict[str, tuple[int, str]]:
 
 
 def nothing_waits(cluster: LocalCluster) -> bool:
+    """Whether every node has verified every full file. The status alone may be older than the last file."""
     found = waiting(cluster)
-    return len(found) == len(cluster.nodes) and set(found.values()) == {(0, "")}
+    if len(found) != len(cluster.nodes) or set(found.values()) != {(0, "")}:
+        return False
+    [group] = status(cluster, next(iter(cluster.nodes))).groups
+    return all(replica.tiered.verified_pos >= active_base(cluster, replica.node) for replica in group.replicas)
+
+
+def active_base(cluster: LocalCluster, node: str) -> int:
+    """The position of the last log file that has an entry."""
+    folder = cluster.data(node) / "g1" / f"dledger-{node}" / "data"
+
+    def has_entry(base: int) -> bool:
+        with (folder / f"{base:020d}").open("rb") as file:
+            return any(file.read(8))
+
+    return next(base for base in reversed(log_file_bases(cluster, node)) if has_entry(base))
 
 
 def small_on_disk(cluster: LocalCluster) -> bool:
