@@ -26,7 +26,7 @@ from ledgermq.storage.tiered import manifests
 from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
 from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
 from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
-from ledgermq.storage.tiered.transfer import FileDigest, pieces
+from ledgermq.storage.tiered.transfer import FileDigest, WrongObject, pieces, verify
 from ledgermq.storage.trees import Meter, Progress, require_empty, require_room, sync_tree
 
 PASSES = 2
@@ -80,6 +80,24 @@ def restore_from_store(
         f"{log.stored.group}/{file_name(file.base)}": KeptFile(file.size, file.size, file.sha256) for log in held for file in log.files
     }
     return Manifest(program, controller.made_ms, cluster_id, node, points, files), held
+
+
+def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -> list[HeldLog]:
+    """Read every object of these broker groups (none: all in the store), and compare it with its digest. Raises Refused, BadCopy (also for
+    files behind a gap), other StorageErrors."""
+    held = [_held(store, folder) for folder in _folders(store, groups)]
+    meter = Meter(sum(log.size for log in held), progress)
+    for log in held:
+        where = manifests.folder(log.stored.group, log.stored.log_id)
+        for file in log.files:
+            try:
+                verify(store, manifests.object_key(where, file.base, file.sha256), file.size, file.sha256, meter)
+            except WrongObject as wrong:
+                raise BadCopy(str(wrong), "look for it in the store's own versions or backups") from wrong
+        if log.behind_gap:
+            what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
+            raise BadCopy(f"{store.place} holds {what}", "look for the files before it in the store's own versions or backups")
+    return held
 
 
 def _folders(store: ObjectStore, groups: Sequence[str]) -> list[str]:

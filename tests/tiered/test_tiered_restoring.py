@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from ledgermq.cli import run
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.storage import identity, sealed_json
 from ledgermq.storage.backup_manifest import BadCopy, Refused
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.tiered import s3
 from ledgermq.storage.tiered.object_store import StoreFailure
 from ledgermq.storage.tiered.restoring import HeldLog, restore_from_store
 from tests.node.test_node_hosting import Driver, single
@@ -103,6 +106,61 @@ def test_everything_stored_comes_back_and_the_log_goes_on(lost: Lost, opened: An
     assert driver.count() == before + 5
     filler = DISK.read_file(f"{lost.target}/g1/dledger-n1/data/{file_name(held.files[-1].base)}")
     assert filler != bytes(SIZE) and driver.group.store.log.end_pos > lost.verified_pos - SIZE
+
+
+def test_the_command_names_the_last_entry_and_what_was_left(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """On stdout, as text and as an object; a store that fails ends with status 1, and the options of s3:// belong to it."""
+    del lost.store.objects[lost.key(".json", SIZE)]
+    last = lost.restore().files[-1].last
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    there = ["--from", "s3://fake/log", "--node", "n1"]
+    assert run(["restore", *there, "--data", str(tmp_path / "text")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"restored and verified: node n1 in {tmp_path}/text, 1 files, ")
+    assert out[1].startswith(f"  g1: entries 0 to {last}, ")
+    assert out[2] == f"  lost: everything that g1 had stored behind entry {last}"
+    assert out[3].startswith("  not restored: 1 files that do not continue the log, the first is g1/") and "another prefix" in out[3]
+    assert run(["restore", *there, "--data", str(tmp_path / "object"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"][0]["index"] == last
+    assert [key.rpartition("/")[2] for key in told["not_restored"]] == [f"{file_name(2 * SIZE)}.json"]
+    lost.store.deny()
+    assert run(["restore", *there, "--data", str(tmp_path / "denied")]) == 1
+    assert "the credentials have ended; check the address, the credentials and the server" in capsys.readouterr().err
+    assert run(["restore", "--from", "s3://fake/log", "--data", str(tmp_path / "new")]) == 64
+    assert run(["restore", "--from", "s3://fake/log", "--node", "n1"]) == 64
+    assert run(["restore", "--from", str(tmp_path), "--data", str(tmp_path / "new"), "--endpoint", "https://x"]) == 64
+
+
+def test_the_store_can_be_checked_without_restoring(
+    lost: Lost, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every object is read and compared with its digest; what rots after the local files have gone is found and named."""
+    monkeypatch.setattr(s3, "S3ObjectStore", lambda place: lost.store)
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith("g1: 3 files with the entries 0 to ") and out[0].endswith("are intact in the object store")
+    assert run(["restore", "--check", "--from", "s3://fake/log", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["groups"][0]["files"] == 3 and told["verified"]
+    key = lost.key(".log", SIZE)
+    lost.store.objects[key] = lost.store.objects[key][:-1] + b"!"
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
+    assert key in capsys.readouterr().err
+    description = lost.store.keys("log.json")[0]
+    held = lost.store.objects[description]
+    lost.store.objects[description] = sealed_json.encode({**sealed_json.decode(held, ""), "v": 2})
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
+    assert "was written by another version of LedgerMQ; use the program that wrote it" in capsys.readouterr().err
+    lost.store.objects[description] = held
+    del lost.store.objects[lost.key(".json", SIZE)]
+    assert run(["restore", "--check", "--from", "s3://fake/log"]) == 1
+    assert "1 files that do not continue the log" in capsys.readouterr().err
+    assert not lost.target.exists()
+    assert run(["restore", "--check", "--from", "s3://fake/log", "--data", str(lost.target)]) == 64
+    assert run(["restore", "--check", "--from", str(lost.target)]) == 64
 
 
 def test_the_restored_log_goes_on_in_the_same_place(lost: Lost, tmp_path: Path) -> None:
