@@ -189,7 +189,7 @@ class Tiered(Section):
     check_ms: Annotated[Milliseconds, Field(ge=50)] = 1_000
     retry_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
     """Pause after the store failed or held something wrong."""
-    timeout_ms: Annotated[Milliseconds, Field(ge=100)] = 30_000
+    timeout_ms: Annotated[Milliseconds, Field(ge=100)] = 15_000
     """Limit of one request of at most 8 MiB. A node that stops waits for the request under way."""
 
     @model_validator(mode="after")

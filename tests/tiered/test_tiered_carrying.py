@@ -274,6 +274,20 @@ def test_a_restart_reads_nothing_again(tiered: Any) -> None:
     assert one.store.requests["read"] == reads + 2
 
 
+@pytest.mark.parametrize("content", [b"", b"junk", b'{"verified_pos":131072}', None])
+def test_a_note_that_is_damaged_or_missing_only_costs_reading(tiered: Any, content: bytes | None) -> None:
+    """Nothing is released by a note that cannot be trusted."""
+    one = tiered(files=2)
+    one.carry_all()
+    reads, note = one.store.requests["read"], Path(f"{one.stage.driver.group.store.state_directory}/tiered")
+    note.unlink()
+    if content is not None:
+        note.write_bytes(content)
+    one.restarted()
+    one.check()
+    assert one.store.requests["read"] == reads + 2 and one.pin.pos == 2 * SIZE
+
+
 def test_a_gap_or_another_history_is_told_and_nothing_is_written(tiered: Any) -> None:
     """T3: files went while tiering was off; the manifest before the local log is missing, or its chain ends in another word."""
     one = tiered(files=2)
