@@ -90,6 +90,12 @@ def rebuild_json(rebuild: admin_pb2.RebuildInfo) -> dict[str, Any]:
     return {"reason": rebuild.reason, **numbers}
 
 
+def tiered_json(tiered: admin_pb2.TieredInfo) -> dict[str, Any]:
+    """What a node has not verified in the object store yet."""
+    numbers = {"verified_pos": tiered.verified_pos, "waiting_files": tiered.waiting_files, "waiting_bytes": tiered.waiting_bytes}
+    return {**numbers, "waits_for": known(tiered, "waits_for")}
+
+
 def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
     """The object of `status --json` (command line, section Cluster)."""
     groups = [
@@ -106,6 +112,7 @@ def status_json(status: admin_pb2.ClusterStatusResponse) -> dict[str, Any]:
                     "catch_up": catch_up_json(r.catch_up) if r.HasField("catch_up") else None,
                     "differing_files": list(r.differing_files),
                     "unverified_ms": known(r, "unverified_ms"),
+                    "tiered": tiered_json(r.tiered) if r.HasField("tiered") else None,
                 }
                 for r in group.replicas
             ],
@@ -241,6 +248,8 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
         for r in g.replicas:
             if r.HasField("rebuild"):
                 print(f"{g.group} on {r.node} is {r.state}: {r.rebuild.reason}{_how_far(r.rebuild, exact)}")
+            if r.HasField("tiered"):
+                print(f"{g.group} on {r.node}: {_tiered(r.tiered, exact)}")
             if r.differing_files:
                 print(f"{g.group} on {r.node} DIFFERS from what a majority sealed: {_files(r.differing_files)}")
         if g.disputed_files:
@@ -249,6 +258,13 @@ def status_text(status: admin_pb2.ClusterStatusResponse, exact: bool) -> None:
             kept = ", ".join(f"{count} by {reason}" for reason, count in sorted(g.files_kept.items()))
             print(f"log files of {g.group} kept though due: {kept} (see: ledgermq why-kept)")
     print_topics(status.topics)
+
+
+def _tiered(tiered: admin_pb2.TieredInfo, exact: bool) -> str:
+    if not tiered.waiting_files and not tiered.HasField("waits_for"):
+        return "every sealed log file is verified in the object store"
+    files = f"{tiered.waiting_files} sealed log files ({size(tiered.waiting_bytes, exact)})"
+    return f"{files} are not verified in the object store yet; the first waits for: {tiered.waits_for or 'its turn'}"
 
 
 def _role(group: admin_pb2.BrokerGroupInfo, replica: admin_pb2.ReplicaInfo) -> str | None:

@@ -184,6 +184,17 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Tiered:
+    """What of a replica's sealed log files its node has not verified in the object store yet."""
+
+    verified_pos: int
+    waiting_files: int
+    waiting_bytes: int
+    waits_for: str | None
+    """What the first of them waits for; None while nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """One node's copy of a broker group's log."""
 
@@ -203,6 +214,8 @@ class Replica:
     """Sealed log files, by first position, whose bytes on this replica differ from what a majority sealed."""
     unverified_ms: int | None
     """The longest time since a byte of the log was last read and verified."""
+    tiered: Tiered | None
+    """None without tiered storage."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,7 +171,7 @@ class HaInfo(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., in_sync: _Optional[_Iterable[str]] = ..., min_in_sync: _Optional[int] = ..., ack: _Optional[str] = ..., transfer: _Optional[str] = ..., short: _Optional[str] = ..., generation: _Optional[int] = ..., incarnation: _Optional[str] = ..., last_store_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaInfo(_message.Message):
-    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up", "differing_files", "unverified_ms")
+    __slots__ = ("node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "fenced", "begin_index", "disk_bytes", "state", "rebuild", "catch_up", "differing_files", "unverified_ms", "tiered")
     class DiskBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class ReplicaInfo(_message.Message):
     CATCH_UP_FIELD_NUMBER: _ClassVar[int]
     DIFFERING_FILES_FIELD_NUMBER: _ClassVar[int]
     UNVERIFIED_MS_FIELD_NUMBER: _ClassVar[int]
+    TIERED_FIELD_NUMBER: _ClassVar[int]
     node: str
     role: str
     end_index: int
@@ -207,7 +208,20 @@ class ReplicaInfo(_message.Message):
     catch_up: CatchUp
     differing_files: _containers.RepeatedScalarFieldContainer[int]
     unverified_ms: int
-    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., differing_files: _Optional[_Iterable[int]] = ..., unverified_ms: _Optional[int] = ...) -> None: ...
+    tiered: TieredInfo
+    def __init__(self, node: _Optional[str] = ..., role: _Optional[str] = ..., end_index: _Optional[int] = ..., durable_index: _Optional[int] = ..., commit_index: _Optional[int] = ..., lag_entries: _Optional[int] = ..., fenced: _Optional[str] = ..., begin_index: _Optional[int] = ..., disk_bytes: _Optional[_Mapping[str, int]] = ..., state: _Optional[str] = ..., rebuild: _Optional[_Union[RebuildInfo, _Mapping]] = ..., catch_up: _Optional[_Union[CatchUp, _Mapping]] = ..., differing_files: _Optional[_Iterable[int]] = ..., unverified_ms: _Optional[int] = ..., tiered: _Optional[_Union[TieredInfo, _Mapping]] = ...) -> None: ...
+
+class TieredInfo(_message.Message):
+    __slots__ = ("verified_pos", "waiting_files", "waiting_bytes", "waits_for")
+    VERIFIED_POS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FILES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    verified_pos: int
+    waiting_files: int
+    waiting_bytes: int
+    waits_for: str
+    def __init__(self, verified_pos: _Optional[int] = ..., waiting_files: _Optional[int] = ..., waiting_bytes: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class RebuildInfo(_message.Message):
     __slots__ = ("reason", "source", "done_bytes", "total_bytes", "remaining_ms")

@@ -18,19 +18,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ledgermq.proto.types import HardState, Identity, SyncedMark
-from ledgermq.storage import checkpoints, identity, sealed_json
+from ledgermq.proto.types import Identity, SyncedMark
+from ledgermq.storage import checkpoints, identity
 from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step, digest, write_manifest
-from ledgermq.storage.begin import Begin, read_begin, whole, write_begin
-from ledgermq.storage.hard_state import HardStateFile
-from ledgermq.storage.index_files import UNIT_BYTES, IndexFiles, make_units
-from ledgermq.storage.log_proof import Proved, prove
-from ledgermq.storage.log_scan import Piece, Point
-from ledgermq.storage.mapped_files import UNFINISHED, MappedFiles, file_name, parse_name
+from ledgermq.storage.begin import Begin, read_begin
+from ledgermq.storage.copied_log import CopiedLog, prove_and_index, write_small_files
+from ledgermq.storage.index_files import UNIT_BYTES
+from ledgermq.storage.mapped_files import file_name, parse_name
 from ledgermq.storage.real_disk import HeldFile, RealDisk, cut_file
 from ledgermq.storage.recovered import RECOVERY_FILE
-from ledgermq.storage.snapshot import SNAPSHOT_FILE, read_snapshots
-from ledgermq.storage.synced_mark import SyncedMarkFile, read_mark
+from ledgermq.storage.snapshot import read_snapshots
+from ledgermq.storage.synced_mark import read_mark
+from ledgermq.storage.tiered.controller_files import read_files
 from ledgermq.storage.trees import Meter, Progress, ignore, require_empty, require_room, sync_tree, walk
 
 CONTROLLER = "controller"
@@ -158,65 +157,15 @@ def _copy_log(disk: RealDisk, log: _Log, root: str, mint: Mint, step: Step) -> B
     for base, length in log.lengths():
         path = f"{directory}/data/{file_name(base)}"
         log.files[base].copy_to(path, length, log.identity.data_file_bytes, allocate=False, step=step)
-    proved = _prove(disk, log, directory, step)
+    remedy = f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not a backup"
+    copied = CopiedLog(root, log.identity, log.begin, log.index, log.mark.end_pos, log.snapshot)
+    proved = prove_and_index(disk, copied, step, remedy, allocate=False)
     _cut(disk, f"{directory}/data", log.identity.data_file_bytes, proved.point.pos)
-    point = proved.point
-    mark = SyncedMark(point.term, log.index, point.pos, point.chain)
-    SyncedMarkFile.create(disk, f"{directory}/syncedmark", log.identity.log_id, mark).close()
-    term = HardStateFile.create(disk, f"{directory}/hardstate")
-    term.save(HardState(point.term))
-    term.close()
-    checkpoints.write_log_checkpoint(disk, directory, checkpoints.LogCheckpoint(log.index, log.index))
-    if log.begin != whole(log.identity.log_id):
-        write_begin(disk, directory, log.identity.log_id, log.begin)
+    point = write_small_files(disk, copied, proved, log.index)
     if disk.exists(f"{log.root}/{RECOVERY_FILE}"):
         disk.replace_file(f"{root}/{RECOVERY_FILE}", disk.read_file(f"{log.root}/{RECOVERY_FILE}"))
-    if log.snapshot is not None:
-        sealed_json.write(disk, f"{root}/state/{SNAPSHOT_FILE}", log.snapshot)
     identity.write_identity(disk, root, replace(log.identity, incarnation=mint()))
-    return BackupPoint(
-        log.identity.log_id,
-        log.identity.replica,
-        log.begin.index,
-        log.index,
-        point.term,
-        point.pos,
-        point.chain,
-        proved.store_ms,
-        -1 if log.snapshot is None else log.snapshot["applied_index"],
-    )
-
-
-def _prove(disk: RealDisk, log: _Log, directory: str, step: Step) -> Proved:
-    """Verify the copied entries and write their index units. Checks that the snapshot belongs to this history."""
-    size = log.identity.index_file_bytes
-    first = log.begin.index * UNIT_BYTES // size * size
-    for base in range(first, log.index * UNIT_BYTES + 1, size):
-        disk.create(f"{directory}/index/{file_name(base)}", size, allocate=False).close()
-    data = MappedFiles(disk, f"{directory}/data", log.identity.data_file_bytes, allocate=False)
-    units = IndexFiles(MappedFiles(disk, f"{directory}/index", size, allocate=False))
-    data.origin, units.files.origin = log.begin.pos, first
-    data.load()
-    units.files.load()
-
-    def put(piece: Piece) -> None:
-        described = make_units(piece.first_index, 0, piece.starts + piece.pos, piece.sizes)
-        described["term"] = piece.terms
-        units.put(piece.first_index, described)
-        data.close_idle(lambda file: False)
-
-    remedy = f"look at the source with `ledgermq audit`, and back up another replica; {directory} is not a backup"
-    watch = log.begin.index - 1 if log.snapshot is None else int(log.snapshot["applied_index"])
-    try:
-        begin = Point(log.begin.pos, log.begin.index, log.begin.term, log.begin.chain)
-        proved = prove(data, begin, log.index, log.mark.end_pos, watch=watch, each=put, step=step, remedy=remedy)
-        units.sync()
-    finally:
-        data.close()
-        units.files.close()
-    if log.snapshot is not None and proved.watched != (log.snapshot["applied_term"], log.snapshot["chain_crc"]):
-        raise BadCopy(f"the snapshot in {log.root}/state does not agree with the log at entry {watch}", remedy)
-    return proved
+    return point
 
 
 def _cut(disk: RealDisk, directory: str, size: int, end: int) -> None:
@@ -233,7 +182,7 @@ def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
     messages."""
     before: dict[str, bytes] | None = None
     for _ in range(TRIES):
-        found = _small_files(disk, f"{source}/{CONTROLLER}")
+        found = read_files(disk, f"{source}/{CONTROLLER}")
         if found is not None and found == before:
             disk.mkdirs(f"{target}/{CONTROLLER}")
             for name, data in found.items():
@@ -241,14 +190,6 @@ def _copy_controller(disk: RealDisk, source: str, target: str) -> None:
             return
         before = found
     raise Refused(f"the files of {source}/{CONTROLLER} change faster than they can be read", "try again")
-
-
-def _small_files(disk: RealDisk, directory: str) -> dict[str, bytes] | None:
-    """The content of every finished file; None if one vanished during the reading."""
-    try:
-        return {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory) if not name.endswith(UNFINISHED)}
-    except FileNotFoundError:
-        return None
 
 
 def _kept(disk: RealDisk, target: str, path: str, points: dict[str, BackupPoint], step: Step) -> KeptFile:

@@ -12,10 +12,11 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -25,10 +26,12 @@ from ledgermq.proto.units import size_words
 from ledgermq.proto.workers import number_of
 from ledgermq.storage.backup import backup as make_backup
 from ledgermq.storage.backup_manifest import BadCopy, Manifest, Refused
-from ledgermq.storage.errors import StorageError, is_no_space
+from ledgermq.storage.errors import StorageError, UnknownFormat, Unusable, is_no_space
 from ledgermq.storage.identity import NODE_FILE, workers_in
 from ledgermq.storage.real_disk import RealDisk
 from ledgermq.storage.restore import restore as make_restore
+from ledgermq.storage.tiered.object_store import StoreFailure
+from ledgermq.storage.tiered.restoring import HeldLog, check_store, restore_from_store
 
 LINE_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
@@ -113,13 +116,29 @@ def backup(data: str | None, target: str, exact: bool, as_object: bool) -> None:
 
 
 @click.command()
-@click.option("--from", "source", required=True, help="A directory made by `ledgermq backup`.")
-@click.option("--data", required=True, help="The node directory to create; new or empty.")
-@click.option("--node", help="Restore as this node of the cluster.  [default: the node that was backed up]")
+@click.option("--from", "source", required=True, help="A directory of `ledgermq backup`, or the nodes' tiered.url, s3://bucket/prefix.")
+@click.option("--data", help="The node directory to create; new or empty. Required, but for --check.")
+@click.option("--node", help="Restore as this node of the cluster; required with s3://.  [default: the node that was backed up]")
+@click.option("--endpoint", default="", help="With s3://: the server, if it is not AWS's, such as https://store.example.com:9000.")
+@click.option("--region", default="us-east-1", show_default=True, help="With s3://: the region.")
+@click.option("--credentials", default="", help="With s3://: file in the format of AWS's shared credentials.  [default: environment, role]")
+@click.option("--group", "groups", multiple=True, help="With s3://: restore this broker group only; repeatable.  [default: all]")
+@click.option("--check", "only_check", is_flag=True, help="With s3://: only verify what the store holds; create nothing.")
 @EXACT
 @_JSON
-def restore(source: str, data: str, node: str | None, exact: bool, as_object: bool) -> None:
-    """Create a node directory from a backup, and verify it.
+def restore(
+    source: str,
+    data: str | None,
+    node: str | None,
+    endpoint: str,
+    region: str,
+    credentials: str,
+    groups: tuple[str, ...],
+    only_check: bool,
+    exact: bool,
+    as_object: bool,
+) -> None:
+    """Create a node directory from a backup or from an object store, and verify it.
 
     To restore a cluster, stop all nodes, restore the same backup for each of them (--node), then start them together. A restored replica
     takes part after every other replica of its group has contacted it. Peers that still have their own data refuse it.
@@ -129,8 +148,29 @@ def restore(source: str, data: str, node: str | None, exact: bool, as_object: bo
     Examples:
       ledgermq restore --from /backup/monday --data ledgermq-data/n1
       ledgermq restore --from /backup/monday --data ledgermq-data/n2 --node n2
+      ledgermq restore --from s3://bucket/prefix --data ledgermq-data/n1 --node n1
+      ledgermq restore --from s3://bucket/prefix --check
     """
+    if only_check:
+        if data or not source.startswith("s3://"):
+            raise click.UsageError("--check is for --from s3://…, and takes no --data")
+        _check_store((source, endpoint, region, credentials), groups, as_object)
+        return
+    if not data:
+        raise click.UsageError("which directory is to be created? name it with --data")
     progress = ProgressLine("restore")
+    if source.startswith("s3://"):
+        if not node:
+            raise click.UsageError("--from s3://… needs --node: the store holds the log of all replicas, so name the one to create")
+        stored, held = _from_store((source, endpoint, region, credentials), data, node, groups, progress)
+        progress.close()
+        left = [key for log in held for key in log.behind_gap]
+        _tell([stored], "restored", exact, as_object, {"not_restored": left})
+        if not as_object:
+            _tell_loss(held)
+        return
+    if endpoint or credentials or groups:
+        raise click.UsageError("--endpoint, --credentials and --group are for --from s3://… only")
 
     def one(worker: str) -> Done:
         place = f"{_plain(data)}{worker}"
@@ -147,6 +187,77 @@ def restore(source: str, data: str, node: str | None, exact: bool, as_object: bo
         done = [one(worker) for worker in _with_workers(_plain(source))]
     progress.close()
     _tell(done, "restored", exact, as_object)
+
+
+def _from_store(
+    place: tuple[str, str, str, str], data: str, node: str, groups: Sequence[str], progress: ProgressLine
+) -> tuple[Done, list[HeldLog]]:
+    """Restore one node directory from the object store at `place`: address, endpoint, region and credentials file."""
+    from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
+
+    held: list[HeldLog] = []
+
+    def job() -> Manifest:
+        with _store_errors(place[0]):
+            manifest, logs = restore_from_store(
+                RealDisk(),
+                S3ObjectStore(S3Place(*place)),
+                _plain(data),
+                node=node,
+                groups=groups,
+                mint=_new_uuid,
+                program=__version__,
+                progress=progress,
+            )
+        held.extend(logs)
+        return manifest
+
+    with _nothing_if_interrupted(_plain(data)):
+        return Done(_carried_out(_plain(data), job), data, node), held
+
+
+def _check_store(place: tuple[str, str, str, str], groups: Sequence[str], as_object: bool) -> None:
+    """Verify what the object store at `place` holds, and print it."""
+    from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
+
+    progress = ProgressLine("check")
+    with _store_errors(place[0]):
+        held = check_store(S3ObjectStore(S3Place(*place)), groups, progress)
+    progress.close()
+    if as_object:
+        found = [
+            {"group": log.stored.group, "files": len(log.files), "begin_index": log.files[0].first, "index": log.files[-1].last}
+            for log in held
+        ]
+        print(json.dumps({"v": 1, "verified": True, "groups": found}), flush=True)
+        return
+    for log in held:
+        entries = f"{log.files[0].first} to {log.files[-1].last}"
+        print(f"{log.stored.group}: {len(log.files)} files with the entries {entries} are intact in the object store", flush=True)
+
+
+@contextmanager
+def _store_errors(url: str) -> Iterator[None]:
+    """Give errors of an object store the exit statuses of these commands."""
+    try:
+        yield
+    except Unusable as error:
+        raise Refused(f"{url} is not a place in an object store", "give s3://bucket/prefix") from error
+    except UnknownFormat as error:
+        what, _, remedy = str(error).partition(": ")
+        raise BadCopy(what, remedy) from error
+    except StoreFailure as error:
+        raise BadCopy(str(error), "check the address, the credentials and the server, and try again") from error
+
+
+def _tell_loss(held: Sequence[HeldLog]) -> None:
+    """Name what the store does not hold."""
+    for log in held:
+        print(f"  lost: everything that {log.stored.group} had stored behind entry {log.files[-1].last}")
+        if log.behind_gap:
+            what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
+            print(f"  not restored: {what}. Give the restored nodes another prefix as tiered.url")
+    sys.stdout.flush()
 
 
 def only_node() -> str:
@@ -216,11 +327,11 @@ def _with_workers(directory: str) -> list[str]:
     return ["", *(f"/{worker}" for worker in workers_in(RealDisk(), directory))] if os.path.isdir(directory) else [""]
 
 
-def _tell(done: Sequence[Done], what: str, exact: bool, as_object: bool) -> None:
-    """Print the result on stdout: for the node, and for its further workers."""
+def _tell(done: Sequence[Done], what: str, exact: bool, as_object: bool, more: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Print the result on stdout: for the node, and for its further workers. `more`: further keys of the object."""
     if as_object:
         first, *workers = [_object(each) for each in done]
-        print(json.dumps({"v": 1, **first, **({"workers": workers} if workers else {})}), flush=True)
+        print(json.dumps({"v": 1, **first, **({"workers": workers} if workers else {}), **more}), flush=True)
         return
     for each in done:
         manifest = each.manifest

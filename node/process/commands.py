@@ -20,6 +20,7 @@ import yaml
 from ledgermq.node.frontend.routing.worker_registry import worker_registry_of
 from ledgermq.node.frontend.security import minting
 from ledgermq.node.process.local import LocalCluster, make_secret
+from ledgermq.node.process.store_access import store_of
 from ledgermq.node.replica.peers import peer_wire
 from ledgermq.node.runtime import certificates
 from ledgermq.node.runtime.config_example import EXAMPLE
@@ -102,6 +103,7 @@ def check(file: Path | None, settings: tuple[str, ...]) -> None:
     loaded.secret()
     loaded.bootstrap_user()
     loaded.check_exposure()
+    store_of(loaded)
     certificates.of_clients(loaded.tls)
     peer_wire.peer_wire(loaded.peer_tls)
     groups = ", ".join(group.name for group in loaded.hosted_groups) or "none"

@@ -71,6 +71,7 @@ from ledgermq.node.process.node_pages import WorkerPages
 from ledgermq.node.process.otlp_metrics import exporter_of
 from ledgermq.node.process.peer_side import PeerSide
 from ledgermq.node.process.process import end_process, spare_the_collector
+from ledgermq.node.process.store_access import store_of
 from ledgermq.node.process.topic_figures import TopicFigures
 from ledgermq.node.process.tracing import spans_of
 from ledgermq.node.replica.hosting.assignment_watcher import AssignmentWatcher
@@ -80,6 +81,7 @@ from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.replica.hosting.replica_assignments import AgreedGroups, Assignment, AssignmentFile, assignments_of, spec_settings
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
+from ledgermq.node.replica.maintenance.tiering import Tiering
 from ledgermq.node.replica.peers.formation_check import FormationCheck
 from ledgermq.node.replica.peers.greeting import Greeter
 from ledgermq.node.replica.peers.peer_identities import PeerIdentities, Refused
@@ -186,6 +188,8 @@ class Node:
         config, disk = self.config, self._disk
         self.digest_exchange = DigestExchange(config, disk, self._groups, self.engine, self.forwarder)
         self.retainer = Retainer(config, disk, self._groups, self.engine, self.forwarder, self.digest_exchange)
+        store = store_of(config)
+        self._tiering = None if store is None else Tiering(config, disk, self._groups, self.engine, store)
         self._assignment_watcher = AssignmentWatcher(
             config,
             self._greeter,
@@ -268,7 +272,7 @@ class Node:
     def _build_admin(self, receipt_keys: ReceiptKeys) -> None:
         config, engine, forwarder, controller, links = self.config, self.engine, self.forwarder, self.controller, self.peers.links
         self.overview = Overview(config, engine, links, self.roster, self._placement)
-        self.overview.storage, self.overview.digest_exchange = self.retainer, self.digest_exchange
+        self.overview.storage, self.overview.digest_exchange, self.overview.tiering = self.retainer, self.digest_exchange, self._tiering
         self.leadership = Leadership(config.node, engine, forwarder, self._placement)
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.reconciler.raise_level = self.upgrades.raise_local
@@ -308,6 +312,8 @@ class Node:
         self._assignment_watcher.start()
         self.digest_exchange.start()
         self.retainer.start()
+        if self._tiering is not None:
+            self._tiering.start()
         host, address = self.config.listen_host, self.config.address
         await self._listen("peer_port", address.peer_port, lambda: self.peers.listen(target(host, address.peer_port)))
         await self._listen("client_port", address.client_port, self._listen_clients)
@@ -332,6 +338,8 @@ class Node:
             self._metrics_exporter.close()
         await self._assignment_watcher.stop()
         self.reconciler.stop()
+        if self._tiering is not None:
+            await self._tiering.stop()
         await self.retainer.stop()
         await self.digest_exchange.stop()
         # Everything still works: new calls wait for the next leader and are forwarded to it.
@@ -387,6 +395,8 @@ class Node:
         self.engine.take_in(group, hosted.group)
         self.reconciler.take_in(group)
         self.digest_exchange.take_in(group)
+        if self._tiering is not None:
+            self._tiering.take_in(group)
         self.ha_control.opened(group)
         self.forwarder.changed()
 
@@ -394,6 +404,8 @@ class Node:
         """A replica has moved away: remove it from every part; its files stay."""
         self.reconciler.let_go(group)
         await self.digest_exchange.let_go(group)
+        if self._tiering is not None:
+            await self._tiering.let_go(group)
         self._groups.pop(group)
         self.log_service.let_go(group)
         hosted = self._hosted.pop(group).group

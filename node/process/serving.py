@@ -20,6 +20,7 @@ from ledgermq.node.process.data_directory import DataDirectory
 from ledgermq.node.process.process import check_platform, end_with_parent, exit_on_lost_map
 from ledgermq.node.process.server import Node
 from ledgermq.node.process.stop_watch import watch_stop
+from ledgermq.node.process.store_access import store_of
 from ledgermq.node.replica.hosting.hosted_groups import open_assigned
 from ledgermq.node.replica.hosting.opening import controller_directory
 from ledgermq.node.replica.hosting.replica_assignments import AssignmentFile, assignments_of
@@ -50,6 +51,8 @@ def run(config: NodeConfig) -> int:
     first_user = config.bootstrap_user()
     logs.hide(secret, *config.former_secrets(), *([] if first_user is None else [first_user[1].encode()]))
     config.check_exposure()
+    # What is wrong with the access to the object store must end the start before anything is opened.
+    store_of(config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(config, secret, workers))

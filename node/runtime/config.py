@@ -25,6 +25,7 @@ from ledgermq.node.runtime.config_sections import (
     Retention,
     Scrub,
     Storage,
+    Tiered,
     Tracing,
 )
 from ledgermq.node.runtime.config_types import Member, Name, Section
@@ -59,6 +60,7 @@ class NodeConfig(Section):
     delivery: Delivery = Delivery()
     limits: Limits = Limits()
     retention: Retention = Retention()
+    tiered: Tiered = Tiered()
     agreement: Agreement = Agreement()
     scrub: Scrub = Scrub()
     flush: Flush = Flush()
@@ -191,6 +193,12 @@ class NodeConfig(Section):
         path = self.cluster.former_secret_file
         return () if path is None else (_read_secret_file(path, "cluster.former_secret_file"),)
 
+    def check_store_credentials(self) -> None:
+        """Raises FatalError (exit 77) if other users of this machine can read the credentials of the object store, or if there are none."""
+        if (path := self.tiered.credentials_file) is not None:
+            remedy = f"write the keys into {path} in the format of AWS's shared credentials"
+            _read_secret_file(path, "tiered.credentials_file", remedy)
+
     def bootstrap_user(self) -> tuple[str, str] | None:
         """Name and secret of the administrator that a cluster without users gets; None if there is to be none. Raises FatalError (exit
         77)."""
@@ -232,14 +240,15 @@ class NodeConfig(Section):
         return (self.listen_host,) if everywhere else (self.listen_host, "127.0.0.1")
 
 
-def _read_secret_file(path: Path, key: str) -> bytes:
+def _read_secret_file(path: Path, key: str, remedy: str = "") -> bytes:
     try:
         if path.stat().st_mode & 0o007:
             raise FatalError(ExitCode.UNSAFE, f"the secret file {path} is open to every user of this machine", f"chmod 600 {path}")
         return path.read_bytes().strip()
     except FileNotFoundError as error:
         what = f"the secret file {path} does not exist"
-        raise FatalError(ExitCode.UNSAFE, what, f"create it with ledgermq config secret {path}, or correct {key}") from error
+        create = remedy or f"create it with ledgermq config secret {path}"
+        raise FatalError(ExitCode.UNSAFE, what, f"{create}, or correct {key}") from error
     except OSError as error:
         raise FatalError(ExitCode.UNSAFE, f"the secret file {path} cannot be read ({error.strerror})", f"check {key}") from error
 

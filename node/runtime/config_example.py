@@ -96,6 +96,15 @@ retention:                     # removes whole log files, oldest first; 0 = no s
   reserve_bytes: 8MiB          # per broker group, reserved for cleaning up a full disk
   follower_hours: 1            # a replica keeps the files that it still needs until it was silent for this long; 0: for ever
   observer_bytes: 1GiB         # limit of that for an observer; beyond it the observer is installed from files
+# tiered:                      # sealed log files go to an object store, too (docs/tiered-storage.md); the same on all nodes;
+#   url: s3://bucket/prefix    # needs: pip install 'ledgermq[tiered]'
+#   endpoint: https://store.example.com:9000   # of a server other than AWS's
+#   region: us-east-1
+#   credentials_file: ./store.credentials      # as AWS's shared credentials; without: environment or role of the machine
+#   bytes_per_s: 64MiB         # limit of reading files for upload, and of reading them back
+#   check_ms: 1s
+#   retry_ms: 10s              # pause after the store failed
+#   timeout_ms: 15s            # of one request
 audit:
   bytes_per_s: 128MiB          # limit for audits of the running node (ledgermq audit --endpoints); lower while it is busy
 agreement:

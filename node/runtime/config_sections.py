@@ -5,6 +5,7 @@ Names carry their units: `â€¦_ms` takes milliseconds or `500ms`, `10s`, `2m`; `â
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -167,6 +168,35 @@ class Retention(Section):
             max_bytes=self.max_bytes if own.max_bytes is None else own.max_bytes,
             ignore_groups=self.ignore_groups if own.ignore_groups is None else own.ignore_groups,
         )
+
+
+class Tiered(Section):
+    """Where sealed log files go besides this disk (docs/tiered-storage.md): an object store with the S3 API. Without `url`, nowhere.
+
+    The section must be the same on all nodes. `credentials_file` has the format of AWS's shared credentials and is read again when it
+    changes; without it the credentials come from the environment or from the machine's role. A local file stays until this node has
+    verified its copy in the store.
+    """
+
+    url: Annotated[str, Field(pattern=r"^$|^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?$")] = ""
+    """`s3://bucket/prefix`; the prefix belongs to one cluster."""
+    endpoint: Annotated[str, Field(pattern=r"^$|^https?://[^/\s]+$")] = ""
+    """`http://host:port` or `https://host:port` of a server other than AWS's."""
+    region: Annotated[str, Field(min_length=1)] = "us-east-1"
+    credentials_file: Path | None = None
+    bytes_per_s: Annotated[Bytes, Field(ge=64 << 10)] = 64 << 20
+    """Limit of this node's reads from the disk for uploads, and of its reads from the store."""
+    check_ms: Annotated[Milliseconds, Field(ge=50)] = 1_000
+    retry_ms: Annotated[Milliseconds, Field(ge=50)] = 10_000
+    """Pause after the store failed or held something wrong."""
+    timeout_ms: Annotated[Milliseconds, Field(ge=100)] = 15_000
+    """Limit of one request of at most 8 MiB. A node that stops waits for the request under way."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Tiered:
+        if not self.url and self.model_fields_set:
+            raise ValueError("tiered needs url, the place in the object store, as s3://bucket/prefix")
+        return self
 
 
 class Audit(Section):

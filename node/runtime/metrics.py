@@ -143,6 +143,24 @@ FILES_KEPT = _gauge(
     "broker_group",
     "reason",
 )
+TIERED_WAITING_BYTES = _gauge(
+    "ledgermq_tiered_waiting_bytes", "Bytes of complete log files here that this node has not verified in the object store.", "broker_group"
+)
+TIERED_WAITING_SECONDS = _gauge(
+    "ledgermq_tiered_waiting_seconds", "Time for which the same log file waits until it is verified in the object store.", "broker_group"
+)
+TIERED_BYTES = _counter(
+    "ledgermq_tiered_bytes_total",
+    "Bytes of log files written to the object store and read back: written or read.",
+    "broker_group",
+    "direction",
+)
+TIERED_WRONG = _counter(
+    "ledgermq_tiered_wrong_objects_total", "Objects in the store that were missing or had other bytes than the log.", "broker_group"
+)
+TIERED_FAILURES = _counter(
+    "ledgermq_tiered_failures_total", "Attempts to carry a log file into the object store that failed, by kind.", "broker_group", "kind"
+)
 DISK_BYTES = _gauge("ledgermq_disk_bytes", "Allocated disk blocks of a broker group, in bytes.", "broker_group", "kind")
 DISK_LEVEL = _gauge("ledgermq_disk_level", "Crossed watermark of this disk: 0 none, 1 warn, 2 files removed early, 3 writes refused.")
 TRANSACTION_CHECKS = _counter(

@@ -31,6 +31,7 @@ SERVER = "aiohttp cryptography grpc_health lark prometheus_client pydantic pysyn
 EXTRAS = {
     **dict.fromkeys(SERVER.split(), "server"),
     "opentelemetry": "otlp",
+    "obstore": "tiered",
     "jinja2": "console",
     "pyarrow": "audit",
     "pyiceberg": "iceberg",

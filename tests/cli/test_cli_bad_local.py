@@ -41,6 +41,9 @@ CASES = """
 4 restore --from empty --data new
 4 restore --from nodes/n1 --data new
 4 restore --from folder --data folder
+64 restore --from s3://bucket/x --data new
+64 restore --from nodes/n1 --data new --group g1
+4 restore --from s3:// --data new --node n1
 4 import --from missing --data new --yes
 4 import --from file --data new --yes
 4 import --from empty --data new --yes

@@ -37,7 +37,7 @@ def test_status_knows_and_does_not_know() -> None:
     status.topics.add(topic=admin_pb2.Name(namespace="ns", name="t"), kind="fifo", queues=8, messages=0)
     status.topics.add(topic=admin_pb2.Name(name="u"), kind="normal", queues=1)
     unknown = ("role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up", "unverified_ms")
-    nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": []}
+    nothing: dict[str, object] = {**dict.fromkeys(unknown), "differing_files": [], "tiered": None}
     first = {**nothing, "node": "n1", "role": "leader", "end_index": 5, "durable_index": 4, "commit_index": 3, "lag_entries": 0}
     undisputed: dict[str, object] = {"disputed_files": [], "replication": None, "ha": None}
     found = render.status_json(status)

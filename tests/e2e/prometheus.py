@@ -28,7 +28,11 @@ SCRAPE_S = 2
 HOLDS_S = 3
 OVER_S = 20
 """The time over which counters are looked at: several scrapes, also on a busy machine."""
-SHORTER = {"LedgerMQConsumersBehind": ("15 * 60 * 1000", "5 * 1000"), "LedgerMQLogNotVerified": ("7 * 86400", "45")}
+SHORTER = {
+    "LedgerMQConsumersBehind": ("15 * 60 * 1000", "5 * 1000"),
+    "LedgerMQLogNotVerified": ("7 * 86400", "45"),
+    "LedgerMQNotInObjectStore": ("900", "5"),
+}
 """Alert → an age in its expression, and the one of the test."""
 WAIT_S = 240.0
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))

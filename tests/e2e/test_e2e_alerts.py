@@ -10,7 +10,7 @@ import pytest
 
 from ledgermq.client.connection import Connection
 from ledgermq.client.receiving import Receiver
-from ledgermq.node.process.local import LocalCluster
+from ledgermq.node.process.local import LocalCluster, free_ports
 from tests.cluster import create_topic, leader, running, target, wait_for
 from tests.e2e.command_line import CommandLine
 from tests.e2e.prometheus import Prometheus, alerts, watching
@@ -18,6 +18,7 @@ from tests.e2e.test_e2e_repair import flip, log_files
 from tests.faults.faulty import faulty
 from tests.faults.test_faults_disk import BadDisks, SmallDisks, bad_disk, bad_disks, unmounted
 from tests.packaging.test_dashboards import NAMES, executable, panels
+from tests.tiered.s3_servers import program, serving, tiered_settings
 
 __all__ = ["bad_disk", "bad_disks", "unmounted"]
 
@@ -33,6 +34,7 @@ FAULTS = {
     "LedgerMQReplicasDiffer": "bytes that change in a file before it is sealed",
     "LedgerMQDamageFound": "the same bytes, once they are read",
     "LedgerMQLogNotVerified": "a scrub that reads no file again for too long",
+    "LedgerMQNotInObjectStore": "an object store that does not answer, until it does",
     "LedgerMQDiskFillsUp": "a full file system",
     "LedgerMQWritesRefused": "full file systems of all nodes",
     "LedgerMQSlowDisk": "syncs of 150 ms",
@@ -137,6 +139,21 @@ def test_alerts_of_damaged_and_unread_files(tmp_path: Path) -> None:
                 cluster.start(other)
         seen.wait_calm(*mine, "LedgerMQLogNotVerified")
         cluster.wait_ready()
+
+
+def test_alerts_of_a_store_that_is_away(tmp_path: Path) -> None:
+    """The first sealed files wait for an object store, which is started only after the alert."""
+    [address] = free_ports(1)
+    (tmp_path / "store").mkdir()
+    tiered = {**tiered_settings(tmp_path / "store", address.client_port), "retry_ms": "500ms"}
+    with running(tmp_path, log_file_bytes=1 << 20, extra={"tiered": tiered}) as cluster, watching(cluster, tmp_path) as seen:
+        create_topic(cluster, TOPIC)
+        seen.begin("LedgerMQNotInObjectStore")
+        CommandLine.of(cluster).send_lines(TOPIC, [f"body-{number:05d}-{'x' * 900}" for number in range(3000)])
+        for node in cluster.nodes:
+            seen.wait_firing("LedgerMQNotInObjectStore", broker_group="g1", instance=seen.instance(node))
+        with serving(program(tmp_path), tmp_path / "store", address.client_port):
+            seen.wait_calm("LedgerMQNotInObjectStore")
 
 
 def test_alerts_of_what_is_slow_and_what_is_never_done(tmp_path: Path, bad_disks: type[BadDisks]) -> None:

@@ -68,7 +68,7 @@ def test_status_json_has_the_published_shape(cli: CommandLine, topic: str) -> No
     assert (group["disputed_files"], group["replication"], group["ha"]) == ([], "raft", None)
     assert group["group"] == "g1" and group["leader"] in ("n1", "n2", "n3") and group["term"] >= 1 and group["commit_index"] >= 0
     keys = ["node", "role", "end_index", "durable_index", "commit_index", "lag_entries", "state", "rebuild", "catch_up"]
-    keys += ["differing_files", "unverified_ms"]
+    keys += ["differing_files", "unverified_ms", "tiered"]
     assert [list(replica) for replica in group["replicas"]] == [keys] * 3
     assert sorted(replica["role"] for replica in group["replicas"]) == ["follower", "follower", "leader"]
     assert all((replica["catch_up"] is None) == (replica["role"] == "leader") for replica in group["replicas"])

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ledgermq.node.process.addresses import addresses_of
+from ledgermq.node.process.store_access import store_of
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.config_example import EXAMPLE
 from ledgermq.node.runtime.config_loading import load, masked, validate
@@ -444,6 +445,27 @@ def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
     assert caught.value.exit_code == 77 and OPEN in str(caught.value)
 
 
+@pytest.mark.parametrize(("mode", "said"), [(0o440, None), (0o444, "open to every user"), (None, "format of AWS's shared credentials")])
+def test_the_credentials_of_the_object_store_are_checked_at_the_start(tmp_path: Path, mode: int | None, said: str | None) -> None:
+    """Whoever reads them reads the whole log."""
+    path = tmp_path / "credentials"
+    if mode is not None:
+        path.write_text("[default]\naws_access_key_id = a\naws_secret_access_key = b\n")
+        path.chmod(mode)
+    loaded = validate({**example(), "tiered": {"url": "s3://bucket/x", "credentials_file": str(path)}})
+    if said is None:
+        store = store_of(loaded)
+        assert store is not None and store.place == "s3://bucket/x"
+        return
+    with pytest.raises(FatalError, match=said) as caught:
+        store_of(loaded)
+    assert caught.value.exit_code == 77
+
+
+def test_without_the_section_there_is_no_store() -> None:
+    assert store_of(validate(example())) is None
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -451,6 +473,9 @@ def test_an_open_port_is_refused(settings: dict[str, Any]) -> None:
         ({"access": {"authentication": "on"}}, "'none' or 'required'"),
         ({"access": {"bootstrap_user": "root"}}, "bootstrap_user and bootstrap_secret_file belong together"),
         ({"tls": {"mode": "both"}}, "certificate_file"),
+        ({"tiered": {"region": "eu-west-1"}}, "tiered needs url"),
+        ({"tiered": {"url": "https://bucket/prefix"}}, "tiered.url"),
+        ({"tiered": {"url": "s3://bucket", "endpoint": "store:9000"}}, "tiered.endpoint"),
         ({"tls": {"users": {"a": "b"}}}, "client_ca_file"),
         ({"peer_tls": {"mode": "required", "certificate_file": "c"}}, "ca_file"),
     ],

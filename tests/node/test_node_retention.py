@@ -98,10 +98,10 @@ class Peers:
 class Stage:
     """One leading replica with a few sealed files of 64 KiB."""
 
-    def __init__(self, directory: Path, *, hours: float = 72, files: int = 3, **retention: Any) -> None:
-        config: NodeConfig = single(
-            directory, group={"data_file_bytes": "64KiB"}, retention={"hours": hours, "reserve_bytes": 0, **retention}
-        )
+    def __init__(self, directory: Path, *, hours: float = 72, files: int = 3, tiered: Any = None, **retention: Any) -> None:
+        more = {"retention": {"hours": hours, "reserve_bytes": 0, **retention}} | ({} if tiered is None else {"tiered": tiered})
+        config: NodeConfig = single(directory, group={"data_file_bytes": "64KiB"}, **more)
+        self.config = config
         self.driver = Driver(config)
         self.driver.configure()
         self.disk = FullDisk()

@@ -28,6 +28,8 @@ CLIENT = ("client/", "proto/", "storage/", "src/ledgermq/cli.py", "src/ledgermq/
 """What must work without an extra. `storage/` is here for `doctor`, `backup` and `restore`."""
 CONSOLE = "client/console/"
 """It has an extra of its own; only its `commands.py` is imported without it, by `--help`."""
+TIERED = "storage/tiered/s3.py"
+"""It has an extra of its own, and is imported only for `s3://…`."""
 OPTIONAL = {"pyarrow", "pyiceberg"}
 """Modules that the client imports only when it converts to or from their types."""
 BLOCK = """
@@ -67,7 +69,7 @@ def imported() -> Iterator[tuple[str, str, bool]]:
 
 
 def of_the_client(file: str) -> bool:
-    return file.startswith(CLIENT) and not file.startswith(CONSOLE)
+    return file.startswith(CLIENT) and not file.startswith((CONSOLE, TIERED))
 
 
 def test_the_client_imports_what_its_package_requires() -> None:

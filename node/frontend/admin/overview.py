@@ -21,6 +21,7 @@ from ledgermq.node.controller.state import OBSERVER
 from ledgermq.node.frontend.ports import Engine
 from ledgermq.node.replica.maintenance.digest_exchange import DigestExchange
 from ledgermq.node.replica.maintenance.retention_loop import Retainer
+from ledgermq.node.replica.maintenance.tiering import Tiering
 from ledgermq.node.replica.peers.links import Link, Lost, NotSent
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.logs import get_logger
@@ -46,6 +47,7 @@ class Overview:
     storage: Retainer | None = None
     """Knows the disk usage of log files and what keeps each file from being trimmed; without it neither is reported."""
     digest_exchange: DigestExchange | None = None
+    tiering: Tiering | None = None
     """Knows which sealed files differ between replicas; without it they are not reported."""
 
     def __init__(
@@ -121,6 +123,8 @@ class Overview:
             unverified_ms = self.digest_exchange.unverified_ms(status.group)
             if unverified_ms is not None:
                 replica.unverified_ms = unverified_ms
+        if self.tiering is not None and (tiered := self.tiering.state(status.group)) is not None:
+            info.replicas[0].tiered.CopyFrom(admin_pb2.TieredInfo(**asdict(tiered)))
         return info
 
     async def gather(self, *, queues: bool = False) -> dict[str, peer_pb2.NodeStatusReply | None]:

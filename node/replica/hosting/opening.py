@@ -27,6 +27,7 @@ from ledgermq.node.replica.background.scrubbing import Plan
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_boot import bootstrap
 from ledgermq.node.replica.hosting.running import RESERVE_FILE, OpenReplica
+from ledgermq.node.replica.retention.retention_rules import STORE, Pin
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.config_cluster import BrokerGroup
 from ledgermq.node.runtime.errors import ConfigError
@@ -158,6 +159,9 @@ def _make_running(config: NodeConfig, group: BrokerGroup, store: GroupStore, pha
     driven = Group(group.name, config.node, replica, machine, _settings(config, group, store.identity))
     index = _key_index(group, store)
     opened = OpenReplica(store, machine, driven, index, now_ns, config.retention.reserve_bytes, _scrub_plan(config))
+    if config.tiered.url:
+        # Nothing goes before the store was asked what it holds.
+        opened.pins.store = Pin(STORE, 0, "the object store has not been asked yet")
     opened.expect_replay(phases, replica.commit_index)
     log.info(
         "broker group opened",

@@ -1,9 +1,9 @@
-"""Pins that an external client (a reader, an audit, a backup) holds on the files of one replica. Each is a lease with a reason.
+"""Pins on the files of one replica: leases of external clients (a reader, an audit, a backup), each with a reason, and the node's own one.
 
 A pin keeps the files of *this* replica from a position on. While it is held, this node, as leader, does not decide to trim them, and does
 not remove them after another leader's trim. A pin ends when it is dropped, when its time is over, and with the process. A client that needs
 one for longer renews it, and the reply says whether it is still held. Number and duration are limited, so that a forgotten pin does little
-harm. Time is monotonic.
+harm. The node's own pin keeps what is not verified in the object store yet, without a time limit. Time is monotonic.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class PinBook:
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
+        self.store: Pin | None = None
+        """What the object store does not hold yet, as this node has verified; None if files go nowhere but to this disk."""
 
     def take(self, pin: str, pos: int, reason: str, ttl_ms: int, now_ns: int) -> None:
         """Keep everything from `pos` on for `ttl_ms` (at most an hour). The name `pin` must be unique. Raises TooManyPins."""
@@ -58,7 +60,8 @@ class PinBook:
     def pins(self, now_ns: int) -> list[Pin]:
         """The held pins, as input of the retention decision."""
         self._forget(now_ns)
-        return [
+        own = [] if self.store is None else [self.store]
+        return own + [
             Pin("reader", held.pos, f"{held.reason} (pin {pin}, for {(held.until_ns - now_ns) // (1000 * _MS)} s more unless renewed)", pin)
             for pin, held in self._held.items()
         ]
@@ -66,7 +69,8 @@ class PinBook:
     def lowest(self, now_ns: int) -> int | None:
         """The first position that a pin keeps; None if none is held."""
         self._forget(now_ns)
-        return min((held.pos for held in self._held.values()), default=None)
+        own = [] if self.store is None else [self.store.pos]
+        return min(own + [held.pos for held in self._held.values()], default=None)
 
     def _forget(self, now_ns: int) -> None:
         for pin in [pin for pin, held in self._held.items() if held.until_ns <= now_ns]:

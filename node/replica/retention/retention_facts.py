@@ -27,6 +27,18 @@ def first_at(log: EntryLog, first: int, pos: int) -> int:
     return first + bisect_left(range(first, log.end_index + 1), pos, key=log.pos_of)
 
 
+def file_at(log: EntryLog, base: int, size: int, settled: int) -> LogFile | None:
+    """The sealed file at `base`, which is on this disk; None if its successor has no entry up to `settled` (committed and durable) yet."""
+    if base + size > log.end_pos:
+        return None
+    first = first_at(log, log.begin_index, base)
+    following = first_at(log, first, base + size)
+    if following > settled:
+        return None
+    last = log.read(following - 1, 1)
+    return LogFile(base, size, first, last.last_index, last.end_pos, last.term, last.last_chain, last_store_ms(last))
+
+
 class FileBook:
     """The files of one replica's log, from the begin that the trim records give. Memory is bounded by the number of files."""
 

@@ -21,6 +21,7 @@ FILES_A_TRIM = 256
 NOT_DUE = ""
 FOLLOWER = "follower"
 OBSERVER = "observer"
+STORE = "store"
 OPERATOR, TIME, SIZE, DISK = "operator", "time", "size", "disk"
 
 
@@ -104,8 +105,8 @@ class Pin:
     """A need for the log from position `pos` on."""
 
     kind: str
-    """`follower`, `observer`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`; `decide` adds `active`, `digest` and `order`.
-    `digest`, `follower` and `observer` give way to a full disk."""
+    """`follower`, `observer`, `snapshot`, `consumer`, `transaction`, `timer`, `reader`, `store`; `decide` adds `active`, `digest` and
+    `order`. `digest`, `follower` and `observer` give way to a full disk."""
     pos: int
     detail: str
     """For operators: the holder and its progress."""

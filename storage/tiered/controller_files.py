@@ -1,0 +1,64 @@
+"""The controller's files of one node as one object in the store (format §20): definitions of topics, groups and users, which no log holds.
+
+This module reads the files as of one moment, packs and unpacks them. It does not know what they mean.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ledgermq.storage import sealed_json
+from ledgermq.storage.disk import Disk
+from ledgermq.storage.errors import Damaged, UnknownFormat
+from ledgermq.storage.mapped_files import UNFINISHED
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerFiles:
+    """The files of `node` by name, as of `made_ms`."""
+
+    cluster_id: str
+    node: str
+    made_ms: int
+    files: Mapping[str, bytes]
+
+
+def read_files(disk: Disk, directory: str) -> dict[str, bytes] | None:
+    """The content of every finished file; None if one vanished during the reading."""
+    try:
+        return {name: disk.read_file(f"{directory}/{name}") for name in disk.listdir(directory) if not name.endswith(UNFINISHED)}
+    except FileNotFoundError:
+        return None
+
+
+def fingerprint(files: Mapping[str, bytes]) -> str:
+    """The same for the same files."""
+    summed = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        summed.update(f"{name} {len(data)} ".encode() + data)
+    return summed.hexdigest()
+
+
+def pack(held: ControllerFiles) -> bytes:
+    files = {name: base64.b64encode(zlib.compress(data)).decode("ascii") for name, data in held.files.items()}
+    return sealed_json.encode(
+        {"v": VERSION, "cluster_id": held.cluster_id, "node": held.node, "made_ms": held.made_ms, "files": files}
+    )
+
+
+def unpack(data: bytes, key: str) -> ControllerFiles:
+    """Raises Damaged, UnknownFormat."""
+    value = sealed_json.decode(data, key)
+    if value.get("v") != VERSION:
+        raise UnknownFormat(f"{key} was written by another version of LedgerMQ: use the program that wrote it")
+    try:
+        files = {name: zlib.decompress(base64.b64decode(text)) for name, text in value["files"].items()}
+        return ControllerFiles(value["cluster_id"], value["node"], value["made_ms"], files)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise Damaged(f"{key} lacks fields, or has unknown ones ({error})") from error

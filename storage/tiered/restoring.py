@@ -1,0 +1,214 @@
+"""Creating a node directory from an object store, after all replicas of a cluster were lost: files are compared with their digests, the log
+is verified entry by entry, and what is lost is everything behind the last file that is there.
+
+The result is a successor, like a directory that was restored from a backup (`storage/restore.py`): a new incarnation, no vote, and no entry
+known as committed beyond its snapshot. The identity is written last: until then no node can start here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgermq.storage import identity, sealed_json
+from ledgermq.storage.backup import CONTROLLER, Mint
+from ledgermq.storage.backup_manifest import BackupPoint, BadCopy, KeptFile, Manifest, Refused, Step
+from ledgermq.storage.begin import Begin
+from ledgermq.storage.copied_log import CopiedLog, prove_and_index, write_small_files
+from ledgermq.storage.errors import Damaged
+from ledgermq.storage.identity import NodeIdentity
+from ledgermq.storage.mapped_files import file_name
+from ledgermq.storage.real_disk import RealDisk
+from ledgermq.storage.recovered import RECOVERY_FILE
+from ledgermq.storage.tiered import manifests
+from ledgermq.storage.tiered.controller_files import ControllerFiles, unpack
+from ledgermq.storage.tiered.manifests import FileManifest, StoredLog
+from ledgermq.storage.tiered.object_store import ObjectMissing, ObjectStore
+from ledgermq.storage.tiered.transfer import FileDigest, WrongObject, pieces, verify
+from ledgermq.storage.trees import Meter, Progress, require_empty, require_room, sync_tree
+
+PASSES = 2
+"""Every byte is fetched and verified."""
+REMEDY = "remove the target; look at the object in the store, or restore a backup"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """What the store holds of one log: its files, in order and without a gap, and the snapshot of what was before the first one."""
+
+    stored: StoredLog
+    files: tuple[FileManifest, ...]
+    snapshot: dict[str, Any] | None
+    behind_gap: tuple[str, ...]
+    """Keys of manifests that do not continue the files before them; they are not restored."""
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def restore_from_store(
+    disk: RealDisk, store: ObjectStore, target: str, *, node: str, groups: Sequence[str], mint: Mint, program: str, progress: Progress
+) -> tuple[Manifest, list[HeldLog]]:
+    """Create the node directory `target`, which must be empty or missing, as `node`, with these broker groups (none: all in the store).
+    Returns what was restored, described like a backup. Raises Refused before anything was written; BadCopy for what is missing or damaged
+    in the store, other StorageErrors, OSError. Files written before an error stay, but no node starts from them."""
+    require_empty(disk, target)
+    if not node or "/" in node or node.startswith("."):
+        raise Refused(f"{node!r} is not a node id", "give a node of the cluster's configuration")
+    held = [_held(store, folder) for folder in _folders(store, groups)]
+    clusters = {log.stored.cluster_id for log in held}
+    if len(clusters) != 1:
+        raise Refused(f"{store.place} holds logs of the clusters {', '.join(sorted(clusters))}", "name the groups of one with --group")
+    [cluster_id] = clusters
+    controller = _controller(store, cluster_id)
+    total = sum(log.size for log in held)
+    require_room(disk, target, total)
+    meter = Meter(total * PASSES, progress)
+    disk.mkdirs(target)
+    points = {log.stored.group: _fetch_log(disk, store, log, f"{target}/{log.stored.group}", node, meter) for log in held}
+    disk.mkdirs(f"{target}/{CONTROLLER}")
+    for name, data in controller.files.items():
+        disk.replace_file(f"{target}/{CONTROLLER}/{os.path.basename(name)}", data)
+    sync_tree(disk, target)
+    for log in held:
+        identity.write_identity(disk, f"{target}/{log.stored.group}", log.stored.identity(node, mint()))
+    identity.write_node(disk, target, NodeIdentity(cluster_id, node, min(log.stored.created_ms for log in held)))
+    files = {
+        f"{log.stored.group}/{file_name(file.base)}": KeptFile(file.size, file.size, file.sha256) for log in held for file in log.files
+    }
+    return Manifest(program, controller.made_ms, cluster_id, node, points, files), held
+
+
+def check_store(store: ObjectStore, groups: Sequence[str], progress: Progress) -> list[HeldLog]:
+    """Read every object of these broker groups (none: all in the store), and compare it with its digest. Raises Refused, BadCopy (also for
+    files behind a gap), other StorageErrors."""
+    held = [_held(store, folder) for folder in _folders(store, groups)]
+    meter = Meter(sum(log.size for log in held), progress)
+    for log in held:
+        where = manifests.folder(log.stored.group, log.stored.log_id)
+        for file in log.files:
+            try:
+                verify(store, manifests.object_key(where, file.base, file.sha256), file.size, file.sha256, meter)
+            except WrongObject as wrong:
+                raise BadCopy(str(wrong), "look for it in the store's own versions or backups") from wrong
+        if log.behind_gap:
+            what = f"{len(log.behind_gap)} files that do not continue the log, the first is {log.behind_gap[0]}"
+            raise BadCopy(f"{store.place} holds {what}", "look for the files before it in the store's own versions or backups")
+    return held
+
+
+def _folders(store: ObjectStore, groups: Sequence[str]) -> list[str]:
+    """The folder of the log of each wanted group. Raises Refused."""
+    found: dict[str, list[str]] = {}
+    for key in store.list(""):
+        group, _, rest = key.partition("/")
+        if rest.endswith(f"/{manifests.LOG_FILE}") and rest.count("/") == 1:
+            found.setdefault(group, []).append(key.removesuffix(f"/{manifests.LOG_FILE}"))
+    if missing := sorted(set(groups) - found.keys()):
+        raise Refused(f"{store.place} holds no log of {', '.join(missing)}", f"known: {', '.join(sorted(found)) or 'none'}")
+    if not found:
+        raise Refused(f"{store.place} holds no log", "give the address that the nodes have as tiered.url, with its prefix")
+    chosen = {group: found[group] for group in (groups or sorted(found))}
+    for group, folders in chosen.items():
+        if len(folders) > 1:
+            what = f"{store.place} holds several logs of {group}: {', '.join(folders)}"
+            raise Refused(what, "all but one are from before a recovery: move those to another prefix")
+    return [folders[0] for folders in chosen.values()]
+
+
+def _held(store: ObjectStore, folder: str) -> HeldLog:
+    """Read and link the manifests of one log. Raises Refused, BadCopy, UnknownFormat, StoreFailure."""
+    key = f"{folder}/{manifests.LOG_FILE}"
+    try:
+        stored = manifests.decode_log(store.get(key), key)
+        keys = sorted((base, key) for key in store.list(folder) if (base := manifests.base_of_manifest(key)) is not None)
+        described = [(key, manifests.decode_manifest(store.get(key), key)) for _, key in keys]
+        if not described:
+            raise Refused(f"{store.place}/{folder} holds no complete log file yet", "there is nothing to restore")
+        first = described[0][1]
+        if first.base > stored.begin.pos:
+            gone = manifests.manifest_key(folder, stored.begin.pos)
+            raise BadCopy(f"{store.place}/{gone}, the manifest of the first file, is missing", REMEDY)
+        snapshot = _snapshot(store, folder) if first.first > 0 else None
+    except Damaged as damage:
+        raise BadCopy(f"{store.place}: {damage}", REMEDY) from damage
+    files: list[FileManifest] = []
+    begin = Begin(first.first, first.base, first.term, first.chain)
+    for _, file in described:
+        if not file.follows(begin) or file.log_id != stored.log_id:
+            break
+        files.append(file)
+        begin = file.behind
+    if snapshot is not None and not first.first - 1 <= int(snapshot["applied_index"]) <= files[-1].last:
+        what = f"the files of {store.place}/{folder} end with entry {files[-1].last}, before the snapshot at {snapshot['applied_index']}"
+        raise Refused(what, "what is there cannot be restored; use a backup")
+    return HeldLog(stored, tuple(files), snapshot, tuple(key for key, _ in described[len(files) :]))
+
+
+def _snapshot(store: ObjectStore, folder: str) -> dict[str, Any]:
+    key = f"{folder}/{manifests.SNAPSHOT_FILE}"
+    try:
+        return sealed_json.decode(store.get(key), key)
+    except ObjectMissing as missing:
+        raise Refused(f"{missing}, and the log in {folder} does not begin with entry 0", "it cannot be restored; use a backup") from missing
+
+
+def _controller(store: ObjectStore, cluster_id: str) -> ControllerFiles:
+    """The newest definitions of the cluster that are intact. Raises BadCopy."""
+    found = []
+    for key in store.list(manifests.CONTROLLER):
+        try:
+            found.append(unpack(store.get(key), key))
+        except Damaged:
+            # Another node's may be intact; if none is, that is an error below.
+            continue
+    fitting = [files for files in found if files.cluster_id == cluster_id]
+    if not fitting:
+        raise BadCopy(f"{store.place}/{manifests.CONTROLLER} holds no intact definitions of cluster {cluster_id}", REMEDY)
+    return max(fitting, key=lambda files: files.made_ms)
+
+
+def _fetch_log(disk: RealDisk, store: ObjectStore, log: HeldLog, root: str, node: str, step: Step) -> BackupPoint:
+    """Fetch the files of one log, verify them, and make them a log that ends with the last entry. Raises BadCopy, StoreFailure, OSError."""
+    own = log.stored.identity(node, incarnation="")
+    first, last = log.files[0], log.files[-1]
+    begin = Begin(first.first, first.base, first.term, first.chain)
+    copied = CopiedLog(root, own, begin, last.last, last.end, log.snapshot)
+    for folder in (f"{copied.directory}/data", f"{copied.directory}/index", f"{root}/state", f"{root}/consumequeue"):
+        disk.mkdirs(folder)
+    where = manifests.folder(log.stored.group, log.stored.log_id)
+    for file in log.files:
+        used = file.end - file.base if file is last else file.size
+        _fetch(disk, store, manifests.object_key(where, file.base, file.sha256), file, f"{copied.directory}/data", used, step)
+    proved = prove_and_index(disk, copied, step, REMEDY, allocate=True)
+    found = proved.point.pos, proved.point.term, proved.point.chain
+    if found != (last.end, last.last_term, last.last_chain):
+        raise BadCopy(f"{copied.directory} does not end where the manifest of {file_name(last.base)} says", REMEDY)
+    if log.stored.recovery is not None:
+        sealed_json.write(disk, f"{root}/{RECOVERY_FILE}", log.stored.recovery)
+    return write_small_files(disk, copied, proved, copied.snapshot_index)
+
+
+def _fetch(disk: RealDisk, store: ObjectStore, key: str, file: FileManifest, directory: str, used: int, step: Step) -> None:
+    """Fetch one file and compare its digest. Only its first `used` bytes stay: the filler behind the last entry of a log is no entry."""
+    summed = FileDigest()
+    local = disk.create(f"{directory}/{file_name(file.base)}", file.size, allocate=True)
+    try:
+        offset = 0
+        for piece in pieces(store, key, file.size):
+            summed.add(piece)
+            if offset < used:
+                local.pwrite(offset, piece[: used - offset])
+            offset += len(piece)
+            step(len(piece))
+        local.sync()
+        local.forget(0, file.size)
+    except ObjectMissing as missing:
+        raise BadCopy(str(missing), REMEDY) from missing
+    finally:
+        local.close()
+    if summed.hexdigest() != file.sha256:
+        raise BadCopy(f"{store.place}/{key} does not have its digest", REMEDY)

@@ -1,0 +1,140 @@
+"""The object store port over the S3 API, by the library obstore. Requests, time-outs, credentials and error texts live here.
+
+Large objects are written in parts and read in ranges, so that no single request takes long and memory is bounded by a few parts. The
+library retries a request once; a caller that can wait tries again later. Credentials come from a file in the format of AWS's shared
+credentials, which is read again when it is older than `CREDENTIALS_S`, so that another program can renew them; without a file, from where
+AWS's own tools take them (environment, web identity, instance role).
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from ledgermq.storage.errors import Unusable
+from ledgermq.storage.tiered.object_store import PART_BYTES, AccessDenied, ObjectMissing, StoreFailure
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig, S3Config, S3Credential
+
+T = TypeVar("T")
+CREDENTIALS_S = 30
+PARTS_AT_ONCE = 2
+RETRIES = 1
+TEXT_MAX = 300
+_KEYS = {"aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key", "aws_session_token": "token"}
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """Where the objects lie: a bucket and a prefix in it, and how to reach the server."""
+
+    url: str
+    """`s3://bucket/prefix`"""
+    endpoint: str = ""
+    """`http://host:port` or `https://host:port` of a server other than AWS's."""
+    region: str = "us-east-1"
+    credentials_file: str = ""
+    timeout_s: float = 10.0
+    """Limit of one request."""
+
+
+class S3ObjectStore:
+    """Objects below one prefix of one bucket."""
+
+    def __init__(self, place: S3Place) -> None:
+        """Sends no request. Raises Unusable for an address that is not `s3://bucket/prefix`, AccessDenied for unusable credentials."""
+        bucket, prefix = split_url(place.url)
+        self.place = f"{place.url.rstrip('/')} at {place.endpoint}" if place.endpoint else place.url.rstrip("/")
+        config: S3Config = {"region": place.region}
+        if place.endpoint:
+            config["endpoint"] = place.endpoint
+        timeout = timedelta(seconds=place.timeout_s)
+        client: ClientConfig = {"timeout": timeout, "connect_timeout": timeout, "allow_http": place.endpoint.startswith("http://")}
+        retry: RetryConfig = {"max_retries": RETRIES, "retry_timeout": timeout}
+        file = place.credentials_file
+        provider = (lambda: _credentials(file)) if file else None
+        self._store = S3Store(
+            bucket, prefix=prefix or None, config=config, client_options=client, retry_config=retry, credential_provider=provider
+        )
+
+    def put(self, key: str, data: bytes) -> None:
+        self._asked(key, lambda: obstore.put(self._store, key, data, use_multipart=False))
+
+    def put_parts(self, key: str, chunks: Iterator[bytes]) -> None:
+        self._asked(key, lambda: obstore.put(self._store, key, chunks, chunk_size=PART_BYTES, max_concurrency=PARTS_AT_ONCE))
+
+    def read(self, key: str, offset: int, length: int) -> bytes:
+        data = self._asked(key, lambda: obstore.get_range(self._store, key, start=offset, length=length).to_bytes())
+        if len(data) != length:
+            raise ObjectMissing(f"{self.place}/{key} ends at byte {offset + len(data)}")
+        return data
+
+    def get(self, key: str) -> bytes:
+        return self._asked(key, lambda: obstore.get(self._store, key).bytes().to_bytes())
+
+    def list(self, prefix: str) -> list[str]:
+        return self._asked(prefix, lambda: sorted(meta["path"] for page in obstore.list(self._store, prefix) for meta in page))
+
+    def _asked(self, key: str, request: Callable[[], T]) -> T:
+        """Carry out one operation, and turn the library's errors into those of the port."""
+        where = f"{self.place}/{key}"
+        try:
+            return request()
+        except FileNotFoundError as error:
+            raise ObjectMissing(f"{where} does not exist") from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise AccessDenied(f"{where}: the credentials were refused ({_text(error)})") from error
+        except BaseError as error:
+            text = _text(error)
+            if "416" in text or "InvalidRange" in text:
+                raise ObjectMissing(f"{where} is shorter than expected") from error
+            raise StoreFailure(f"{where}: {text}") from error
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """Bucket and prefix of `s3://bucket/prefix`. Raises Unusable."""
+    parts = urlsplit(url)
+    if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
+        raise Unusable(f"{url!r} is not the address of a place in an object store: use s3://bucket/prefix")
+    return parts.netloc, parts.path.strip("/")
+
+
+def read_credentials(path: str) -> dict[str, str]:
+    """The keys of the section `default` of a file in the format of AWS's shared credentials. Raises AccessDenied."""
+    parser = configparser.ConfigParser(interpolation=None, default_section="")
+    try:
+        with open(path, encoding="utf-8") as file:
+            parser.read_file(file)
+        section = parser["default"]
+    except OSError as error:
+        raise AccessDenied(f"the credentials file {path} cannot be read ({error.strerror})") from error
+    except (configparser.Error, KeyError, UnicodeDecodeError) as error:
+        raise AccessDenied(f"the credentials file {path} has no section [default] in the format of AWS's shared credentials") from error
+    found = {name: section[key] for key, name in _KEYS.items() if key in section}
+    if not {"access_key_id", "secret_access_key"} <= found.keys():
+        raise AccessDenied(f"the credentials file {path} lacks aws_access_key_id or aws_secret_access_key")
+    return found
+
+
+def _credentials(path: str) -> S3Credential:
+    found = read_credentials(path)
+    return {
+        "access_key_id": found["access_key_id"],
+        "secret_access_key": found["secret_access_key"],
+        "token": found.get("token"),
+        "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIALS_S),
+    }
+
+
+def _text(error: Exception) -> str:
+    """The first line of an error of the library, which appends pages of its inner state."""
+    return " ".join(str(error).split("Debug source:")[0].split())[:TEXT_MAX]

@@ -1,0 +1,148 @@
+"""Tiered storage in real clusters with a real server: ten times the local limit, killed leaders, a store that is away, a lost cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgermq.node.process.local import LocalCluster, free_ports
+from tests.cluster import create_topic, http, leader, log_file_bases, running, status, wait_for
+from tests.e2e.command_line import CommandLine
+from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+FILE_BYTES = 64 << 10
+LOCAL_BYTES = 4 * FILE_BYTES
+BODY = 2000
+RETENTION: dict[str, Any] = {"hours": 0, "max_bytes": LOCAL_BYTES, "check_ms": 200, "reserve_bytes": "1MiB", "follower_hours": 0.01}
+
+
+@pytest.fixture(scope="module")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return program(tmp_path_factory.mktemp("versitygw"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """The server's home and its port."""
+    home = tmp_path / "store"
+    home.mkdir()
+    yield home, free_ports(1)[0].client_port
+
+
+def bodies(first: int, count: int) -> list[str]:
+    return [f"{number:06d}".ljust(BODY, ".") for number in range(first, first + count)]
+
+
+def objects(server: Server) -> list[str]:
+    return sorted(path.name for path in server.directory.rglob("*.log"))
+
+
+def waiting(cluster: LocalCluster) -> dict[str, tuple[int, str]]:
+    """Node → its number of files that are not verified in the store, and why."""
+    [group] = status(cluster, next(iter(cluster.nodes))).groups
+    return {replica.node: (replica.tiered.waiting_files, replica.tiered.waits_for) for replica in group.replicas}
+
+
+def nothing_waits(cluster: LocalCluster) -> bool:
+    """Whether every node has verified every full file. The status alone may be older than the last file."""
+    found = waiting(cluster)
+    if len(found) != len(cluster.nodes) or set(found.values()) != {(0, "")}:
+        return False
+    [group] = status(cluster, next(iter(cluster.nodes))).groups
+    return all(replica.tiered.verified_pos >= active_base(cluster, replica.node) for replica in group.replicas)
+
+
+def active_base(cluster: LocalCluster, node: str) -> int:
+    """The position of the last log file that has an entry."""
+    folder = cluster.data(node) / "g1" / f"dledger-{node}" / "data"
+
+    def has_entry(base: int) -> bool:
+        with (folder / f"{base:020d}").open("rb") as file:
+            return any(file.read(8))
+
+    return next(base for base in reversed(log_file_bases(cluster, node)) if has_entry(base))
+
+
+def small_on_disk(cluster: LocalCluster) -> bool:
+    """Whether no node has more than the local limit, the active file and a spare one."""
+    return all(len(log_file_bases(cluster, node)) <= LOCAL_BYTES // FILE_BYTES + 2 for node in cluster.nodes)
+
+
+def metric(cluster: LocalCluster, node: str, name: str) -> float:
+    _, page = http(cluster, node, "/metrics")
+    return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(f"{name}{{"))
+
+
+def test_ten_times_the_local_limit_and_a_lost_cluster(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """Leaders are killed while files move to the store; local disks keep to their limit; then all nodes are lost, and the store brings the
+    cluster back up to the entry that the command names."""
+    home, port = place
+    extra = {"retention": RETENTION, "tiered": {**tiered_settings(home, port), "retry_ms": "500ms"}}
+    with serving(versitygw, home, port) as server, running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster:
+        cli = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=1)
+        sent = 0
+        for killed in (True, True, False):
+            cli.send_lines("t", bodies(sent, 400))
+            sent += 400
+            if killed:
+                node = leader(cluster)
+                cluster.kill(node)
+                cli.send_lines("t", bodies(sent, 100))
+                sent += 100
+                cluster.start(node)
+                cluster.wait_ready()
+        wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+        wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
+        stored = objects(server)
+        assert len(stored) * FILE_BYTES >= 10 * LOCAL_BYTES // 2 and len(set(stored)) == len(stored)
+        assert "every sealed log file is verified in the object store" in cli.ok("status").out
+        assert set(cluster.stop().values()) <= {0}
+
+        told = {}
+        for node in cluster.nodes:
+            shutil.rmtree(cluster.data(node))
+            arguments = ["--endpoint", server.endpoint, "--credentials", server.credentials, "--data", cluster.data(node), "--node", node]
+            told[node] = cli.ok("restore", "--from", f"s3://{BUCKET}/cluster", *arguments).out
+        assert "lost: everything that g1 had stored behind entry" in told["n1"]
+        cluster.settings = ["retention.max_bytes=0"]
+        cluster.start_all()
+        cluster.wait_ready()
+        found = cli.consume_all("t", "afterwards")
+        first, end = (int(body[:6]) for body in (found[0], found[-1]))
+        assert found == bodies(first, len(found)), "what local retention keeps, up to the named entry, each once and in order"
+        assert sent - end <= FILE_BYTES // BODY + 1, "at most the file that was not complete is lost"
+        cli.send_lines("t", bodies(sent, 200))
+        wait_for(lambda: nothing_waits(cluster), 120, "the store goes on with the log")
+        assert len(objects(server)) > len(stored)
+        assert set(cluster.stop().values()) <= {0}
+        audited = cli.ok("audit", *(cluster.data(node) for node in cluster.nodes), "--engine", "local")
+        assert audited.out.splitlines()[-1] == "audit: PASS"
+        cluster.start_all()
+        cluster.wait_ready()
+
+
+def test_a_store_that_is_away_costs_no_message_and_says_so(tmp_path: Path, place: tuple[Path, int], versitygw: Path) -> None:
+    """Everything stays on the disks and is announced; when the store comes, everything goes there, and the disks are small again."""
+    home, port = place
+    extra = {"retention": RETENTION, "tiered": {**tiered_settings(home, port), "retry_ms": "500ms"}}
+    with running(tmp_path, log_file_bytes=FILE_BYTES, extra=extra) as cluster:
+        cli = CommandLine.of(cluster)
+        create_topic(cluster, "t", queues=1)
+        assert cli.send_lines("t", bodies(0, 500))["acknowledged"] == 500
+        wait_for(lambda: min(files for files, _ in waiting(cluster).values()) >= 10, 60, "files that wait")
+        for node in cluster.nodes:
+            wait_for(lambda node=node: metric(cluster, node, "ledgermq_tiered_waiting_seconds") > 2, 60, "the metric")
+            assert 0 in log_file_bases(cluster, node)
+        assert "not verified in the object store yet" in cli.ok("status").out
+        wait_for(lambda: "object store" in json.dumps(cli.ok("why-kept", "g1/0", "--json").json), 60, "the pin in why-kept")
+        with serving(versitygw, home, port):
+            wait_for(lambda: nothing_waits(cluster), 120, "every sealed file in the store")
+            wait_for(lambda: small_on_disk(cluster), 120, "the local limit")
