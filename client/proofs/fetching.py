@@ -34,8 +34,13 @@ def replicas_of(admin: AdminCalls, broker_group: str) -> list[str]:
     """The nodes that hold a broker group. Raises Refused if there is no such group."""
     for group in admin.cluster_status().groups:
         if group.group == broker_group:
-            return sorted({*group.voters, *group.learners, *(replica.node for replica in group.replicas)})
+            return replicas_in(group)
     raise Refused(Code.NOT_FOUND, f"there is no broker group {broker_group}", "see: ledgermq broker-group list")
+
+
+def replicas_in(group: pb.BrokerGroupInfo) -> list[str]:
+    """The nodes that hold the group, also those that do not answer."""
+    return sorted({*group.voters, *group.learners, *(replica.node for replica in group.replicas)})
 
 
 def read_shown(node: str, broker_group: str, text: str) -> Shown:
