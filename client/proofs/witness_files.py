@@ -124,10 +124,17 @@ class WitnessFiles:
         return self.directory / _GROUPS / group
 
 
+def public_key(directory: Path) -> VerifierKey:
+    """The verifier key of a witness. Raises Unreadable if it is not the directory of a witness."""
+    path = directory / _PUBLIC
+    try:
+        return VerifierKey.parse(path.read_bytes().decode().removesuffix("\n"))
+    except (OSError, ValueError) as error:
+        raise Unreadable(f"{directory} is not the directory of a witness ({error})", "give the --dir of ledgermq witness") from None
+
+
 def groups_in(directory: Path) -> list[str]:
-    """The broker groups of which a witness keeps checkpoints. Raises Unreadable if it is not the directory of a witness."""
-    if not (directory / _PUBLIC).is_file():
-        raise Unreadable(f"{directory} is not the directory of a witness", "give the --dir of ledgermq witness")
+    """The broker groups of which a witness keeps checkpoints."""
     place = directory / _GROUPS
     return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
 
