@@ -123,6 +123,10 @@ RULES = _table(
     backup.file          | bit-rot       | a file of a backup has the length and the digest that its manifest gives
     backup.missing       | missing       | a backup has every file that its manifest names
     backup.json          | bit-rot       | the manifest of a backup has the checksum it claims
+    witness.fork         | divergence    | the log tree of a replica is the one that witnesses cosigned
+    witness.missing      | missing       | the replicas have every sealed file that witnesses cosigned
+    witness.log          | divergence    | the log of a group is the one that witnesses know
+    witness.agree        | divergence    | witnesses cosigned the same trees
     marker.held          | missing       | the log of a running replica reaches the entry that its node says it has applied
     marker.same          | divergence    | that entry is the one that its node says it is
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written, and its number is its own

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ledgermq.proto import log_tree
 from ledgermq.proto.log_tree import FileLeaf, check_consistency, consistency_path, inclusion_path, root_of_inclusion, tree_root
+from tests.proto.naive_tree import naive_path, naive_root
 
 SIZES = range(71)
 LEAVES = [log_tree.leaf_hash(b"leaf %d" % number) for number in range(max(SIZES))]
@@ -30,31 +31,6 @@ KNOWN_ROOTS = [
     "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
     "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
 ]
-
-
-def naive_root(leaves: Sequence[bytes]) -> bytes:
-    """MTH of RFC 6962."""
-    if len(leaves) < 2:
-        return leaves[0] if leaves else hashlib.sha256().digest()
-    split = split_of(len(leaves))
-    return hashlib.sha256(b"\1" + naive_root(leaves[:split]) + naive_root(leaves[split:])).digest()
-
-
-def naive_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """PATH of RFC 6962."""
-    if len(leaves) == 1:
-        return []
-    split = split_of(len(leaves))
-    if index < split:
-        return [*naive_path(leaves[:split], index), naive_root(leaves[split:])]
-    return [*naive_path(leaves[split:], index - split), naive_root(leaves[:split])]
-
-
-def split_of(size: int) -> int:
-    power = 1
-    while power * 2 < size:
-        power *= 2
-    return power
 
 
 def leads_to(root: bytes, leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bool:
