@@ -766,6 +766,12 @@ class Cluster:
         station = self.stations[name]
         return 0 if station.life is None or self.now < station.paused_until else station.life.machine.level_max
 
+    def level_of(self, name: str) -> int:
+        """The feature level of the group, as a running node has applied it."""
+        life = self.stations[name].life
+        assert life is not None, f"{name} does not run"
+        return life.machine.level
+
     def replace_program(self, name: str, level_max: int) -> None:
         """Install a program on a node, and restart its process."""
         self.note(f"gets a program that reads level {level_max}", name)

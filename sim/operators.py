@@ -59,6 +59,10 @@ class Cluster(Protocol):
         """The level that a node's process tells now; 0 if none answers."""
         ...
 
+    def level_of(self, name: str) -> int:
+        """The feature level of the group, as a running node has applied it."""
+        ...
+
     def replace_program(self, name: str, level_max: int) -> None:
         """Install a program on a node, and restart its process."""
         ...
@@ -117,6 +121,8 @@ class Upgrader:
         self._cluster, self._chance = cluster, chance
         self.ended = False
         self._token = self._since = 0
+        self._level = 0
+        """The level that the group was last asked to have; they are raised one by one."""
         cluster.after(chance.randrange(*ASK_NS), self._round)
 
     def __str__(self) -> str:
@@ -140,7 +146,8 @@ class Upgrader:
         if led is None or set(self._cluster.names) - asked:
             return
         self._since = self._cluster.now
-        record = LevelRecord(NEXT_LEVEL)
+        self._level = self._cluster.level_of(led[0]) + 1
+        record = LevelRecord(min(self._level, NEXT_LEVEL))
         self._token = self._cluster.ask(led[0], lambda token: RaiseLevel(token, record, asked), self._answered)
 
     def asked(self) -> frozenset[str]:
@@ -149,4 +156,4 @@ class Upgrader:
 
     def _answered(self, outcome: Answer) -> None:
         self._token = 0
-        self.ended = self.ended or isinstance(outcome, Kept)
+        self.ended = self.ended or (isinstance(outcome, Kept) and self._level >= NEXT_LEVEL)

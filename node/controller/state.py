@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ledgermq.node.controller import broker_groups as group_specs
-from ledgermq.node.controller import ha, receipt_keys
+from ledgermq.node.controller import checkpoint_keys, ha, receipt_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import User
 from ledgermq.proto.group_config import group_fields, read_group
@@ -103,6 +103,9 @@ class State:
     specs: group_specs.Specs = field(default_factory=_empty)
     """The settings that broker groups were created with, their preferred leaders and their moves; replaced as a whole."""
 
+    checkpoint_keys: checkpoint_keys.Keys = ()
+    """The public keys with which nodes sign checkpoints, the newest last; replaced as a whole."""
+
     level: int = FIRST_LEVEL
     """The feature level of the cluster (`levels.py`); never lowered. Every broker group had it before, or gets it from its leader."""
 
@@ -140,6 +143,7 @@ def export(state: State) -> Json:
         "receipt_keys": receipt_keys.export(state.receipt_keys),
         "appointments": ha.export(state.appointments),
         "specs": group_specs.export(state.specs),
+        **({"checkpoint_keys": checkpoint_keys.export(state.checkpoint_keys)} if state.checkpoint_keys else {}),
         **({"level": state.level} if state.level > FIRST_LEVEL else {}),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
@@ -165,6 +169,7 @@ def restore(tree: Json) -> State:
         receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
         appointments=ha.restore(tree.get("appointments", {})),
         specs=group_specs.restore(tree.get("specs", {})),
+        checkpoint_keys=checkpoint_keys.restore(tree.get("checkpoint_keys", [])),
         level=read_level(tree.get("level", FIRST_LEVEL)),
     )
 
