@@ -107,7 +107,7 @@ _SEVERITY = (ExitCode.OK, ExitCode.INCOMPLETE, ExitCode.FAILED)
 @click.command()
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), help="Directory of this witness.")
 @click.option("--keys", type=_FILE, required=True, help="File of the nodes' verifier keys, one a line (ledgermq checkpoint keys).")
-@click.option("--name", default=f"ledgermq-witness/{socket.gethostname()}", show_default=True, help="Name of the key, when it is created.")
+@click.option("--name", "key_name", show_default="ledgermq-witness/HOST", help="Name of the key of this witness, when it is created.")
 @click.option("--once", is_flag=True, help="One round, for cron.")
 @click.option("--every", "every_s", type=DURATION, default="30s", show_default=True, help="Time between two rounds.")
 @click.option(
@@ -126,7 +126,7 @@ def witness(
     connection: Connection,
     directory: Path,
     keys: Path,
-    name: str,
+    key_name: str | None,
     once: bool,
     every_s: float,
     patience_s: float,
@@ -148,7 +148,10 @@ def witness(
     """
     trusted = read_keys(keys, None)
     clock = WallClock()
-    with WitnessFiles.open(directory, name) as files, each_alone(connection) as connections:
+    with (
+        WitnessFiles.open(directory, key_name or f"ledgermq-witness/{socket.gethostname()}") as files,
+        each_alone(connection) as connections,
+    ):
         follower = Witness(RunningCluster(connections), files, trusted, clock, Limits(patience_s, stale_s))
         reporter = Reporter(files)
         if once:

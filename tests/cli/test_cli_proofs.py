@@ -162,3 +162,43 @@ def test_a_checkpoint_that_does_not_continue_the_kept_one(cluster: FakeTreeClust
     cluster.replicas["n2"].log = HONEST
     code, _, err = ledgermq("checkpoint", "show", "--broker-group", "g1")
     assert code == 1 and "FORK: n1 and n2 show different trees of 7 files" in err
+
+
+def test_witness(cluster: FakeTreeCluster, ledgermq: Run, keys: str, tmp_path: Path) -> None:
+    """Rounds for cron: 0 while everything continues, 2 while a node does not answer, 1 with evidence after a fork, 3 without a cluster."""
+    once = ("witness", "--dir", str(tmp_path / "w"), "--keys", keys, "--name", "w", "--once", "--patience", "1ms", "--timeout", "1s")
+    for replica in cluster.replicas.values():
+        replica.size = 5
+    code, out, err = ledgermq(*once)
+    assert (code, out, err) == (0, "ledgermq/7d444840/g1/19c2e7d0: 5 sealed files, cosigned\n", "")
+    old = str(tmp_path / f"w/groups/g1/{5:020d}.checkpoint")
+    proof = str(tmp_path / "p")
+    assert ledgermq("prove", "--broker-group", "g1", "--index", "13", "--since", old, "--to", proof)[0] == 0
+    (tmp_path / "keys").write_text(key_file() + (tmp_path / "w/key.pub").read_text())
+    code, out, _ = ledgermq("verify-proof", proof, "--keys", keys, "--since", old)
+    assert code == 0 and "continues the older checkpoint of 5 files" in out
+    replica = cluster.replicas.pop("n3")
+    cluster.replicas["n3"] = type(replica)(log_of(FILES, changed=(2,)), 6)
+    code, _, err = ledgermq(*once)
+    assert (
+        code == 1 and err.startswith("FORK: g1: the tree of 6 files of node n3 contradicts the accepted one of 5") and err.count("\n") == 1
+    )
+    place = Path(err.strip().rpartition("evidence: ")[2])
+    assert sorted(path.name for path in place.iterdir()) == ["accepted.checkpoint", "paths.hex", "shown.checkpoint"]
+    assert parse_note((place / "shown.checkpoint").read_text()).text == log_of(FILES, changed=(2,)).checkpoint(6).text()
+    cluster.replicas["n3"] = type(replica)(HONEST, 0)
+    cluster.node.answers("GetCheckpoint", lambda request: pb.GetCheckpointResponse(status=admin_status(42800, "no; start the node")))
+    code, _, err = ledgermq(*once)
+    assert code == 2 and err.count("UNPROVEN: g1: node n") == 3
+    cluster.node.stop()
+    assert ledgermq(*once)[0] == 3
+
+
+def test_a_witness_without_its_files(cluster: FakeTreeCluster, ledgermq: Run, keys: str, tmp_path: Path) -> None:
+    once = ("witness", "--dir", str(tmp_path / "w"), "--once", "--keys")
+    assert ledgermq(*once, str(tmp_path / "missing"))[0] == 64
+    (tmp_path / "bad").write_text("bad\n")
+    assert ledgermq(*once, str(tmp_path / "bad"))[0] == 65
+    assert ledgermq(*once, keys, "--name", "a name")[0] == 64
+    (tmp_path / "w/key").write_text("PRIVATE+KEY+")
+    assert ledgermq(*once, keys)[0] == 65
