@@ -101,6 +101,7 @@ class Bug(str, Enum):
     EVICTED_WISHED_BACK = "evicted-wished-back"
     FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
     LEVEL_NOT_RAISED = "level-not-raised"
+    TREE_BEGUN_ANEW = "tree-begun-anew"
 
 
 class AsksOneLess(Upgrader):

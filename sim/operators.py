@@ -142,17 +142,19 @@ class Upgrader:
             cluster.after(self._chance.randrange(*ASK_NS), self._round)
 
     def _finish(self) -> None:
-        asked, led = self.asked(), self._cluster.led()
-        if led is None or set(self._cluster.names) - asked:
+        led = self._cluster.led()
+        if led is None:
+            return
+        self._level = min(self._cluster.level_of(led[0]) + 1, NEXT_LEVEL)
+        asked, record = self.asked(), LevelRecord(self._level)
+        if set(self._cluster.names) - asked:
             return
         self._since = self._cluster.now
-        self._level = self._cluster.level_of(led[0]) + 1
-        record = LevelRecord(min(self._level, NEXT_LEVEL))
         self._token = self._cluster.ask(led[0], lambda token: RaiseLevel(token, record, asked), self._answered)
 
     def asked(self) -> frozenset[str]:
         """The nodes whose present processes tell that they read the level."""
-        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= NEXT_LEVEL)
+        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= self._level)
 
     def _answered(self, outcome: Answer) -> None:
         self._token = 0
