@@ -4,6 +4,7 @@ beside this one."""
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,13 +18,13 @@ from ledgermq.client.aside import Aside
 from ledgermq.client.commands import cluster_command, file_bytes, json_option, namespace_option
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, Refused
-from ledgermq.client.proofs.fetching import agreed, fetch, replicas_of, shown_by
+from ledgermq.client.proofs.fetching import agreed, each_alone, fetch, path_from, replicas_of, shown_by
 from ledgermq.client.proofs.files import read_checkpoint, read_keys, read_proof, read_receipt
 from ledgermq.client.proofs.keys import TrustedKeys
-from ledgermq.client.proofs.proof import Proven, Refuted, Since
+from ledgermq.client.proofs.proof import Proven, Refuted
 from ledgermq.client.proofs.verifying import NOT_TRUE, check_receipt, check_since, enough_signed, verify
 from ledgermq.proto import admin_pb2 as pb
-from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, format_note
+from ledgermq.proto.signed_notes import COSIGNATURE, Checkpoint, Note, format_note
 from ledgermq.proto.status import Code
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -72,11 +73,11 @@ def prove(connection: Connection, since: Path | None, path: Path, **chosen: Any)
     Exit status: 0 written; 1 the nodes contradict each other, or their proof is false; 3 no node answers; 4 there is no such message, or
     its file is not sealed yet, was trimmed, or is older than the tree.
     """
-    admin = AdminCalls(connection)
     receipt = None if chosen["receipt"] is None else read_receipt(chosen["receipt"], chosen["row"])
     kept = None if since is None else read_checkpoint(since)[1]
-    place = _place(admin, receipt, chosen)
-    proof = fetch(admin, place.broker_group, place.index, kept)
+    with each_alone(connection) as admins:
+        place = _place(admins[0], receipt, chosen)
+        proof = fetch(admins, place.broker_group, place.index, kept)
     log = Checkpoint.parse(proof.checkpoint.text).log
     if receipt is not None and receipt.log_id != log.log_id:
         raise Refuted(f"REFUTED: the receipt is of the log {receipt.log_id}, and the group has the log {log.log_id} now", NOT_TRUE)
@@ -243,10 +244,10 @@ def show(connection: Connection, broker_group: str, since: Path | None, keys: Pa
     """
     if since is not None and keys is None:
         raise BadArgument("--since verifies, and needs the keys to trust", "add --keys FILE")
-    admin = AdminCalls(connection)
-    note = agreed(shown_by(admin, broker_group, replicas_of(admin, broker_group)))
-    if keys is not None:
-        _verify_checkpoint(admin, note, read_keys(keys, quorum), since)
+    with each_alone(connection) as admins:
+        note = agreed(shown_by(admins[0], broker_group, replicas_of(admins[0], broker_group)))
+        if keys is not None:
+            _verify_checkpoint(admins, note, read_keys(keys, quorum), since)
     text = format_note(note)
     if path is None:
         print(text, end="")
@@ -255,17 +256,15 @@ def show(connection: Connection, broker_group: str, since: Path | None, keys: Pa
         print(f"wrote {path}: {note.text.splitlines()[1]} files")
 
 
-def _verify_checkpoint(admin: AdminCalls, note: Any, keys: TrustedKeys, since: Path | None) -> None:
+def _verify_checkpoint(admins: Sequence[AdminCalls], note: Note, keys: TrustedKeys, since: Path | None) -> None:
     """Check the signatures of a checkpoint and that it continues an older one. Raises as `verify` does."""
     try:
         found = Checkpoint.parse(note.text)
         signers = keys.signers(note, found)
         if since is not None:
             old_note, old = read_checkpoint(since)
-            path: tuple[bytes, ...] = ()
-            if old.log == found.log and old.size <= found.size:
-                path = tuple(admin.prove_consistency(found.log.broker_group, old.size, found.size).path)
-            check_since(Since(old.size, path), found, old_note, keys)
+            continues = old.log == found.log and old.size <= found.size
+            check_since(path_from(admins, old, found) if continues else None, found, old_note, keys)
     except ValueError as error:
         raise Refuted(f"REFUTED: {error}", NOT_TRUE) from None
     enough_signed(signers, found, keys)

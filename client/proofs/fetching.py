@@ -6,10 +6,13 @@ the verifier, who knows whom to trust.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ledgermq.client.admin_calls import AdminCalls
+from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
 from ledgermq.client.proofs.proof import Proof, Refuted, Since
 from ledgermq.client.proofs.verifying import check_paths
@@ -18,6 +21,7 @@ from ledgermq.proto.log_tree import FileLeaf
 from ledgermq.proto.signed_notes import Checkpoint, Note, parse_note
 from ledgermq.proto.status import Code
 
+T = TypeVar("T")
 KEEP = "keep all node directories and ask who operates the cluster"
 
 
@@ -28,6 +32,15 @@ class Shown:
     node: str
     note: Note
     checkpoint: Checkpoint
+
+
+@contextmanager
+def each_alone(connection: Connection) -> Iterator[list[AdminCalls]]:
+    """The calls to the cluster, and to each of its given endpoints alone."""
+    with ExitStack() as stack:
+        own = ({**connection.options, "endpoints": str(address)} for address in connection.addresses)
+        alone = [stack.enter_context(Connection(**options, timeout_s=connection.timeout_s)) for options in own]
+        yield [AdminCalls(each) for each in (connection, *alone)]
 
 
 def replicas_of(admin: AdminCalls, broker_group: str) -> list[str]:
@@ -88,12 +101,25 @@ def merged(notes: Sequence[Note]) -> Note:
     return Note(notes[0].text, tuple(dict.fromkeys(signature for note in notes for signature in note.signatures)))
 
 
-def fetch(admin: AdminCalls, broker_group: str, index: int, since: Checkpoint | None = None) -> Proof:
+def first_of(admins: Sequence[AdminCalls], ask: Callable[[AdminCalls], T]) -> T:
+    """The first answer: not every node holds every broker group. Raises the error of the first node if none answers."""
+    first: Refused | Unreachable | None = None
+    for admin in admins:
+        try:
+            return ask(admin)
+        except (Refused, Unreachable) as error:
+            first = first or error
+    assert first is not None, "nobody was asked"
+    raise first
+
+
+def fetch(admins: Sequence[AdminCalls], broker_group: str, index: int, since: Checkpoint | None = None) -> Proof:
     """The proof of an entry, up to the checkpoint that most nodes sign, and with the path from an older checkpoint. Raises Refuted if the
-    nodes contradict each other or their proof is false, and Refused if the entry is not in a sealed file."""
-    note = agreed(shown_by(admin, broker_group, replicas_of(admin, broker_group)))
+    nodes contradict each other or their proof is false, and Refused if the entry is not in a sealed file. `admins`: calls to the cluster,
+    and to further endpoints of which some hold the group."""
+    note = agreed(shown_by(admins[0], broker_group, replicas_of(admins[0], broker_group)))
     checkpoint = Checkpoint.parse(note.text)
-    answer = admin.prove_entry(broker_group, index, checkpoint.size)
+    answer = first_of(admins, lambda admin: admin.prove_entry(broker_group, index, checkpoint.size))
     proof = Proof(
         file_number=answer.file_number,
         leaf=leaf_of(answer.leaf),
@@ -101,7 +127,7 @@ def fetch(admin: AdminCalls, broker_group: str, index: int, since: Checkpoint | 
         entry_path=tuple(answer.entry_path),
         log_path=tuple(answer.log_path),
         checkpoint=note,
-        since=None if since is None else _path_from(admin, since, checkpoint),
+        since=None if since is None else path_from(admins, since, checkpoint),
     )
     try:
         found, _, _ = check_paths(proof, checkpoint)
@@ -112,11 +138,14 @@ def fetch(admin: AdminCalls, broker_group: str, index: int, since: Checkpoint | 
     return proof
 
 
-def _path_from(admin: AdminCalls, old: Checkpoint, new: Checkpoint) -> Since:
+def path_from(admins: Sequence[AdminCalls], old: Checkpoint, new: Checkpoint) -> Since:
+    """The path from an older checkpoint, which is not checked here. Raises Refuted if there can be none, and Refused if no node gives
+    it."""
     if old.log != new.log or old.size > new.size:
         what = f"REFUTED: the log of the older checkpoint is {old.log} with {old.size} sealed files, now it is {new.log} with {new.size}"
         raise Refuted(what, KEEP)
-    return Since(old.size, tuple(admin.prove_consistency(old.log.broker_group, old.size, new.size).path))
+    group = old.log.broker_group
+    return Since(old.size, tuple(first_of(admins, lambda admin: admin.prove_consistency(group, old.size, new.size)).path))
 
 
 def leaf_of(leaf: pb.SealedFileLeaf) -> FileLeaf:

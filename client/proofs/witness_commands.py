@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.commands import DURATION, cluster_command
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import Refused, Unreachable
-from ledgermq.client.proofs.fetching import replicas_in
+from ledgermq.client.proofs.fetching import each_alone, replicas_in
 from ledgermq.client.proofs.files import read_keys
 from ledgermq.client.proofs.witness import UNPROVEN, Finding, Group, Limits, Witness
 from ledgermq.client.proofs.witness_files import GroupMemory, WitnessFiles
@@ -25,10 +25,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class RunningCluster:
-    """The calls that a witness makes. `connections` lead to the whole cluster, and then to each of its given endpoints alone."""
+    """The calls that a witness makes: to the cluster, and to each of its given endpoints alone."""
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
-        self._admin, *self._each = map(AdminCalls, connections)
+    def __init__(self, admins: Sequence[AdminCalls]) -> None:
+        self._admin, *self._each = admins
 
     def groups(self) -> Sequence[Group]:
         return [Group(group.group, tuple(replicas_in(group)), group.commit_index) for group in self._admin.cluster_status().groups]
@@ -47,19 +47,6 @@ class RunningCluster:
         if not found and wrong is not None:
             raise wrong
         return found
-
-
-@contextmanager
-def each_alone(connection: Connection) -> Iterator[list[Connection]]:
-    """The connection, and one to each of its endpoints."""
-    with ExitStack() as stack:
-        yield [
-            connection,
-            *(
-                stack.enter_context(Connection(**{**connection.options, "endpoints": str(address)}, timeout_s=connection.timeout_s))
-                for address in connection.addresses
-            ),
-        ]
 
 
 class WallClock:
@@ -150,9 +137,9 @@ def witness(
     clock = WallClock()
     with (
         WitnessFiles.open(directory, key_name or f"ledgermq-witness/{socket.gethostname()}") as files,
-        each_alone(connection) as connections,
+        each_alone(connection) as admins,
     ):
-        follower = Witness(RunningCluster(connections), files, trusted, clock, Limits(patience_s, stale_s))
+        follower = Witness(RunningCluster(admins), files, trusted, clock, Limits(patience_s, stale_s))
         reporter = Reporter(files)
         if once:
             reporter.tell(*follower.round())

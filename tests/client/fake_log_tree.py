@@ -146,7 +146,7 @@ class FakeTreeCluster:
                     log_path=inclusion_path(log.hashes(size), number),
                     note=format_note(signed(log.checkpoint(size), self.answering)),
                 )
-        return pb.ProveEntryResponse(status=admin_status(40400, f"entry {request.index} is in no sealed file yet; repeat later"))
+        return pb.ProveEntryResponse(status=admin_status(40400, f"entry {request.index} is in no sealed log file yet; try again later"))
 
     def prove_consistency(self, request: pb.ProveConsistencyRequest) -> pb.ProveConsistencyResponse:
         log = self.replicas[self.answering].log

@@ -14,12 +14,14 @@ from ledgermq.client.admin_calls import AdminCalls
 from ledgermq.client.connection import Connection
 from ledgermq.client.errors import BadArgument, ClusterError, Incomplete, Refused
 from ledgermq.client.proofs import Proof, Proven, Refuted, TrustedKeys, fetch, verify
+from ledgermq.client.proofs.fetching import each_alone
 from ledgermq.client.proofs.proof import Since
 from ledgermq.client.proofs.verifying import check_receipt
+from ledgermq.proto import admin_pb2 as pb
 from ledgermq.proto import log_pb2
 from ledgermq.proto.log_tree import consistency_path
 from ledgermq.proto.signed_notes import ED25519, Checkpoint, Note, VerifierKey, sign
-from tests.client.fake_cluster import fake_nodes
+from tests.client.fake_cluster import admin_status, fake_nodes
 from tests.client.fake_log_tree import LOG, FakeLog, FakeTreeCluster, cluster_of, key_file, log_of, private_key, proof_fields, signed
 
 FILES = 7
@@ -281,7 +283,7 @@ def admin(cluster: FakeTreeCluster) -> Iterator[AdminCalls]:
 
 
 def test_a_fetched_proof_has_the_signatures_of_all_nodes(admin: AdminCalls) -> None:
-    proof = fetch(admin, "g1", 13, HONEST.checkpoint(5))
+    proof = fetch([admin], "g1", 13, HONEST.checkpoint(5))
     proven = verify(proof, KEYS, OLD)
     assert (proven.index, len(proven.signers), proven.checkpoint.size) == (13, 3, FILES)
 
@@ -289,18 +291,31 @@ def test_a_fetched_proof_has_the_signatures_of_all_nodes(admin: AdminCalls) -> N
 def test_nodes_that_lag_or_do_not_answer_do_not_sign(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
     """The tree is the largest that most nodes show."""
     cluster.replicas["n3"].size = 6
-    assert verify(fetch(admin, "g1", 13), KEYS).checkpoint.size == FILES
+    assert verify(fetch([admin], "g1", 13), KEYS).checkpoint.size == FILES
     cluster.replicas["n2"].size = 6
-    assert verify(fetch(admin, "g1", 13), KEYS).checkpoint.size == 6
+    assert verify(fetch([admin], "g1", 13), KEYS).checkpoint.size == 6
     del cluster.replicas["n1"]
     cluster.answering = "n2"
-    assert len(fetch(admin, "g1", 13).checkpoint.signatures) == 2
+    assert len(fetch([admin], "g1", 13).checkpoint.signatures) == 2
+
+
+def test_an_endpoint_without_the_group_is_passed_over(cluster: FakeTreeCluster) -> None:
+    """Of the given endpoints one that holds the group is enough; the error is that of the first one."""
+    with fake_nodes() as (other,):
+        elsewhere = cluster_of(other, HONEST)
+        for method in ("ProveEntry", "ProveConsistency"):
+            response = getattr(pb, f"{method}Response")(status=admin_status(40000, "no replica here; ask another node"))
+            other.answers(method, response)
+        with Connection(f"{elsewhere.node.endpoint};{cluster.node.endpoint}", timeout_s=5) as connection, each_alone(connection) as admins:
+            assert verify(fetch(admins, "g1", 13, HONEST.checkpoint(5)), KEYS, OLD).index == 13
+            with pytest.raises(Refused, match="no replica here"):
+                fetch(admins[:2], "g1", 13)
 
 
 def test_nodes_with_different_trees_are_a_fork(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
     cluster.replicas["n2"].log = log_of(FILES, changed=(6,))
     with pytest.raises(Refuted, match="FORK: n1 and n2 show different trees of 7 files"):
-        fetch(admin, "g1", 13)
+        fetch([admin], "g1", 13)
 
 
 def test_a_node_that_proves_something_else_is_refuted(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
@@ -309,28 +324,28 @@ def test_a_node_that_proves_something_else_is_refuted(cluster: FakeTreeCluster, 
         forged = cluster_of(other, log_of(FILES, changed=(6,)))
         cluster.node.answers("ProveEntry", forged.prove_entry)
         with pytest.raises(Refuted, match="the node's proof of entry 13 is false"):
-            fetch(admin, "g1", 13)
+            fetch([admin], "g1", 13)
     cluster.node.answers("ProveEntry", lambda request: cluster.prove_entry(type(request)(index=12, size=request.size)))
     with pytest.raises(Refuted, match="proves entry 12 instead of entry 13"):
-        fetch(admin, "g1", 13)
+        fetch([admin], "g1", 13)
 
 
 def test_what_cannot_be_proven_is_refused_with_the_reason(cluster: FakeTreeCluster, admin: AdminCalls) -> None:
-    with pytest.raises(Refused, match="is in no sealed file yet"):
-        fetch(admin, "g1", 10_000)
+    with pytest.raises(Refused, match="is in no sealed log file yet"):
+        fetch([admin], "g1", 10_000)
     with pytest.raises(Refused, match="there is no broker group g9"):
-        fetch(admin, "g9", 1)
+        fetch([admin], "g9", 1)
     for replica in cluster.replicas.values():
         replica.size = 0
     with pytest.raises(Refused, match="no file of the log is sealed yet"):
-        fetch(admin, "g1", 1)
+        fetch([admin], "g1", 1)
 
 
 def test_an_older_checkpoint_of_another_log_or_a_longer_one(admin: AdminCalls) -> None:
     for other in (HONEST.checkpoint(5), log_of(9).checkpoint(9)):
         old = Checkpoint(replace(LOG, log_id="another"), other.size, other.root) if other.size == 5 else other
         with pytest.raises(Refuted, match="the log of the older checkpoint is"):
-            fetch(admin, "g1", 13, old)
+            fetch([admin], "g1", 13, old)
 
 
 def test_the_file_is_small() -> None:

@@ -4,12 +4,14 @@ nothing."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from ledgermq.client.aside import part_of
 from ledgermq.client.errors import BadArgument, Refused, Unreachable
 from ledgermq.client.proofs import ed25519, witness_files
 from ledgermq.client.proofs.keys import TrustedKeys
@@ -342,3 +344,28 @@ def test_what_the_nodes_showed_is_readable(watching: Watching) -> None:
     watching.round()
     value = json.loads((watching.files.directory / "groups/g1/nodes.json").read_text())
     assert value["newest"] == {"size": 3, "since": 1_800_000_000, "commit_index": 100}
+
+
+def test_a_file_is_durable_before_its_name_and_the_name_before_the_next_step(watching: Watching, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sync of the content, the name, sync of the directory: for every file of a round, one after the other."""
+    events: list[tuple[str, str]] = []
+    sync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        events.append(("name", str(target)))
+        return rename(path, target)
+
+    watching.round()  # makes the directories
+    watching.show(5)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    watching.round()
+    names = [at for at, (what, _) in enumerate(events) if what == "name"]
+    assert len(names) == 4 and len(events) == 3 * len(names)  # the checkpoint as each of three nodes shows it, and nodes.json
+    for at in names:
+        path = Path(events[at][1])
+        assert events[at - 1 : at + 2 : 2] == [("sync", str(part_of(path))), ("sync", str(path.parent))]
