@@ -217,8 +217,6 @@ class Medium:
         machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
         machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
         restore(store, machine)
-        if self._bug is Bug.TREE_BEGUN_ANEW and machine.retained.tree is not None:
-            machine.retained.begin_tree()
         checkpoint = store.read_checkpoint()
         noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)
         replica = replica_type(self._bug)(

@@ -15,6 +15,7 @@ from ledgermq.node.broker.calls.member_calls import MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.raft.config import Members
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS
@@ -123,6 +124,8 @@ class Upgrader:
         self._token = self._since = 0
         self._level = 0
         """The level that the group was last asked to have; they are raised one by one."""
+        self._begun = False
+        """Whether the group has the level of the present release, from which on programs of the next one are installed."""
         cluster.after(chance.randrange(*ASK_NS), self._round)
 
     def __str__(self) -> str:
@@ -134,7 +137,7 @@ class Upgrader:
             cluster.give_up(self._token)
             self._token = 0
         former = [name for name in cluster.names if cluster.reads(name) < NEXT_LEVEL]
-        if former and (cluster.healed or self._chance.random() < REPLACED_SHARE):
+        if former and self._begun and (cluster.healed or self._chance.random() < REPLACED_SHARE):
             cluster.replace_program(former[self._chance.randrange(len(former))], NEXT_LEVEL)
         if not self._token:
             self._finish()
@@ -145,7 +148,9 @@ class Upgrader:
         led = self._cluster.led()
         if led is None:
             return
-        self._level = min(self._cluster.level_of(led[0]) + 1, NEXT_LEVEL)
+        level = self._cluster.level_of(led[0])
+        self._begun = self._begun or level == LEVEL_MAX
+        self._level = min(level + 1, NEXT_LEVEL)
         asked, record = self.asked(), LevelRecord(self._level)
         if set(self._cluster.names) - asked:
             return

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgermq.node.controller import metadata
-from ledgermq.node.controller.checkpoint_keys import newest
 from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, apply
+from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.controller.state import Outcome, State, UnknownCommand, export, may_vote, restore
 from ledgermq.node.controller.topics import MAX_QUEUES, spread
 from ledgermq.proto.levels import LEVEL_MAX
@@ -342,7 +342,7 @@ def test_checkpoint_keys() -> None:
     state, (one, again, two, other) = run([add, add, {**add, "public": "cd" * 32}, {**add, "node": "n2"}], State(level=2))
     assert (one.changed, again.changed, two.changed, other.changed) == (True, False, True, True)
     assert [(key.node, key.public[:2]) for key in state.checkpoint_keys] == [("n1", "ab"), ("n1", "cd"), ("n2", "ab")]
-    assert newest(state.checkpoint_keys, "n1") == "cd" * 32 and newest(state.checkpoint_keys, "n3") is None
+    assert signs_with(state.checkpoint_keys, "n1") == "cd" * 32 and signs_with(state.checkpoint_keys, "n3") is None
     assert restore(export(state)) == state
     for wrong in ({**add, "public": "ab"}, {**add, "public": "zz" * 32}, {**add, "node": ""}, {**add, "created_ms": True}):
         assert apply(State(level=2), wrong)[1].code == Code.BAD_REQUEST

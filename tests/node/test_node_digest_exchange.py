@@ -239,5 +239,6 @@ def test_a_file_with_damaged_entries_has_a_digest_and_no_root(stage: Any) -> Non
         digests.want([0], {0: file.end_pos})
         if digests._running is not None:
             digests._running[1].result(20)
-    assert digests._running is None and digests.roots == {0: ""} and digests.known == {0: file_digest(RealDisk(), str(path), lambda length: None)}
+    assert digests._running is None and digests.roots == {0: ""}
+    assert digests.known == {0: file_digest(RealDisk(), str(path), lambda length: None)}
     digests.stop()

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ledgermq.node.broker.calls.outcome import CallRefused
 from ledgermq.node.broker.state.file_tree import leaf_of
-from ledgermq.node.controller.checkpoint_keys import newest
+from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.frontend.proofs.signing_key import SigningKey, key_of
 from ledgermq.node.frontend.routing.forwarder import Forwarder
 from ledgermq.node.replica.hosting.engine import Engine
@@ -86,7 +86,7 @@ class Checkpoints:
     async def register(self) -> None:
         """Tell the controller quorum this node's public key, unless it knows it. Waits until the cluster has the feature level."""
         public = self._key.verifier_key.public.hex()
-        while newest(self._controller.state.checkpoint_keys, self._node) != public:
+        while signs_with(self._controller.state.checkpoint_keys, self._node) != public:
             if self._controller.state.level >= TREE_LEVEL:
                 try:
                     await self._controller.add_checkpoint_key(self._node, public, self._key.created_ms)
@@ -100,7 +100,7 @@ class Checkpoints:
         await self._controller.barrier()
         state, response = self._controller.state, pb.ListCheckpointKeysResponse()
         for key in state.checkpoint_keys:
-            retired = newest(state.checkpoint_keys, key.node) != key.public or key.node in state.removed_nodes
+            retired = signs_with(state.checkpoint_keys, key.node) != key.public or key.node in state.removed_nodes
             verifier = str(key_of(key.node, self._cluster_id, bytes.fromhex(key.public)))
             response.keys.add(node=key.node, verifier_key=verifier, created_ms=key.created_ms, retired=retired)
         return response

@@ -62,7 +62,7 @@ def load_or_make(directory: Path, node: str, cluster_id: str, now_ms: int) -> Si
         return SigningKey(private, node, cluster_id, now_ms)
     except (Damaged, KeyError, TypeError, ValueError) as error:
         remedy = "restore the file; or remove it, and the node makes another key (checkpoints that it signed stay valid)"
-        raise FatalError(ExitCode.DATA_UNUSABLE, f"{path} cannot be read ({error})", remedy) from error
+        raise FatalError(ExitCode.DAMAGED, f"{path} cannot be read ({error})", remedy) from error
 
 
 def _write(path: Path, data: bytes) -> None:
