@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ledgermq.audit.clients.bad_file import BadFile
-from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, audit_running, local_engine
+from ledgermq.audit.jobs import EXIT, Audit, ClientCheck, Engine, Progress, WitnessCheck, audit_running, local_engine
 from ledgermq.audit.jobs import audit as run_audit
 from ledgermq.audit.outputs import text, try_directory, try_file, write_file
 from ledgermq.audit.page import as_html
@@ -103,6 +104,13 @@ def with_workers(directory: str) -> list[str]:
 @click.option("--agreement", is_flag=True, help="Only compare the replicas, by file edges and digests: fast, but does not detect bit rot.")
 @click.option("--receipts", multiple=True, type=click.Path(exists=True), help="Receipts of producers to compare with the log; repeatable.")
 @click.option("--acks", multiple=True, type=click.Path(exists=True), help="Deliveries of consumers to compare with the log; repeatable.")
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False),
+    help="Directory of a witness to compare with the logs; repeatable.",
+)
 @click.option("--window", default="1m", show_default=True, type=Duration(), help="Width of the windows for counting clients' messages.")
 @exact_option
 @click.option("--json", "as_object", is_flag=True, help="One JSON object on stdout instead of text.")
@@ -118,6 +126,7 @@ def audit(
     agreement: bool,
     receipts: tuple[str, ...],
     acks: tuple[str, ...],
+    witnesses: tuple[str, ...],
     window: float,
     exact: bool,
     as_object: bool,
@@ -138,11 +147,12 @@ def audit(
       ledgermq audit ledgermq-data/n* --agreement
       ledgermq audit --endpoints '127.0.0.1:8081;127.0.0.1:8082'
       ledgermq audit ledgermq-data/n* --receipts receipts.parquet --acks deliveries.parquet
+      ledgermq audit ledgermq-data/n* --deep --witness witness
     """
     if sum((volumes, bool(directories), target is not None)) != 1:
         raise click.UsageError("give the node directories, such as ledgermq-data/n1, or use --volumes, or --endpoints of a running cluster")
-    if agreement and (deep or receipts or acks):
-        raise click.UsageError("--agreement reads no messages; omit --deep, --receipts and --acks, or --agreement")
+    if agreement and (deep or receipts or acks or witnesses):
+        raise click.UsageError("--agreement reads no messages; omit --deep, --receipts, --acks and --witness, or --agreement")
     if agreement and target is not None:
         raise click.UsageError("--agreement is about directories; running nodes compare sealed files by themselves, see: ledgermq status")
     named = node_directories(os.environ.get("LEDGERMQ_VOLUMES", "/data")) if volumes else directories
@@ -152,13 +162,14 @@ def audit(
     if findings is not None:
         try_directory(Path(findings))
     kept = client_files(receipts, acks, window) if receipts or acks else None
+    seen = witness_check(witnesses)
     progress = ProgressLine()
     with nullcontext() if target is None else target.open() as cluster, engine_of(engine, master) as runner:
         clients = None if kept is None else client_check(runner, kept)
         if cluster is None:
-            result = audit_with(chosen, runner, progress, deep, clients, agreement)
+            result = audit_with(chosen, runner, progress, deep, clients, agreement, seen)
         else:
-            result = audit_running(cluster, runner, progress, deep, clients)
+            result = audit_running(cluster, runner, progress, deep, clients, seen)
     progress.close()
     # Print first, because the files written next may find the disk full.
     print(json.dumps(as_json(result), ensure_ascii=False) if as_object else as_text(result, exact=exact), flush=True)
@@ -181,6 +192,18 @@ def client_files(receipts: tuple[str, ...], acks: tuple[str, ...], window_s: flo
         raise click.UsageError(str(error)) from error
 
 
+def witness_check(directories: tuple[str, ...]) -> WitnessCheck | None:
+    """The check of what witnesses cosigned; a directory that cannot be used is a usage error."""
+    if not directories:
+        return None
+    from ledgermq.audit.checks.witnesses import BadWitness, check_witnesses, read_witness
+
+    try:
+        return partial(check_witnesses, witnesses=[read_witness(directory) for directory in directories])
+    except BadWitness as error:
+        raise click.UsageError(str(error)) from error
+
+
 def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
     """The check of the clients' files, with joins where the engine runs."""
     from ledgermq.audit.clients.joining import join_here
@@ -191,11 +214,17 @@ def client_check(engine: Engine, kept: ClientFiles) -> ClientCheck:
 
 
 def audit_with(
-    directories: list[str], engine: Engine, progress: Progress, deep: bool, clients: ClientCheck | None = None, agreement: bool = False
+    directories: list[str],
+    engine: Engine,
+    progress: Progress,
+    deep: bool,
+    clients: ClientCheck | None = None,
+    agreement: bool = False,
+    witnesses: WitnessCheck | None = None,
 ) -> Audit:
     """Run the audit. An unreadable directory, or an invalid clients' file, is a usage error, not a verdict."""
     try:
-        return run_audit(directories, engine, progress, deep, clients, agreement)
+        return run_audit(directories, engine, progress, deep, clients, agreement, witnesses)
     except PermissionError as error:
         raise click.UsageError(f"{error.filename} cannot be read; run the audit as a user who may read it") from error
     except BadFile as error:

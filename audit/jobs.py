@@ -84,6 +84,8 @@ class Audit:
 
 ClientCheck = Callable[[Sequence[GroupResult]], "ClientResult"]
 """Compares the clients' files with broker groups that were compared before."""
+WitnessCheck = Callable[[GroupResult], None]
+"""Compares what witnesses cosigned with a broker group, and adds the findings."""
 
 
 def audit(
@@ -93,9 +95,10 @@ def audit(
     deep: bool = False,
     clients: ClientCheck | None = None,
     agreement: bool = False,
+    witnesses: WitnessCheck | None = None,
 ) -> Audit:
-    """Audit node directories against each other and, if wanted, against the clients' files. `agreement`: by outlines alone, without reading
-    the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
+    """Audit node directories against each other and, if wanted, against the clients' files and what witnesses cosigned. `agreement`: by
+    outlines alone, without reading the bytes between the edges of log files. Raises PermissionError, MixedClusters."""
     report = progress or (lambda _done, _total: None)
     unique = list({os.path.realpath(directory): directory for directory in reversed(directories)}.values())[::-1]
     reasons: list[str] = []
@@ -119,6 +122,8 @@ def audit(
     for group in groups:
         if not agreement:
             check_seals(group)
+        if witnesses is not None:
+            witnesses(group)
         if deep:
             compare_bytes(group)
         drop_what_moved(group, _written)
@@ -133,6 +138,7 @@ def audit_running(
     progress: Progress | None = None,
     deep: bool = False,
     clients: ClientCheck | None = None,
+    witnesses: WitnessCheck | None = None,
 ) -> Audit:
     """Audit the replicas of a running cluster against each other, up to a marker in each log. Raises ClusterError if no node answers."""
     report = progress or (lambda _done, _total: None)
@@ -146,13 +152,15 @@ def audit_running(
         adopt(replicas)
         bytes_read = run_engine(replicas, engine, keep, deep, LOOKS.keys() - {OUTLINE})
         names = sorted({*cluster.lost, *(one.group for one in replicas)})
-        groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep) for name in names]
+        groups = [_compare_running(name, [one for one in replicas if one.group == name], cluster, deep, witnesses) for name in names]
         return judge(groups, [], bytes_read, None if clients is None else clients(groups))
     finally:
         cluster.close()
 
 
-def _compare_running(group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool) -> GroupResult:
+def _compare_running(
+    group: str, replicas: Sequence[Replica], cluster: RunningCluster, deep: bool, witnesses: WitnessCheck | None
+) -> GroupResult:
     """Compare what was read. If a node is lost during the audit, the others are compared without its replica."""
     lost = dict(cluster.lost.get(group, {}))
     while True:
@@ -164,6 +172,8 @@ def _compare_running(group: str, replicas: Sequence[Replica], cluster: RunningCl
         try:
             result = compare(group, present, lost)
             check_seals(result)
+            if witnesses is not None:
+                witnesses(result)
             if deep:
                 compare_bytes(result)
             # Last, because any file that was read before may have changed.

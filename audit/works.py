@@ -20,6 +20,7 @@ from ledgermq.audit.checks.scan import LogReport, scan
 from ledgermq.audit.reading import bytewise
 from ledgermq.audit.reading.files import stat_of
 from ledgermq.audit.reading.node_paths import NodeLost
+from ledgermq.audit.reading.trees import entries_root
 from ledgermq.audit.reading.walk import LogFile, Progress
 from ledgermq.audit.state.derive import StateReport, check_state
 
@@ -101,7 +102,7 @@ def _log_report(log: dict[str, Any]) -> LogReport:
 def _look_at_log(task: LogFile, progress: Progress | None) -> Outcome:
     report = scan(task, progress)
     if task.deep and report.ending == "blank":
-        report.sha256 = bytewise.digest(task.path, report.length)
+        report.sha256, report.root = bytewise.digest(task.path, report.length), entries_root(task.path, report.end)
     return Outcome(report)
 
 

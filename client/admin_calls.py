@@ -231,3 +231,19 @@ class AdminCalls:
 
     def list_users(self, name: str = "") -> pb.ListUsersResponse:
         return self._ask("ListUsers", pb.ListUsersRequest(name=name), pb.ListUsersResponse)
+
+    def get_checkpoint(self, broker_group: str, node: str = "") -> pb.GetCheckpointResponse:
+        """The newest checkpoint of a group that a node signs; empty: the node that answers."""
+        return self._ask("GetCheckpoint", pb.GetCheckpointRequest(broker_group=broker_group, node=node), pb.GetCheckpointResponse)
+
+    def prove_entry(self, broker_group: str, index: int, size: int) -> pb.ProveEntryResponse:
+        """An entry with its paths up to the log tree of `size` files."""
+        request = pb.ProveEntryRequest(broker_group=broker_group, index=index, size=size)
+        return self._ask("ProveEntry", request, pb.ProveEntryResponse)
+
+    def prove_consistency(self, broker_group: str, old_size: int, new_size: int) -> pb.ProveConsistencyResponse:
+        request = pb.ProveConsistencyRequest(broker_group=broker_group, old_size=old_size, new_size=new_size)
+        return self._ask("ProveConsistency", request, pb.ProveConsistencyResponse)
+
+    def list_checkpoint_keys(self) -> pb.ListCheckpointKeysResponse:
+        return self._ask("ListCheckpointKeys", pb.ListCheckpointKeysRequest(), pb.ListCheckpointKeysResponse)

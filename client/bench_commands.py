@@ -130,9 +130,7 @@ def bench_request(
     _measure("request", connection, run_request, _load(rate=rate, size=size, group_name=group_name, **options), exact, as_json)
 
 
-def _load(
-    *, topic_name: str, namespace: str, duration_s: float, rate: float | None, window: int, size: int, group_name: str = ""
-) -> Load:
+def _load(*, topic_name: str, namespace: str, duration_s: float, rate: float | None, window: int, size: int, group_name: str = "") -> Load:
     if duration_s < LEAST_DURATION_S:
         raise BadArgument("--duration is too short", "give at least 100ms")
     return Load(topic_name, namespace, duration_s, rate, window, size, group_name, secrets.token_hex(8))

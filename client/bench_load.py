@@ -178,9 +178,7 @@ def _hopeless(tally: Tally) -> bool:
     return isinstance(tally.first_error, Refused) and not tally.first_error.retryable and not tally.acknowledged
 
 
-async def receive(
-    connection: AsyncConnection, load: Load, queue: pb.MessageQueue, taken: Callable[[pb.Message, float], None]
-) -> None:
+async def receive(connection: AsyncConnection, load: Load, queue: pb.MessageQueue, taken: Callable[[pb.Message, float], None]) -> None:
     """Receive from one broker group and acknowledge, until cancelled. `taken` is called with each message and the time of its arrival.
     Raises Refused, or Unreachable if an acknowledgement has no answer within the timeout."""
     group = pb.Resource(resource_namespace=load.namespace, name=load.group)

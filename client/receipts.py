@@ -35,8 +35,8 @@ class Judged:
 
 def judge(connection: Connection, path: Path) -> Iterator[Judged]:
     """Verify every row of the file, in order. Raises BadArgument for an unreadable file, and Unreachable or Refused as calls do."""
-    rows = enumerate(_rows(path), 1)
-    while batch := list(itertools.islice(rows, BATCH)):
+    numbered = enumerate(rows(path), 1)
+    while batch := list(itertools.islice(numbered, BATCH)):
         yield from _judged(connection, batch)
 
 
@@ -57,7 +57,8 @@ def _judged(connection: Connection, batch: list[tuple[int, Any]]) -> Iterator[Ju
         yield Judged(number, RESULTS.get(verdict.result, "unverifiable"), verdict.reason, receipt)
 
 
-def _rows(path: Path) -> Iterator[Any]:
+def rows(path: Path) -> Iterator[Any]:
+    """The rows of a file of receipts, as mappings if they are any. Raises BadArgument for an unreadable file."""
     return _parquet(path) if path.suffix == ".parquet" else _lines(path)
 
 

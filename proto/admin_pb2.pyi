@@ -1670,3 +1670,103 @@ class FinishUpgradeResponse(_message.Message):
     raised: _containers.RepeatedScalarFieldContainer[str]
     changed: bool
     def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., done: _Optional[bool] = ..., waits_for: _Optional[str] = ..., level: _Optional[int] = ..., raised: _Optional[_Iterable[str]] = ..., changed: _Optional[bool] = ...) -> None: ...
+
+class GetCheckpointRequest(_message.Message):
+    __slots__ = ("broker_group", "node")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    node: str
+    def __init__(self, broker_group: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+
+class GetCheckpointResponse(_message.Message):
+    __slots__ = ("status", "note")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    note: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., note: _Optional[str] = ...) -> None: ...
+
+class ProveEntryRequest(_message.Message):
+    __slots__ = ("broker_group", "index", "size")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    index: int
+    size: int
+    def __init__(self, broker_group: _Optional[str] = ..., index: _Optional[int] = ..., size: _Optional[int] = ...) -> None: ...
+
+class ProveEntryResponse(_message.Message):
+    __slots__ = ("status", "leaf", "entry", "entry_path", "file_number", "log_path", "note")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    LEAF_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_PATH_FIELD_NUMBER: _ClassVar[int]
+    FILE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    LOG_PATH_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    leaf: SealedFileLeaf
+    entry: bytes
+    entry_path: _containers.RepeatedScalarFieldContainer[bytes]
+    file_number: int
+    log_path: _containers.RepeatedScalarFieldContainer[bytes]
+    note: str
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., leaf: _Optional[_Union[SealedFileLeaf, _Mapping]] = ..., entry: _Optional[bytes] = ..., entry_path: _Optional[_Iterable[bytes]] = ..., file_number: _Optional[int] = ..., log_path: _Optional[_Iterable[bytes]] = ..., note: _Optional[str] = ...) -> None: ...
+
+class SealedFileLeaf(_message.Message):
+    __slots__ = ("base", "first_index", "entries", "end_pos", "entries_root")
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    END_POS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_ROOT_FIELD_NUMBER: _ClassVar[int]
+    base: int
+    first_index: int
+    entries: int
+    end_pos: int
+    entries_root: bytes
+    def __init__(self, base: _Optional[int] = ..., first_index: _Optional[int] = ..., entries: _Optional[int] = ..., end_pos: _Optional[int] = ..., entries_root: _Optional[bytes] = ...) -> None: ...
+
+class ProveConsistencyRequest(_message.Message):
+    __slots__ = ("broker_group", "old_size", "new_size")
+    BROKER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    NEW_SIZE_FIELD_NUMBER: _ClassVar[int]
+    broker_group: str
+    old_size: int
+    new_size: int
+    def __init__(self, broker_group: _Optional[str] = ..., old_size: _Optional[int] = ..., new_size: _Optional[int] = ...) -> None: ...
+
+class ProveConsistencyResponse(_message.Message):
+    __slots__ = ("status", "path")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    path: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., path: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class ListCheckpointKeysRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListCheckpointKeysResponse(_message.Message):
+    __slots__ = ("status", "keys")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    status: Status
+    keys: _containers.RepeatedCompositeFieldContainer[CheckpointKey]
+    def __init__(self, status: _Optional[_Union[Status, _Mapping]] = ..., keys: _Optional[_Iterable[_Union[CheckpointKey, _Mapping]]] = ...) -> None: ...
+
+class CheckpointKey(_message.Message):
+    __slots__ = ("node", "verifier_key", "created_ms", "retired")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VERIFIER_KEY_FIELD_NUMBER: _ClassVar[int]
+    CREATED_MS_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    verifier_key: str
+    created_ms: int
+    retired: bool
+    def __init__(self, node: _Optional[str] = ..., verifier_key: _Optional[str] = ..., created_ms: _Optional[int] = ..., retired: _Optional[bool] = ...) -> None: ...

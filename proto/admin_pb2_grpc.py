@@ -269,6 +269,26 @@ class AdminStub(object):
                 request_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
                 response_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
                 _registered_method=True)
+        self.GetCheckpoint = channel.unary_unary(
+                '/ledgermq.v1.Admin/GetCheckpoint',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.GetCheckpointRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.GetCheckpointResponse.FromString,
+                _registered_method=True)
+        self.ProveEntry = channel.unary_unary(
+                '/ledgermq.v1.Admin/ProveEntry',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ProveEntryRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ProveEntryResponse.FromString,
+                _registered_method=True)
+        self.ProveConsistency = channel.unary_unary(
+                '/ledgermq.v1.Admin/ProveConsistency',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyResponse.FromString,
+                _registered_method=True)
+        self.ListCheckpointKeys = channel.unary_unary(
+                '/ledgermq.v1.Admin/ListCheckpointKeys',
+                request_serializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.SerializeToString,
+                response_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer(object):
@@ -556,6 +576,30 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCheckpoint(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProveEntry(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ProveConsistency(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListCheckpointKeys(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -793,6 +837,26 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.FinishUpgrade,
                     request_deserializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.FromString,
                     response_serializer=ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.SerializeToString,
+            ),
+            'GetCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCheckpoint,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.GetCheckpointRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.GetCheckpointResponse.SerializeToString,
+            ),
+            'ProveEntry': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveEntry,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ProveEntryRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ProveEntryResponse.SerializeToString,
+            ),
+            'ProveConsistency': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveConsistency,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyResponse.SerializeToString,
+            ),
+            'ListCheckpointKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListCheckpointKeys,
+                    request_deserializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.FromString,
+                    response_serializer=ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -2064,6 +2128,114 @@ class Admin(object):
             '/ledgermq.v1.Admin/FinishUpgrade',
             ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeRequest.SerializeToString,
             ledgermq_dot_proto_dot_admin__pb2.FinishUpgradeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/GetCheckpoint',
+            ledgermq_dot_proto_dot_admin__pb2.GetCheckpointRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.GetCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveEntry(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ProveEntry',
+            ledgermq_dot_proto_dot_admin__pb2.ProveEntryRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ProveEntryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveConsistency(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ProveConsistency',
+            ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ProveConsistencyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListCheckpointKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ledgermq.v1.Admin/ListCheckpointKeys',
+            ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysRequest.SerializeToString,
+            ledgermq_dot_proto_dot_admin__pb2.ListCheckpointKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, get_args
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import java_hash
 from ledgermq.proto.levels import FIRST_LEVEL, RECORDS
+from ledgermq.proto.log_tree import HASH_BYTES
 from ledgermq.proto.names import CONFIG_TOPIC, DELIVERY_TOPIC, RAFT_TOPIC, STORAGE_TOPIC, stored_name
 from ledgermq.proto.status import ExitCode
 from ledgermq.proto.types import Draft, GroupConfig, Permission, TopicConfig, TopicDurability, TopicKind
@@ -23,6 +24,8 @@ MEMBERSHIP_VERSION = 2
 """The version of a membership record that contains more than names."""
 RULED_VERSION = 3
 """The version of one with another rule than majority, or with observers."""
+TREE_VERSION = 2
+"""The version of a seal with the root of the file's entries tree."""
 MAJORITY, ALL, IN_SYNC = RULES = ("majority", "all", "in-sync")
 MEMBERSHIP_CHANNEL = 1
 
@@ -531,6 +534,12 @@ class SealRecord:
     """Hexadecimal SHA-256 over the SHA-256 digests of the file's chunks of 1 MiB, filler included."""
     replicas: tuple[str, ...]
     """The replicas that reported this value."""
+    root: str = ""
+    """Hexadecimal root of the tree over the file's entries (`entries_tree.py`); without it, the record has version 1."""
+
+    @property
+    def version(self) -> int:
+        return TREE_VERSION if self.root else VERSION
 
     def fields(self) -> dict[str, Any]:
         """The fields, as in the body and in the snapshot."""
@@ -541,14 +550,19 @@ class SealRecord:
             "end": self.end_pos,
             "sha256": self.sha256,
             "replicas": list(self.replicas),
+            **({"tree": {"entries": self.last_index - self.first_index + 1, "root": self.root}} if self.root else {}),
         }
 
     def encode(self) -> bytes:
-        return _body(self.fields())
+        return _to_json({"v": self.version, **self.fields()}).encode()
 
     @classmethod
     def read(cls, fields: dict[str, Any]) -> SealRecord:
-        return cls(fields["base"], fields["first"], fields["last"], fields["end"], fields["sha256"], tuple(fields["replicas"]))
+        place = fields["base"], fields["first"], fields["last"], fields["end"]
+        root = fields["tree"]["root"] if "tree" in fields else ""
+        if root and len(bytes.fromhex(root)) != HASH_BYTES:
+            raise ValueError(f"{root!r} is no root of a tree")
+        return cls(*place, fields["sha256"], tuple(fields["replicas"]), root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -655,7 +669,8 @@ def decode(tag: str, body: bytes | memoryview) -> ControlRecord:
 def draft(record: ControlRecord, born_ms: int, level: int = FIRST_LEVEL) -> Draft:
     """`record` as a message on its system topic, queue 0, ready for the encoder. `level`: that of the broker group at the end of its log;
     without it, only records of the first level can be encoded."""
-    version, channel = (record.version, MEMBERSHIP_CHANNEL) if isinstance(record, Membership) else (VERSION, 0)
+    version = record.version if isinstance(record, Membership | SealRecord) else VERSION
+    channel = MEMBERSHIP_CHANNEL if isinstance(record, Membership) else 0
     needed = RECORDS[record.TAG, version]
     assert needed <= level, f"a {record.TAG} record of version {version} needs level {needed}, and the group has level {level}"
     return Draft(record.TOPIC, 0, record.encode(), _PROPERTIES[record.TAG], born_ms, java_hash(record.TAG), channel)

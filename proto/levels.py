@@ -11,8 +11,10 @@ from typing import Final
 
 FIRST_LEVEL: Final = 1
 """Everything up to and including 0.2.0."""
-LEVEL_MAX: Final = 1
+LEVEL_MAX: Final = 2
 """The highest level that this program reads."""
+TREE_LEVEL: Final = 2
+"""From this level on seals carry roots, and a group has a log tree (docs/decisions/2026-11-27-log-tree.md)."""
 
 RECORDS: dict[tuple[str, int], int] = {
     ("membership", 1): 1,
@@ -35,11 +37,12 @@ RECORDS: dict[tuple[str, int], int] = {
     ("timers", 1): 1,
     ("lite", 1): 1,
     ("seal", 1): 1,
+    ("seal", 2): 2,
     ("trim", 1): 1,
     ("audit", 1): 1,
 }
 """(kind, version) of a control record → its level."""
-SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+SNAPSHOTS: dict[int, int] = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 2}
 """Version of a snapshot → its level."""
 
 

@@ -533,12 +533,14 @@ class StorageReply(_message.Message):
     def __init__(self, digests: _Optional[_Iterable[_Union[FileDigest, _Mapping]]] = ..., disk_total_bytes: _Optional[int] = ..., disk_free_bytes: _Optional[int] = ..., begin_index: _Optional[int] = ..., decided_begin_index: _Optional[int] = ..., snapshot_index: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
 
 class FileDigest(_message.Message):
-    __slots__ = ("base", "sha256")
+    __slots__ = ("base", "sha256", "tree_root")
     BASE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    TREE_ROOT_FIELD_NUMBER: _ClassVar[int]
     base: int
     sha256: str
-    def __init__(self, base: _Optional[int] = ..., sha256: _Optional[str] = ...) -> None: ...
+    tree_root: str
+    def __init__(self, base: _Optional[int] = ..., sha256: _Optional[str] = ..., tree_root: _Optional[str] = ...) -> None: ...
 
 class GroupRaise(_message.Message):
     __slots__ = ("level", "user")

@@ -283,6 +283,8 @@ class ExitCode(IntEnum):
     REFUSED = 4
     """Not found, exists already, illegal, denied, or would lose the quorum."""
     USAGE = 64
+    DATA_ERROR = 65
+    """A file that a command was given is not of the kind that it must be."""
     BUG = 70
     DATA_UNUSABLE = 71
     PORT_TAKEN = 72

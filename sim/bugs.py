@@ -6,7 +6,7 @@ defect of the simulator, and `tests/sim/test_planted_bugs.py` fails.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -25,6 +25,7 @@ from ledgermq.node.broker.group.group import Group
 from ledgermq.node.broker.ports import PeerPacket, SyncTicket
 from ledgermq.node.replica.consensus.raft_replica import RaftReplica
 from ledgermq.node.replica.consensus.replica_wire import Arrived
+from ledgermq.node.replica.retention.retention_rules import LogFile
 from ledgermq.node.replica.shipping.installation import Install
 from ledgermq.node.replica.shipping.ports import RebuildOutput
 from ledgermq.proto.entry_checking import BadEntry
@@ -101,13 +102,15 @@ class Bug(str, Enum):
     EVICTED_WISHED_BACK = "evicted-wished-back"
     FINISH_ASKS_ONE_LESS = "finish-asks-one-less"
     LEVEL_NOT_RAISED = "level-not-raised"
+    DIGEST_AS_ROOT = "digest-as-root"
 
 
 class AsksOneLess(Upgrader):
     """Takes the answer of one node for granted."""
 
     def asked(self) -> frozenset[str]:
-        return super().asked() | {self._cluster.names[-1]}
+        asked = super().asked()
+        return asked | frozenset(sorted(set(self._cluster.names) - asked)[:1])
 
 
 class RaisesNothing(Group):
@@ -371,6 +374,14 @@ class KeepsTooMuch(Keeper):
         return True
 
 
+class NoTree(Keeper):
+    """Reports the digest of a file as the root of its entries, as every other replica does."""
+
+    def sealed_files(self) -> Iterator[tuple[LogFile, str, str]]:
+        for file, sha256, _ in super().sealed_files():
+            yield file, sha256, sha256
+
+
 class TrimsWithoutSnapshot(Keeper):
     """Treats the applied index as the index that a snapshot covers."""
 
@@ -623,7 +634,8 @@ def log_type(bug: Bug) -> type[EntryLog]:
 
 
 def keeper_type(bug: Bug) -> type[Keeper]:
-    return {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot}.get(bug, Keeper)
+    keepers = {Bug.SNAPSHOT_ABOVE_DURABLE: KeepsTooMuch, Bug.TRIM_WITHOUT_SNAPSHOT: TrimsWithoutSnapshot, Bug.DIGEST_AS_ROOT: NoTree}
+    return keepers.get(bug, Keeper)
 
 
 def install_type(bug: Bug) -> type[Install]:

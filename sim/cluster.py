@@ -19,16 +19,27 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ledgermq.node.broker.calls.consumer_calls import Receive
-from ledgermq.node.broker.calls.member_calls import Appointed, ChangeMembers, GroupMembers, MembersChanged, MembersKind, Returned
-from ledgermq.node.broker.calls.operator_calls import Trim
+from ledgermq.node.broker.calls.member_calls import (
+    Appointed,
+    ChangeMembers,
+    GroupMembers,
+    MembersChanged,
+    MembersKind,
+    RaiseLevel,
+    Returned,
+)
+from ledgermq.node.broker.calls.operator_calls import Seal, Trim
 from ledgermq.node.broker.calls.outcome import Call, Done, Refused
 from ledgermq.node.broker.calls.send_calls import FrameProduced, Produced
 from ledgermq.node.broker.flush import FlushPolicy
 from ledgermq.node.broker.group.group import TurnOutput
 from ledgermq.node.broker.ports import Fenced, PeerPacket, SyncTicket, Unreadable
 from ledgermq.node.replica.consensus.replica_wire import is_of_leader
+from ledgermq.node.replica.retention.retention_rules import agreed
 from ledgermq.node.replica.shipping.shipping_wire import is_shipping
+from ledgermq.proto.control import LevelRecord, SealRecord
 from ledgermq.proto.entry_sealing import chain_seed
+from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.types import Role
 from ledgermq.raft.config import Members, Rule
 from ledgermq.raft.ha_control import Appointment
@@ -231,7 +242,7 @@ class Cluster:
         try:
             with medium.working():
                 now_ns = station.clock.at(self.now)
-                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth.applied)
+                station.life = medium.live(now_ns, random.Random(self.chance.random()), station.lives, self.truth)
         except Killed:
             self._killed_in_recovery(station)
             return
@@ -691,6 +702,37 @@ class Cluster:
                 self.note(f"trim to entry {record.begin_index}", station.name)
                 self._turn_soon(station)
 
+    def seal(self) -> None:
+        """The leader records digest and root of full log files on which a majority agrees. A group without a log tree is first raised to
+        the level that has one."""
+        for station, life in self._leader_lives():
+            if not life.group.leader.serving:
+                continue
+            self._token += 1
+            if life.machine.retained.tree is None:
+                asked = frozenset(name for name in self.names if self.told_level(name) >= TREE_LEVEL)
+                life.calls.append(RaiseLevel(self._token, LevelRecord(life.machine.level + 1), asked))
+            elif (record := self._seal_record(life)) is not None:
+                life.calls.append(Seal(self._token, record))
+                self.note(f"seal of the file at {record.base}", station.name)
+                self.coverage["seals"] += 1
+            self._turn_soon(station)
+
+    def _seal_record(self, leader: Life) -> SealRecord | None:
+        """The seal of the first file for which a majority of the voters reports the same, as in a node's digest exchange."""
+        told: dict[int, dict[str, str]] = {}
+        files = {file.base: file for file, _, _ in leader.keeper.sealed_files()}
+        for name, station in self.stations.items():
+            if station.life is not None and self.now >= station.paused_until:
+                for file, sha256, root in station.life.keeper.sealed_files():
+                    told.setdefault(file.base, {})[name] = f"{sha256} {root}"
+        for base, file in sorted(files.items()):
+            found = agreed(told[base], leader.replica.members.voters)
+            if found is not None and found[0].split(" ")[1]:
+                sha256, root = found[0].split(" ")
+                return SealRecord(base, file.first_index, file.last_index, file.end_pos, sha256, found[1], root)
+        return None
+
     def transfer(self, to: str) -> None:
         """Ask the leader to transfer leadership to another node."""
         for station, life in self._leader_lives():
@@ -765,6 +807,12 @@ class Cluster:
         """The level that a node's process tells now; 0 if none answers."""
         station = self.stations[name]
         return 0 if station.life is None or self.now < station.paused_until else station.life.machine.level_max
+
+    def level_of(self, name: str) -> int:
+        """The feature level of the group, as a running node has applied it."""
+        life = self.stations[name].life
+        assert life is not None, f"{name} does not run"
+        return life.machine.level
 
     def replace_program(self, name: str, level_max: int) -> None:
         """Install a program on a node, and restart its process."""

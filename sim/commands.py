@@ -205,8 +205,8 @@ def _settings(
         settings = Settings.of_nodes(nodes or 3)
         if ha is not None:
             settings = replace(settings, rule=Rule.IN_SYNC, ha=ha)
-        if kinds is not None and "trim" in kinds:
-            # Log files small enough that some of them can be trimmed within a run.
+        if kinds is not None and {"trim", "seal"} & {*kinds}:
+            # Log files small enough that some of them can be sealed and trimmed within a run.
             settings = replace(settings, file_bytes=SMALL_FILE_BYTES)
     else:
         if nodes is not None:

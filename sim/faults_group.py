@@ -27,12 +27,20 @@ VOTERS_LEAST = 2
 ENDS = ("observer", "kill", "voter")
 """How an observer ends."""
 SILENT_MS = 200
+SEALS = 6
+SEAL_GAP_NS = 20 * MS
 CHANGES: tuple[MembersKind, ...] = ("add", "promote", "demote", "remove")
 _DRAWN: tuple[MembersKind, ...] = ("add", "add", "promote", "promote", "promote", "demote", "remove")
 
 
 def trim(world: World, event: FaultEvent) -> None:
     world.trim(event.number("files"))
+
+
+def seal(world: World, event: FaultEvent) -> None:
+    """Several full files, one after the other; the first time the group gets its log tree."""
+    for number in range(SEALS):
+        world.after(number * SEAL_GAP_NS, world.seal)
 
 
 def transfer(world: World, event: FaultEvent) -> None:
@@ -187,6 +195,7 @@ def _draw_change(chance: Chance, names: Sequence[str]) -> dict[str, Value]:
 KINDS: dict[str, Kind] = {
     "trim": Kind((40,), "files of the log go that every voter has", lambda c, n: {"files": c.randrange(1, 4)}, trim),
     "transfer": Kind((37,), "leadership is handed to some node, whatever state that one is in", a_node, transfer),
+    "seal": Kind((40,), "digests and roots of full log files are recorded; the group has a log tree from the first time on", nothing, seal),
     "transfer-and-cut": Kind(
         (8, 37), "the leader is cut off right after it told another to take over", a_while(300, 2000), transfer_and_cut
     ),

@@ -6,7 +6,8 @@ the process ends before. The product's code does the writing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ledgermq.node.broker.group.group import Group
@@ -22,13 +23,15 @@ from ledgermq.node.replica.retention.retention_facts import (
     snapshot_pin,
     timer_pin,
 )
-from ledgermq.node.replica.retention.retention_rules import TIME, Facts, Pin, Rules, decide, lowest, trim_of
+from ledgermq.node.replica.retention.retention_rules import TIME, Facts, LogFile, Pin, Rules, decide, lowest, trim_of
 from ledgermq.node.replica.retention.trimming import Trimming
 from ledgermq.proto.control import TrimRecord
 from ledgermq.raft.config import MS
 from ledgermq.storage.checkpoints import StoreCheckpoint
 from ledgermq.storage.consume_queue import QueueSync
 from ledgermq.storage.errors import NoSpace, is_no_space
+from ledgermq.storage.file_digest import digest_and_root
+from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.store import GroupStore
 
 Duty = Callable[[], None]
@@ -168,6 +171,16 @@ class Keeper:
             if not is_no_space(error):
                 raise Fenced(f"what a trim leaves could not be removed: {error}") from error
             self._clean_again_ns = now_ns + RETRY_NS
+
+    def sealed_files(self) -> Iterator[tuple[LogFile, str, str]]:
+        """The sealed files that have no seal, each with its digest and the root of its entries tree, as a node computes them; a file that
+        the disk does not give is left out."""
+        for file in self._book.sealed_from(self._machine.begin_pos):
+            if file.base in self._machine.seals:
+                continue
+            path = f"{self._store.log_directory}/data/{file_name(file.base)}"
+            with contextlib.suppress(OSError):
+                yield file, *digest_and_root(self._store.disk, path, file.end_pos - file.base, lambda length: None)
 
     def trim_record(self, members: tuple[str, ...], node: str, most: int, now_ms: int, patience_ms: int = 0) -> TrimRecord | None:
         """For the leader: the record to trim the oldest `most` files, decided as a node's retention does if every file is due and every

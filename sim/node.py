@@ -31,7 +31,7 @@ from ledgermq.sim.disk import Chance as DiskChance
 from ledgermq.sim.disk import ForgetfulDisk, Killed
 from ledgermq.sim.keeping import Keeper
 from ledgermq.sim.settings import Settings
-from ledgermq.sim.truth import chains_of
+from ledgermq.sim.truth import Truth, chains_of
 from ledgermq.storage.identity import mint
 from ledgermq.storage.log_writer import MODES, make_writer
 from ledgermq.storage.store import GroupStore
@@ -45,22 +45,21 @@ STORE_HOST = bytes(8)
 RECORD_BODY_AT = BODY_AT - HEADER_BYTES
 """The offset of the body in a message record."""
 
-Applied = Callable[[str, Range], None]
-"""Called with the node and the entries it has just applied."""
-
 
 class WatchedMachine(Machine):
     """The product's machine, which also reports every range it applies."""
 
     node: str
-    applied: Applied
+    truth: Truth
 
     def apply(self, entries: Range) -> Effects:
         try:
             effects = super().apply(entries)
         except UnknownControlRecord as error:
             raise Violation("level", f"{self.node} has to stop: {error}") from error
-        self.applied(self.node, effects.entries)
+        self.truth.applied(self.node, effects.entries)
+        if self.retained.tree is not None:
+            self.truth.grown(self.node, self.retained)
         return effects
 
 
@@ -202,7 +201,7 @@ class Medium:
             self.disk.sync_dir(directory)
         return identity
 
-    def live(self, now_ns: int, chance: Chance, boot_id: int, applied: Applied) -> Life:
+    def live(self, now_ns: int, chance: Chance, boot_id: int, truth: Truth) -> Life:
         """Recover and start, as a node opens a group."""
         self.sync_failed = False
         self.disk.on_access = self._on_access
@@ -216,7 +215,7 @@ class Medium:
             store.abandon()
             raise store.log.fenced
         machine = WatchedMachine(store.queues, _record_of(store), store.log.index_at)
-        machine.node, machine.applied, machine.level_max = self.name, applied, self.level_max
+        machine.node, machine.truth, machine.level_max = self.name, truth, self.level_max
         restore(store, machine)
         checkpoint = store.read_checkpoint()
         noted = -1 if checkpoint is None else min(checkpoint.committed_index, store.log.durable_index)

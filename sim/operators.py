@@ -15,6 +15,7 @@ from ledgermq.node.broker.calls.member_calls import MembersKind, RaiseLevel
 from ledgermq.node.broker.calls.operator_calls import Kept
 from ledgermq.node.broker.calls.outcome import Call, Refused
 from ledgermq.proto.control import LevelRecord
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.raft.config import Members
 from ledgermq.sim.clients import Answer
 from ledgermq.sim.network import MS
@@ -57,6 +58,10 @@ class Cluster(Protocol):
 
     def told_level(self, name: str) -> int:
         """The level that a node's process tells now; 0 if none answers."""
+        ...
+
+    def level_of(self, name: str) -> int:
+        """The feature level of the group, as a running node has applied it."""
         ...
 
     def replace_program(self, name: str, level_max: int) -> None:
@@ -117,6 +122,10 @@ class Upgrader:
         self._cluster, self._chance = cluster, chance
         self.ended = False
         self._token = self._since = 0
+        self._level = 0
+        """The level that the group was last asked to have; they are raised one by one."""
+        self._begun = False
+        """Whether the group has the level of the present release, from which on programs of the next one are installed."""
         cluster.after(chance.randrange(*ASK_NS), self._round)
 
     def __str__(self) -> str:
@@ -128,7 +137,7 @@ class Upgrader:
             cluster.give_up(self._token)
             self._token = 0
         former = [name for name in cluster.names if cluster.reads(name) < NEXT_LEVEL]
-        if former and (cluster.healed or self._chance.random() < REPLACED_SHARE):
+        if former and self._begun and (cluster.healed or self._chance.random() < REPLACED_SHARE):
             cluster.replace_program(former[self._chance.randrange(len(former))], NEXT_LEVEL)
         if not self._token:
             self._finish()
@@ -136,17 +145,22 @@ class Upgrader:
             cluster.after(self._chance.randrange(*ASK_NS), self._round)
 
     def _finish(self) -> None:
-        asked, led = self.asked(), self._cluster.led()
-        if led is None or set(self._cluster.names) - asked:
+        led = self._cluster.led()
+        if led is None:
+            return
+        level = self._cluster.level_of(led[0])
+        self._begun = self._begun or level == LEVEL_MAX
+        self._level = min(level + 1, NEXT_LEVEL)
+        asked, record = self.asked(), LevelRecord(self._level)
+        if set(self._cluster.names) - asked:
             return
         self._since = self._cluster.now
-        record = LevelRecord(NEXT_LEVEL)
         self._token = self._cluster.ask(led[0], lambda token: RaiseLevel(token, record, asked), self._answered)
 
     def asked(self) -> frozenset[str]:
         """The nodes whose present processes tell that they read the level."""
-        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= NEXT_LEVEL)
+        return frozenset(name for name in self._cluster.names if self._cluster.told_level(name) >= self._level)
 
     def _answered(self, outcome: Answer) -> None:
         self._token = 0
-        self.ended = self.ended or isinstance(outcome, Kept)
+        self.ended = self.ended or (isinstance(outcome, Kept) and self._level >= NEXT_LEVEL)

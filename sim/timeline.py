@@ -25,6 +25,7 @@ MEANING = {
     "I9": "nothing is acknowledged after a failed sync",
     "I10": "torn is not corrupt: what is below the synced mark is never cut, and nothing comes back behind the end",
     "O7": "after everything healed the group goes on",
+    "tree": "all replicas derive the same log tree, which only grows, from the committed entries",
     "level": "no node meets a record above the level that its program reads, and a finished upgrade is in force",
     "ack": "what was acknowledged is never lost",
     "assertion": "the product's own assertions hold",

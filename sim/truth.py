@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgermq.node.broker.state.machine import Machine
+from ledgermq.node.broker.state.retained import Retained
 from ledgermq.proto.layout import BODY_AT, record_columns
+from ledgermq.proto.log_tree import check_consistency, consistency_path, leaf_hash, tree_root
 from ledgermq.proto.names import CONTROL_TOPICS, WAITING_TOPICS
 from ledgermq.proto.ranges import cut, tail_of
 from ledgermq.proto.types import I64, Range
@@ -49,6 +51,8 @@ class Truth:
         self._queues_kept.start({}, 0)
         self._machine = Machine(self._queues_kept, _no_records)
         self._machine.level_max = NEXT_LEVEL
+        self._leaves: list[bytes] = []
+        """The leaves of the largest log tree that a replica had."""
         self._told: list[Range] = []
         self._known: dict[int, str] = {}
         """Applied index → digest of the state there, if it was requested."""
@@ -72,6 +76,31 @@ class Truth:
         if index > len(self.chains):
             raise Violation("I3", f"{node} applies entry {index}, and no node applied {len(self.chains)} before")
         self._extend(entries if index == len(self.chains) else tail_of(entries, len(self.chains)))
+
+    def grown(self, node: str, retained: Retained) -> None:
+        """The log tree of a replica, after it applied entries: the same leaves as on every other one, and each size continues the former.
+        The root of a file is computed again from the entries that were committed."""
+        assert retained.tree is not None
+        leaves, known = retained.tree.hashes, self._leaves
+        common = min(len(leaves), len(known))
+        if leaves[:common] != known[:common]:
+            raise Violation("tree", f"{node} has another log tree of {common} files than was seen before")
+        if len(leaves) == common:
+            return
+        path = consistency_path(leaves, common)
+        check_consistency(common, tree_root(known), len(leaves), tree_root(leaves), path)
+        for seal in retained.seals.values():
+            number = retained.tree.number_of(seal, retained.seals.values())
+            if number is not None and number >= common and seal.root != self._root(seal.first_index, seal.last_index):
+                raise Violation("tree", f"{node} has a root for the file at {seal.base} that is not that of the committed entries")
+        self._leaves = list(leaves)
+
+    def _root(self, first_index: int, last_index: int) -> str:
+        """The root over committed entries, by the definition."""
+        pieces = self.pieces(first_index, last_index)
+        entries = [piece.data[start : start + size] for piece in pieces for start, size in zip(piece.starts, piece.sizes, strict=True)]
+        skipped = first_index - pieces[0].first_index
+        return tree_root([leaf_hash(entry) for entry in entries[skipped : skipped + last_index - first_index + 1]]).hex()
 
     def _extend(self, entries: Range) -> None:
         data = bytes(entries.data)

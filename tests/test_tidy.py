@@ -61,6 +61,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("node.broker.calls", "node.broker.state.recent", *LEAVES),
         *RUNTIME,
     },
+    "node.frontend.proofs": {
+        *("node.frontend.proofs", "node.frontend.routing", "node.replica", "node.controller"),
+        *("node.broker.calls", "node.broker.state", *LEAVES),
+        *RUNTIME,
+    },
     "node.frontend.admin": {"node.frontend", "node.replica", "node.controller", *DECIDES, *RUNTIME},
     "node.process": {"node", *BASE},
     "client": {"client", "proto"},

@@ -123,6 +123,10 @@ RULES = _table(
     backup.file          | bit-rot       | a file of a backup has the length and the digest that its manifest gives
     backup.missing       | missing       | a backup has every file that its manifest names
     backup.json          | bit-rot       | the manifest of a backup has the checksum it claims
+    witness.fork         | divergence    | the log tree of a replica is the one that witnesses cosigned
+    witness.missing      | missing       | the replicas have every sealed file that witnesses cosigned
+    witness.log          | divergence    | the log of a group is the one that witnesses know
+    witness.agree        | divergence    | witnesses cosigned the same trees
     marker.held          | missing       | the log of a running replica reaches the entry that its node says it has applied
     marker.same          | divergence    | that entry is the one that its node says it is
     mark.slot            | bit-rot       | a slot of the synced mark is intact or was never written, and its number is its own
@@ -168,12 +172,13 @@ RULES = _table(
     state.timers         | wrong-derived | the snapshot's delayed messages are where the log leaves them
     state.ids            | wrong-derived | the snapshot's message ids are those stored within the windows of their topics
     state.producers      | wrong-derived | the snapshot's native producers are where the log leaves them
-    state.retained       | wrong-derived | the snapshot's begin, seals and trims are those that the log records
+    state.retained       | wrong-derived | the snapshot's begin, seals, trims and log tree are those that the log records
     state.lite_floors    | wrong-derived | the snapshot's beginnings of lite topics are above all that vanished
     state.store_ms       | wrong-derived | the snapshot's store time is that of its entry
     state.keys           | wrong-derived | a snapshot has no keys but those of docs/format.md
     seal.record          | wrong-derived | a seal names the first and last entry of its log file, and where the last one ends
     seal.digest          | bit-rot       | a sealed log file has the bytes whose digest a majority recorded
+    seal.tree            | wrong-derived | the root in a seal is that of the tree over the entries of its log file
     seal.noted           | divergence    | a node computed of a sealed log file the digest that a majority recorded
     replica.divergence   | divergence    | replicas hold the same entry at every index up to the compared one
     replica.missing      | missing       | a replica skips no entry that the majority holds

@@ -103,6 +103,8 @@ class LogReport:
     """Index and body of every seal record."""
     sha256: str = ""
     """For a file that ends in a blank, if bytes are compared (`--deep`): the digest in the form of a seal."""
+    root: str = ""
+    """Likewise the root of the tree over its entries; empty if they are damaged."""
     resets: list[tuple[int, str]] = field(default_factory=list)
     """Index and body of every record by which an operator moved a consumer group."""
     sound: int = 0

@@ -10,11 +10,12 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ledgermq.audit.checks.group import GroupResult
 from ledgermq.audit.checks.replica import Replica
 from ledgermq.audit.checks.rules import BIT_ROT, DIVERGENCE, RULES, Finding, Flaw
+from ledgermq.audit.checks.scan import LogReport
 from ledgermq.audit.checks.verdicts import tell, tell_difference
 from ledgermq.audit.reading.decode import read_sealed_json
 
@@ -29,6 +30,10 @@ class Seal:
     last: int
     end: int
     sha256: str
+    root: str = ""
+    """The root of the tree over its entries; empty in a seal of version 1."""
+    entries: int = 0
+    """The number of leaves of that tree."""
 
 
 def seals_of(result: GroupResult) -> dict[int, Seal]:
@@ -40,8 +45,18 @@ def seals_of(result: GroupResult) -> dict[int, Seal]:
         fields = [value.get(key) for key in ("base", "first", "last", "end", "sha256")]
         if all(isinstance(field, int) for field in fields[:4]) and isinstance(fields[4], str):
             base, first, last, end = (int(str(field)) for field in fields[:4])
-            found.setdefault(base, Seal(first, last, end, fields[4]))
+            seal = Seal(first, last, end, fields[4], *_tree(value.get("tree")))
+            known = found.setdefault(base, seal)
+            # Where a seal needs a root, one without it changes nothing, and is followed by another.
+            if not known.root and replace(known, root=seal.root, entries=seal.entries) == seal:
+                found[base] = seal
     return found
+
+
+def _tree(value: object) -> tuple[str, int]:
+    """Root and number of entries in a seal; no root if there is none, or no valid one."""
+    root, entries = (value.get("root"), value.get("entries")) if isinstance(value, dict) else (None, None)
+    return (root, entries) if isinstance(root, str) and isinstance(entries, int) else ("", 0)
 
 
 def _records(result: GroupResult, limit: int) -> Iterator[Mapping[str, object]]:
@@ -129,6 +144,7 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
         usual = Counter(report.sha256 for _, report in wrong).most_common(1)
         rewritten = bool(usual) and usual[0][1] >= max(2, result.majority)
         peers = [one for one, report in reports if report.sha256 == seal.sha256]
+        _check_tree(result, seal, [(one, report) for one, report in reports if report.sha256 == seal.sha256])
         for one, report in wrong:
             proof = f"SHA-256 {report.sha256[:16]}…, a majority sealed {seal.sha256[:16]}…"
             flaw = Flaw("seal.digest", report.file, report.first_index, 0, report.length, proof)
@@ -140,3 +156,12 @@ def _check_digests(result: GroupResult, seals: Mapping[int, Seal]) -> None:
                 tell_difference(result, finding, one, peers[0], report.length)
             else:
                 result.findings.append(finding)
+
+
+def _check_tree(result: GroupResult, seal: Seal, reports: list[tuple[Replica, LogReport]]) -> None:
+    """Compare the root in a seal with the entries of the files that have the sealed bytes: only then is the record itself wrong."""
+    for one, report in reports if seal.root else ():
+        if (seal.root, seal.entries) != (report.root, report.entries):
+            proof = f"the root of its {report.entries} entries is {report.root[:16]}…, sealed was {seal.root[:16]}… of {seal.entries}"
+            flaw = Flaw("seal.tree", report.file, report.first_index, 0, report.end, proof)
+            tell(result, Finding(RULES[flaw.rule].klass, one.name, result.group, flaw))

@@ -32,9 +32,10 @@ from ledgermq.audit.state.topics import Topics
 from ledgermq.audit.state.transactions import Transactions
 
 FILES = NEWEST, OLDER = "state/snapshot", "state/snapshot.previous"
-VERSION = 6
-READ = (2, 3, 4, 5, VERSION)
-"""Versions of snapshots in docs/format.md §11; only the last one can be derived."""
+VERSIONS = {1: 6, 2: 7}
+"""Feature level → the version of its snapshots (docs/format.md §11). Only these can be derived."""
+READ = (2, 3, 4, 5, *VERSIONS.values())
+"""All versions of snapshots."""
 _SINCE = {"lapsed": 5, "letters": 6}
 """Keys that younger versions added, and those versions."""
 POINT = ("applied_index", "applied_term", "applied_end_pos", "chain_crc")
@@ -60,7 +61,7 @@ KINDS = {
     "rmq_sys_ledgermq_storage": frozenset({"seal", "trim", "audit"}),
 }
 """Kinds of control records by topic (docs/format.md §11)."""
-RECORD_LEVELS: dict[tuple[str, int], int] = {}
+RECORD_LEVELS: dict[tuple[str, int], int] = {("seal", 2): 2}
 """(kind, version) of a control record → its feature level, for those above level 1."""
 
 
@@ -253,12 +254,15 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
         if file == OLDER and value.get("log_id") != task.log_id and task.log_id:
             told = f"the snapshot belongs to log {value.get('log_id')}, the replica to {task.log_id}"
             report.flaws.append(_of_log(task, file, value, "log_id", told))
-        if value["v"] != VERSION:
+        if value["v"] not in VERSIONS.values():
             younger = [key for key, since in _SINCE.items() if value["v"] < since and key in value]
             if younger:
                 told = f"it says version {value['v']} and has {younger[0]}, as from version {_SINCE[younger[0]]} on"
                 report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), told))
-            why = f"{file} has version {value.get('v')!r}, and only version {VERSION} is derived"
+            why = f"{file} has version {value.get('v')!r}, and only versions {', '.join(map(str, VERSIONS.values()))} are derived"
+        elif VERSIONS.get(value.get("level", 1), value["v"]) != value["v"]:
+            why = f"{file} has version {value['v']}, and snapshots of its level have version {VERSIONS[value.get('level', 1)]}"
+            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), why))
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
             found.append(Snapshot(file, value))
         else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ledgermq.audit.state.part import Part, Path
@@ -11,8 +12,10 @@ from ledgermq.audit.state.reader import Entry, Unknown, parent_of, stored_name
 from ledgermq.audit.state.topics import Topics
 
 TRIMS_KEPT = 64
-LEVEL_MAX = 1
+LEVEL_MAX = 2
 """The highest feature level in docs/format.md §11."""
+TREE_LEVEL = 2
+"""From this level on a group has a log tree."""
 NODE_FACTS = ("incarnation", "returning", "observer")
 
 
@@ -156,12 +159,51 @@ class Offsets(Part):
         return self._touched.get((path[1], path[2])) if len(path) > 2 else None
 
 
+class LogTree:
+    """The log tree: the hashes of its leaves, which are the sealed files of the log in their order (docs/format.md §11)."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.value: dict[str, Any] = {"first": first, "base": None, "next": first, "end": end}
+        self._leaves = b""
+
+    def take(self, seals: Iterable[Mapping[str, Any]]) -> None:
+        """Add the sealed files that continue the tree."""
+        waiting = {seal["first"]: seal for seal in seals if "tree" in seal}
+        while (seal := waiting.pop(self.value["next"], None)) is not None:
+            self._add(seal["base"], seal["last"] + 1, seal["end"], bytes.fromhex(seal["tree"]["root"]))
+
+    def trim(self, fields: Mapping[str, Any]) -> None:
+        """Add a leaf without a root for entries that went before they were in a leaf."""
+        if fields["begin"] > self.value["next"]:
+            gone = [base for base, _ in fields["files"] if base >= self.value["end"]]
+            self._add(min(gone, default=self.value["end"]), fields["begin"], fields["pos"], bytes(32))
+
+    def _add(self, base: int, following: int, end: int, root: bytes) -> None:
+        first = self.value["next"]
+        leaf = b"".join(number.to_bytes(8, "big") for number in (base, first, following - first, end))
+        self._leaves += hashlib.sha256(b"\0LMQTREE1" + leaf + root).digest()
+        begin = base if self.value["base"] is None else self.value["base"]
+        self.value |= {"base": begin, "next": following, "end": end}
+
+    def values(self) -> dict[str, Any]:
+        return {**self.value, "leaves": base64.b64encode(self._leaves).decode()}
+
+    @classmethod
+    def loaded(cls, stored: Mapping[str, Any]) -> LogTree:
+        tree = cls(stored["first"], stored["end"])
+        tree.value = {name: stored[name] for name in tree.value}
+        tree._leaves = base64.b64decode(stored["leaves"])
+        return tree
+
+
 class Retained(Part):
-    """The key `retained`: the begin of the log, its sealed files, and its trims."""
+    """The key `retained`: the begin of the log, its sealed files, its trims, and the log tree."""
 
     keys = ("retained",)
 
     def __init__(self) -> None:
+        self._tree: LogTree | None = None
+        self._level = 1
         self._begin: dict[str, Any] = {"begin_index": 0, "begin_pos": 0, "begin_term": -1, "begin_chain": None}
         self._seals: dict[int, dict[str, Any]] = {}
         self._trims: list[list[Any]] = []
@@ -174,13 +216,23 @@ class Retained(Part):
             self._seal(entry)
         elif entry.kind == "trim":
             self._trim(entry)
+        elif entry.kind == "level" and entry.fields["level"] == self._level + 1:
+            self._level += 1
+            if self._level == TREE_LEVEL:
+                # The tree begins behind the last file that was sealed before.
+                last = max(self._seals.values(), key=lambda seal: seal["last"], default=None)
+                begin = self._begin["begin_index"], self._begin["begin_pos"]
+                self._tree = LogTree(*begin) if last is None else LogTree(last["last"] + 1, last["end"])
 
     def _seal(self, entry: Entry) -> None:
         base = entry.fields["base"]
-        if base < self._begin["begin_pos"] or base in self._seals:
+        if base < self._begin["begin_pos"] or base in self._seals or (self._tree is not None and "tree" not in entry.fields):
             return
-        self._seals[base] = {name: entry.fields[name] for name in ("base", "first", "last", "end", "sha256", "replicas")}
+        names = ("base", "first", "last", "end", "sha256", "replicas", "tree")
+        self._seals[base] = {name: entry.fields[name] for name in names if name in entry.fields}
         self._sealed[base] = entry.index
+        if self._tree is not None:
+            self._tree.take(self._seals.values())
 
     def _trim(self, entry: Entry) -> None:
         fields = entry.fields
@@ -188,6 +240,9 @@ class Retained(Part):
             return
         self._begin = dict(zip(self._begin, [fields[name] for name in ("begin", "pos", "term", "chain")], strict=True))
         self._seals = {base: seal for base, seal in self._seals.items() if base >= fields["pos"]}
+        if self._tree is not None:
+            self._tree.trim(fields)
+            self._tree.take(self._seals.values())
         told = {name: fields[name] for name in ("begin", "pos", "term", "chain", "from", "files", "reason")}
         self._trims = [*self._trims, [entry.index, entry.store_ms, told]][-TRIMS_KEPT:]
         self._digest = hashlib.sha256(self._digest.encode() + entry.body).hexdigest()
@@ -195,13 +250,16 @@ class Retained(Part):
 
     def values(self) -> dict[str, Any]:
         seals = [self._seals[base] for base in sorted(self._seals)]
-        return {"retained": {**self._begin, "seals": seals, "trims": self._trims, "trim_digest": self._digest}}
+        tree = {} if self._tree is None else {"tree": self._tree.values()}
+        return {"retained": {**self._begin, "seals": seals, "trims": self._trims, "trim_digest": self._digest, **tree}}
 
     def load(self, snapshot: Mapping[str, Any]) -> None:
         retained = snapshot["retained"]
         self._begin = {name: retained[name] for name in self._begin}
         self._seals = {seal["base"]: seal for seal in retained["seals"]}
         self._trims, self._digest = list(retained["trims"]), retained["trim_digest"]
+        self._level = int(snapshot.get("level", 1))
+        self._tree = LogTree.loaded(retained["tree"]) if self._level >= TREE_LEVEL else None
 
     def touched(self, path: Path) -> int | None:
         if path[1:2] != ("seals",):

@@ -17,6 +17,7 @@ mod layout;
 mod producing;
 mod reading;
 mod sealing;
+mod tree;
 
 /// The interpreter is released for more than this, some 20 µs of work: for less, waiting for its return costs more than it gains.
 const DETACH_OVER_BYTES: usize = 128 << 10;
@@ -377,11 +378,31 @@ fn key_columns<'py>(
     Ok(Some(made.into_pyobject(py)?))
 }
 
+/// (bytes taken, count of leaves, peaks) of a tree of entries behind those that lie whole in `data`.
+#[pyfunction]
+fn grow_tree<'py>(
+    py: Python<'py>,
+    count: u64,
+    peaks: &[u8],
+    data: PyBuffer<u8>,
+) -> PyResult<Option<(usize, u64, Bound<'py, PyBytes>)>> {
+    let bytes = bytes_of(&data)?;
+    let Some(mut tree) = tree::Peaks::new(count, peaks) else {
+        return Ok(None);
+    };
+    let Some(taken) = detached(py, bytes.len(), || tree.grow(bytes)) else {
+        return Ok(None);
+    };
+    let peaks = PyBytes::new(py, &tree.hashes.concat());
+    Ok(Some((taken, tree.count, peaks)))
+}
+
 pub fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     let module = PyModule::new(py, "entries")?;
     module.add_function(wrap_pyfunction!(seal, &module)?)?;
     module.add_function(wrap_pyfunction!(verify, &module)?)?;
     module.add_function(wrap_pyfunction!(columns, &module)?)?;
+    module.add_function(wrap_pyfunction!(grow_tree, &module)?)?;
     module.add_function(wrap_pyfunction!(key_columns, &module)?)?;
     module.add_function(wrap_pyfunction!(check_frame, &module)?)?;
     module.add_function(wrap_pyfunction!(build_frame, &module)?)?;

@@ -322,6 +322,10 @@ class Controller:
             await self._one_attempt(partial(quorum.submit_voters, tuple(wanted)), min(left, ATTEMPT_S))
             await asyncio.sleep(min(PAUSE_S, max(until - self._loop.time(), 0)))
 
+    async def add_checkpoint_key(self, node: str, public: str, created_ms: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+        """Register the public key with which a node signs checkpoints, in hexadecimal. Raises as `submit`."""
+        await self.submit("add-checkpoint-key", {"node": node, "public": public, "created_ms": created_ms}, timeout)
+
     async def raise_level(self, level: int, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         """Raise the feature level of the cluster by one, to `level`; no change if it has the level. Raises as `submit`."""
         await self.submit("raise-level", {"level": level}, timeout)

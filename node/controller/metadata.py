@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ledgermq.node.controller import ha, receipt_keys
+from ledgermq.node.controller import ha
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.command_fields import Refused, read_count
 from ledgermq.node.controller.consumer_groups import create_group, delete_group, update_group
@@ -30,8 +30,10 @@ from ledgermq.node.controller.nodes import (
     set_cluster,
     set_node,
 )
+from ledgermq.node.controller.signing_keys import with_checkpoint_key, with_receipt_key
 from ledgermq.node.controller.state import Json, Outcome, State, UnknownCommand, next_state, read_level
 from ledgermq.node.controller.topics import adopt_topic, create_topic, delete_topic, update_topic
+from ledgermq.proto.levels import TREE_LEVEL
 from ledgermq.proto.status import Code
 
 REMEMBERED_REQUESTS = 512
@@ -80,10 +82,21 @@ def _on_users(
 def add_receipt_key(state: State, command: Json) -> tuple[State, Outcome]:
     """Add a key that signs receipts from now on, unless another key was added first."""
     try:
-        keys, value = receipt_keys.add(state.receipt_keys, command)
+        keys, value = with_receipt_key(state.receipt_keys, command)
     except ValueError as error:
         raise Refused(Code.BAD_REQUEST, str(error)) from error
     return next_state(state, receipt_keys=keys), Outcome(value=value)
+
+
+def add_checkpoint_key(state: State, command: Json) -> tuple[State, Outcome]:
+    """Add the public key with which a node signs checkpoints from now on. A command of feature level 2."""
+    if state.level < TREE_LEVEL:
+        raise Refused(Code.PRECONDITION_FAILED, f"the cluster has feature level {state.level}; finish the upgrade: ledgermq upgrade finish")
+    try:
+        keys = with_checkpoint_key(state.checkpoint_keys, command)
+    except ValueError as error:
+        raise Refused(Code.BAD_REQUEST, str(error)) from error
+    return next_state(state, checkpoint_keys=keys), Outcome()
 
 
 def raise_level(state: State, command: Json) -> tuple[State, Outcome]:
@@ -129,6 +142,7 @@ _OPERATIONS: dict[str, Callable[[State, Json], tuple[State, Outcome]]] = {
     "change-user": _on_users(user_commands.change),
     "delete-user": _on_users(user_commands.delete),
     "add-receipt-key": add_receipt_key,
+    "add-checkpoint-key": add_checkpoint_key,
     "raise-level": raise_level,
     **{operation: _on_appointments(operation) for operation in (ha.ELECT, ha.ALTER, ha.FORCE)},
 }

@@ -14,6 +14,7 @@ from ledgermq.node.controller.journal import DEFAULT_FILE_BYTES, Journal
 from ledgermq.node.controller.quorum import COMMAND_TYPE
 from ledgermq.node.controller.state import Json, State
 from ledgermq.proto.group_config import group_fields
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX
 from ledgermq.proto.names import is_dead_letter_topic
 from ledgermq.proto.types import GroupConfig, TopicConfig
 from ledgermq.storage.disk import Disk
@@ -24,7 +25,8 @@ def commands_for(
 ) -> list[Json]:
     """The commands that create a cluster of these nodes with one broker group, these topics and these consumer groups."""
     placed = {group: sorted(replicas)}
-    made: list[Json] = [{"op": "set-cluster", "nodes": {node: {} for node in sorted(nodes)}, "broker_groups": placed}]
+    made: list[Json] = [{"op": "raise-level", "level": level} for level in range(FIRST_LEVEL + 1, LEVEL_MAX + 1)]
+    made.append({"op": "set-cluster", "nodes": {node: {} for node in sorted(nodes)}, "broker_groups": placed})
     for topic in topics:
         key = {"ns": topic.namespace, "name": topic.name}
         if is_dead_letter_topic(topic.name):

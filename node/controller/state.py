@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ledgermq.node.controller import broker_groups as group_specs
-from ledgermq.node.controller import ha, receipt_keys
+from ledgermq.node.controller import ha, signing_keys
 from ledgermq.node.controller import users as user_commands
 from ledgermq.node.controller.grants import User
 from ledgermq.proto.group_config import group_fields, read_group
@@ -96,12 +96,15 @@ class State:
     """Nodes that were removed and not added again, with the revision of the removal: an old configuration does not bring them back."""
     users: Mapping[str, User] = field(default_factory=_empty)
     """By name; replaced as a whole whenever one changes."""
-    receipt_keys: receipt_keys.Keys = ()
+    receipt_keys: signing_keys.ReceiptKeys = ()
     """The keys that sign receipts, the newest last; replaced as a whole."""
     appointments: ha.Appointments = field(default_factory=_empty)
     """HA groups: epoch, master and in-sync set; replaced as a whole."""
     specs: group_specs.Specs = field(default_factory=_empty)
     """The settings that broker groups were created with, their preferred leaders and their moves; replaced as a whole."""
+
+    checkpoint_keys: signing_keys.CheckpointKeys = ()
+    """The public keys with which nodes sign checkpoints, the newest last; replaced as a whole."""
 
     level: int = FIRST_LEVEL
     """The feature level of the cluster (`levels.py`); never lowered. Every broker group had it before, or gets it from its leader."""
@@ -137,9 +140,10 @@ def export(state: State) -> Json:
         "deleted_groups": [[*key, revision] for key, revision in sorted(state.deleted_groups.items())],
         "removed_nodes": dict(sorted(state.removed_nodes.items())),
         "users": user_commands.export(state.users),
-        "receipt_keys": receipt_keys.export(state.receipt_keys),
+        "receipt_keys": signing_keys.export_receipt_keys(state.receipt_keys),
         "appointments": ha.export(state.appointments),
         "specs": group_specs.export(state.specs),
+        **({"checkpoint_keys": signing_keys.export_checkpoint_keys(state.checkpoint_keys)} if state.checkpoint_keys else {}),
         **({"level": state.level} if state.level > FIRST_LEVEL else {}),
         "answered": [[request, int(o.code), o.detail, o.value, o.changed] for request, o in state.answered.items()],
     }
@@ -162,9 +166,10 @@ def restore(tree: Json) -> State:
         deleted_groups=MappingProxyType({(ns, name): revision for ns, name, revision in tree["deleted_groups"]}),
         removed_nodes=MappingProxyType(dict(tree.get("removed_nodes", {}))),
         users=user_commands.restore(tree.get("users", [])),
-        receipt_keys=receipt_keys.restore(tree.get("receipt_keys", [])),
+        receipt_keys=signing_keys.restore_receipt_keys(tree.get("receipt_keys", [])),
         appointments=ha.restore(tree.get("appointments", {})),
         specs=group_specs.restore(tree.get("specs", {})),
+        checkpoint_keys=signing_keys.restore_checkpoint_keys(tree.get("checkpoint_keys", [])),
         level=read_level(tree.get("level", FIRST_LEVEL)),
     )
 

@@ -50,6 +50,8 @@ from ledgermq.node.frontend.native.leaders import Leaders
 from ledgermq.node.frontend.native.producing import Hosted as HostedLog
 from ledgermq.node.frontend.native.service import LOG_PREFIX, LogService, Parts
 from ledgermq.node.frontend.native.service import SERVICE as LOG
+from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
+from ledgermq.node.frontend.proofs.signing_key import load_or_make
 from ledgermq.node.frontend.rocketmq.access_control import AccessControl
 from ledgermq.node.frontend.rocketmq.messaging import SERVICE as MESSAGING
 from ledgermq.node.frontend.rocketmq.messaging import MessagingService
@@ -91,6 +93,7 @@ from ledgermq.node.runtime import logs
 from ledgermq.node.runtime.config import NodeConfig
 from ledgermq.node.runtime.errors import FatalError
 from ledgermq.proto import kernels
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.signature import operator_of
 from ledgermq.proto.status import ExitCode, LedgerError
 from ledgermq.proto.workers import is_first
@@ -142,6 +145,8 @@ class Node:
         self._preferred: dict[str, tuple[int, str | None]] = {}
         """Group led here → the term, and the preferred leader that the group was last told."""
         self._build_replica()
+        self._forms_cluster = bool(hosted) and not any(map(self._formation_check.vouched, hosted))
+        """Whether no replica here took part in its group before this process began."""
         self._build_controller()
         self._build_maintenance(assignments_of(config, AgreedGroups())[0] if assigned is None else assigned, agreed or AgreedGroups())
         self._build_frontend()
@@ -277,6 +282,8 @@ class Node:
         self.upgrades = Upgrades(engine, forwarder, controller, self.overview)
         self.reconciler.raise_level = self.upgrades.raise_local
         self._members = Members(config.node, engine, forwarder, controller, self.roster, links, self._peer_identities)
+        key = load_or_make(config.data.absolute(), config.node, config.cluster_id, time.time_ns() // 1_000_000)
+        self._checkpoints = Checkpoints(config.node, config.cluster_id, engine, forwarder, controller, links, key)
         self.admin = AdminService(
             engine,
             controller,
@@ -293,6 +300,7 @@ class Node:
             BrokerGroups(config, controller, self._members, self.leadership, forwarder, self.roster, links),
             NodeDetails(config, forwarder, links, self._call_server.connections, self.service.streams, self.log_service.streams),
             self.upgrades,
+            self._checkpoints,
         )
 
     async def start(self) -> None:
@@ -324,7 +332,7 @@ class Node:
         self.peers.dial()
         own = (self._announce(), self._bootstrap_user(), self._publish_health(), self._notify_returns(), self._know_leaders())
         exporting = () if self._metrics_exporter is None else (self._metrics_exporter.run(),)
-        works = (*own, self.service.checker.run(), self.log_service.run(), *exporting)
+        works = (*own, self._checkpoints.register(), self.service.checker.run(), self.log_service.run(), *exporting)
         self._tasks = [asyncio.create_task(work) for work in works]
         spare_the_collector()
 
@@ -530,11 +538,21 @@ class Node:
                     await self._save_roster()
                 # The configuration of a joining node may be incomplete or outdated for the rest of the cluster.
                 if not self.config.join:
+                    await self._begin_at_newest_level()
                     await self.controller.announce(nodes, groups, specs)
                 return
             except LedgerError as error:
                 log.warning("not announced to the controller yet", reason=str(error))
                 await asyncio.sleep(ANNOUNCE_RETRY_S)
+
+    async def _begin_at_newest_level(self) -> None:
+        """Give a cluster that is being formed the newest feature level: there is no former release to go back to. A node whose program
+        reads less cannot take part in it. Raises LedgerError."""
+        if self._forms_cluster:
+            await self.controller.barrier()
+            while not self.controller.state.broker_groups and self.controller.state.level < LEVEL_MAX:
+                await self.controller.raise_level(self.controller.state.level + 1)
+                await self.controller.barrier()
 
     async def _bootstrap_user(self) -> None:
         """Give a cluster without users its first one, as soon as the controller quorum answers."""

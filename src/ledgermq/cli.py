@@ -63,6 +63,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "peek": ("ledgermq.client.message_commands:peek", "Look at messages without a consumer group."),
     "query": ("ledgermq.client.message_commands:query", "Find messages by key, id or time, and show their events."),
     "receipts": ("ledgermq.client.receipt_commands:receipts", "Verify the receipts of native producers."),
+    "prove": ("ledgermq.client.proofs.commands:prove", "Write a proof that a message is in the log."),
+    "verify-proof": ("ledgermq.client.proofs.commands:verify_proof", "Check such a proof without the cluster."),
+    "checkpoint": ("ledgermq.client.proofs.commands:checkpoint", "Show signed checkpoints of a log, and the keys that sign them."),
+    "witness": ("ledgermq.client.proofs.witness_commands:witness", "Follow and cosign a cluster's checkpoints; report contradictions."),
     "why-kept": ("ledgermq.client.storage_commands:why_kept", "Explain why a log file is kept, or when it was removed."),
     "transfer": ("ledgermq.client.leadership_commands:transfer", "Transfer the leadership of a broker group."),
     "elect": ("ledgermq.client.replication_commands:elect", "Make a node master of an HA group, if none can be elected automatically."),
@@ -103,6 +107,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
     ),
     "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "why-kept"),
+    "Proof": ("prove", "verify-proof", "checkpoint", "witness"),
     "Tools": ("doctor", "bench", "sim"),
 }
 """The sections of the overview."""

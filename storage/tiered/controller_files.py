@@ -1,4 +1,4 @@
-"""The controller's files of one node as one object in the store (format §20): definitions of topics, groups and users, which no log holds.
+"""The controller's files of one node as one object in the store (format §21): definitions of topics, groups and users, which no log holds.
 
 This module reads the files as of one moment, packs and unpacks them. It does not know what they mean.
 """

@@ -1,4 +1,4 @@
-"""What lies in the object store for one log (format §20): the keys, the log's own description, and a manifest for each file.
+"""What lies in the object store for one log (format §21): the keys, the log's own description, and a manifest for each file.
 
 Values and their texts only. A manifest is a claim; `transfer.py` and `restoring.py` verify what it says.
 """

@@ -52,7 +52,7 @@ class Scribe:
             *[self.half, self.transaction, self.delayed] * 2,
             *[self.timers, self.recall] * 2,
             *(self.dead_letter, self.letters, self.letters, self.reset, self.topic, self.group, self.commit, self.fired, self.trim),
-            self.level,
+            *[self.level, self.seal] * 2,
         ]
         for _ in range(2):
             self.record(control.TermStart(TERM, "n1"))
@@ -77,7 +77,7 @@ class Scribe:
         return first
 
     def record(self, record: control.ControlRecord) -> int:
-        return self.write(control.draft(record, EPOCH_MS))
+        return self.write(control.draft(record, EPOCH_MS, self.machine.level))
 
     def level(self) -> None:
         """Also levels that the group has, and such that it cannot have yet."""
@@ -210,6 +210,14 @@ class Scribe:
         deliver_ms = fire_ms + self.rng.choice([-SLOT_MS, 0, 1, 1, SLOT_MS])
         self.recalls.append(control.RecallRecord(deliver_ms, fire_ms, self.rng.randrange(-1, 9)))
         self.record(self.recalls[-1])
+
+    def seal(self) -> None:
+        """Seal a file, with a root where that is allowed: often the one that continues the log tree."""
+        tree = self.machine.retained.tree
+        number = self.rng.randrange(30)
+        first = 10 * number if tree is None or self.rng.random() < 0.5 else tree.next_index
+        root = bytes([number] * 32).hex() if tree is not None and self.rng.random() < 0.9 else ""
+        self.record(control.SealRecord(1000 * number, first, first + self.rng.randrange(12), 1000 * number + 900, "ab" * 32, ("n1",), root))
 
     def trim(self) -> None:
         """Trim to an existing entry, or to one before the current begin."""

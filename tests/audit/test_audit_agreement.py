@@ -14,6 +14,7 @@ from ledgermq.audit.report import as_json, as_text
 from ledgermq.audit.works import OUTLINE, Outcome, Work, look
 from tests.audit.damage_cases import NODES, flip, history
 from tests.audit.log_writer import STORAGE, Message, Placed, Writer, election, sealed
+from tests.proto.test_entries_tree import plain_root
 
 FILE_BYTES = 8192
 
@@ -255,6 +256,44 @@ def test_a_history_that_was_written_anew_everywhere_is_seen_by_its_seal(
     found = deep(tmp_path)
     assert found.verdict == "FAIL"
     assert {(f.replica, f.klass, f.flaw.rule) for f in found.findings} == {(name, klass, rule) for name in NODES}
+
+
+def rooted(writer: Writer, file: int, **other: object) -> Message:
+    """A seal with the root of the entries, by the definition of the tree hash."""
+    data = bytes(writer.space)
+    leaves = [data[entry.pos : entry.pos + entry.size] for entry in in_file(writer, file)]
+    tree = {"entries": len(leaves), "root": plain_root(leaves).hex(), **other}
+    return seal_record(writer, file, v=2, tree=tree)
+
+
+@pytest.mark.parametrize(
+    ("other", "rules"),
+    [({}, set()), ({"root": "ab" * 32}, {"seal.tree"}), ({"entries": 3}, {"seal.tree"}), ({"root": 5}, set())],
+    ids=["right", "root", "entries", "no-root"],
+)
+def test_the_root_in_a_seal_is_computed_again(tmp_path: Path, other: dict[str, object], rules: set[str]) -> None:
+    """Where the file has the sealed bytes, the record itself is wrong, on every replica that holds it."""
+    for name in NODES:
+        writer = Writer(tmp_path / name)
+        for message in history(5, 200):
+            writer.append(message)
+        writer.append(rooted(writer, 0))
+        writer.append(rooted(writer, 1, **other))
+        writer.finish()
+    found = deep(tmp_path)
+    assert {f.flaw.rule for f in found.findings} == rules and (found.verdict == "FAIL") == bool(rules), as_text(found)
+    assert {(f.replica, f.klass) for f in found.findings} == {(name, "wrong-derived") for name in NODES if rules}
+
+
+def test_a_damaged_file_is_told_by_its_bytes_and_not_by_its_root(tmp_path: Path) -> None:
+    writers = [Writer(tmp_path / name) for name in NODES]
+    for writer in writers:
+        for message in history(5, 200):
+            writer.append(message)
+        writer.append(rooted(writer, 0))
+        writer.finish()
+    flip(tmp_path / "n2" / "g1" / "dledger-n2" / "data" / f"{0:020d}", in_file(writers[1], 0)[3].pos + 60)
+    assert "seal.tree" not in {f.flaw.rule for f in deep(tmp_path).findings}
 
 
 def test_a_rewritten_file_of_one_replica_is_told_once(tmp_path: Path) -> None:

@@ -101,7 +101,9 @@ def test_the_levels_are_the_same() -> None:
     """The audit's own table has the levels of the writer's, and both know the same highest level."""
     assert records.LEVEL_MAX == levels.LEVEL_MAX
     assert {known: level for known, level in levels.RECORDS.items() if level > levels.FIRST_LEVEL} == derive.RECORD_LEVELS
-    assert set(derive.READ) == levels.SNAPSHOTS.keys() and levels.snapshot_version(levels.LEVEL_MAX) == derive.VERSION
+    assert set(derive.READ) == levels.SNAPSHOTS.keys()
+    assert {level: levels.snapshot_version(level) for level in derive.VERSIONS} == derive.VERSIONS
+    assert max(derive.VERSIONS) == levels.LEVEL_MAX == max(levels.RECORDS.values())
 
 
 def test_the_wheel_is_the_same_size() -> None:

@@ -74,6 +74,9 @@ ROWS: dict[str, tuple[str, ...]] = {
     "query --detail": ("--topic", "t", "--id", ID, "--detail"),
     "query --trace": ("--topic", "t", "--id", ID, "--trace"),
     "receipts rotate": (),
+    "prove": ("--topic", "t", "--id", ID, "--to", "new.proof"),
+    "checkpoint keys": (),
+    "checkpoint show": ("--broker-group", "g1"),
     "why-kept": ("g1/0",),
     "upgrade status": (),
     "upgrade finish": ("--yes",),
@@ -102,8 +105,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "bench request": ("--topic", "t", "--duration", "1m"),
     "bench send": ("--topic", "t", "--duration", "1m"),
 }
-OTHER_FILES = {"receipts verify", "audit", "console"}
-"""Tested elsewhere: tests/cli/test_cli_receipts.py, tests/audit/test_audit_cluster_options.py, tests/console."""
+OTHER_FILES = {"receipts verify", "audit", "console", "witness"}
+"""Tested elsewhere: tests/cli/test_cli_receipts.py and test_cli_proofs.py, tests/audit/test_audit_cluster_options.py, tests/console."""
 
 
 def with_endpoints(command: click.Command, path: tuple[str, ...], context: click.Context) -> Iterator[str]:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from ledgermq.node.controller import metadata
 from ledgermq.node.controller.metadata import REMEMBERED_REQUESTS, apply
+from ledgermq.node.controller.signing_keys import signs_with
 from ledgermq.node.controller.state import Outcome, State, UnknownCommand, export, may_vote, restore
 from ledgermq.node.controller.topics import MAX_QUEUES, spread
+from ledgermq.proto.levels import LEVEL_MAX
 from ledgermq.proto.status import Code
 from ledgermq.proto.types import Permission, TopicConfig, TopicDurability, TopicKind
 
@@ -322,13 +324,28 @@ def test_the_level_is_raised_one_by_one_and_never_lowered(monkeypatch: pytest.Mo
     assert (state.revision, restore(export(state))) == (2, state)
 
 
-def test_a_level_above_that_of_the_program_stops_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_above_that_of_the_program_stops_the_controller() -> None:
     """By the command and by the state: status 76, with what to do."""
-    said = "the cluster has feature level 2, this program reads up to 1: start the program that raised it"
+    above = LEVEL_MAX + 1
+    said = f"the cluster has feature level {above}, this program reads up to {LEVEL_MAX}: start the program that raised it"
     with pytest.raises(UnknownCommand, match=said):
-        apply(State(), {"op": "raise-level", "level": 2})
+        apply(State(level=LEVEL_MAX), {"op": "raise-level", "level": above})
     with pytest.raises(UnknownCommand, match=said):
-        restore({**export(State()), "level": 2})
+        restore({**export(State()), "level": above})
+
+
+def test_checkpoint_keys() -> None:
+    """The newest key of each node is the one that it signs with; the command needs level 2, and a key that is known changes nothing."""
+    add = {"op": "add-checkpoint-key", "node": "n1", "public": "ab" * 32, "created_ms": 5}
+    _, refused = apply(State(), add)
+    assert refused.code == Code.PRECONDITION_FAILED and "upgrade finish" in refused.detail
+    state, (one, again, two, other) = run([add, add, {**add, "public": "cd" * 32}, {**add, "node": "n2"}], State(level=2))
+    assert (one.changed, again.changed, two.changed, other.changed) == (True, False, True, True)
+    assert [(key.node, key.public[:2]) for key in state.checkpoint_keys] == [("n1", "ab"), ("n1", "cd"), ("n2", "ab")]
+    assert signs_with(state.checkpoint_keys, "n1") == "cd" * 32 and signs_with(state.checkpoint_keys, "n3") is None
+    assert restore(export(state)) == state
+    for wrong in ({**add, "public": "ab"}, {**add, "public": "zz" * 32}, {**add, "node": ""}, {**add, "created_ms": True}):
+        assert apply(State(level=2), wrong)[1].code == Code.BAD_REQUEST
 
 
 def test_remembered_requests_are_bounded() -> None:

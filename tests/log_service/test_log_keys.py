@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgermq.node.controller.metadata import apply
-from ledgermq.node.controller.receipt_keys import MAX_KEYS
+from ledgermq.node.controller.signing_keys import RECEIPT_KEYS_MAX as MAX_KEYS
 from ledgermq.node.controller.state import export, restore
 from ledgermq.node.frontend.native.keys import ROTATE_AFTER_MS, ReceiptKeys
 from ledgermq.node.frontend.security.sealing import Sealer

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from ledgermq.node.broker.calls.member_calls import GroupMembers
+from ledgermq.node.broker.state.file_tree import leaf_of
 from ledgermq.node.replica.background.digests import DIGESTS_FILE, Digests
 from ledgermq.node.replica.background.pace import BUSY_REST_FACTOR, rest_s
 from ledgermq.node.replica.maintenance import digest_exchange
 from ledgermq.node.runtime import metrics
 from ledgermq.proto import peer_pb2
 from ledgermq.storage import sealed_json
-from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.file_digest import digest_and_root, file_digest
 from ledgermq.storage.real_disk import RealDisk
 from tests.node.test_node_retention import Stage, stage
 
@@ -151,3 +152,93 @@ def test_whoever_is_in_the_background_gives_way() -> None:
     assert rest_s(mib, 0.02, 0.02, 100 * mib, 9) == pytest.approx(0.18)
     assert rest_s(mib, 0.002, 0.001, 1000 * mib, 0) == pytest.approx(BUSY_REST_FACTOR * 0.001)
     assert rest_s(mib, 0.5, 0.0, 1000 * mib, 0) == 0
+
+
+# -- roots
+
+
+def rooted(stage: Any, files: int, members: GroupMembers = THREE) -> Stage:
+    """A stage whose group has a log tree and three voters."""
+    one: Stage = stage(files=files)
+    one.machine.members = members
+    one.machine.level = 2
+    one.machine.retained.begin_tree()
+    return one
+
+
+def right(one: Stage, base: int) -> tuple[str, str]:
+    """Digest and root of a file, computed from its bytes."""
+    file = next(file for file in one.driver.group.files.sealed_from(0) if file.base == base)
+    path = f"{one.driver.group.store.log_directory}/data/{base:020d}"
+    return digest_and_root(RealDisk(), path, file.end_pos - base, lambda length: None)
+
+
+def test_a_seal_needs_a_majority_of_the_same_root_and_the_leader_leaves_it_to_the_others(stage: Any) -> None:
+    """Two followers suffice, and then the leader hashes no entry; one of them does not, and another root counts for nothing."""
+    one = rooted(stage, 1)
+    sha256, root = right(one, 0)
+    one.peers.digests, one.peers.roots = {"n2": {0: sha256}, "n3": {0: sha256}}, {"n2": {0: root}, "n3": {0: "ab" * 32}}
+    one.check(3)
+    digests = one.digest_exchange._watches["g1"].digests
+    assert not one.machine.seals and digests.known == {0: sha256} and not digests.roots
+    one.peers.roots["n3"] = {0: root}
+    one.check(2)
+    seal = one.machine.seals[0]
+    assert (seal.sha256, seal.root, seal.replicas) == (sha256, root, ("n2", "n3")) and not digests.roots
+    assert one.machine.retained.tree.hashes == [leaf_of(seal).hash()]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["silent", "late"])
+def test_the_leader_computes_a_root_where_the_others_are_no_majority(stage: Any, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """One does not answer, or both answer without a root for long."""
+    one = rooted(stage, 1)
+    sha256, root = right(one, 0)
+    one.peers.digests, one.peers.roots = {"n2": {0: sha256}}, {"n2": {0: root}}
+    if late:
+        one.peers.digests["n3"] = {0: sha256}
+        one.check(3)
+        assert not one.machine.seals
+        monkeypatch.setattr(digest_exchange, "LEADER_COMPUTES_AFTER_S", -1.0)
+    one.check(3)
+    assert one.machine.seals[0].replicas == ("n1", "n2") and one.machine.seals[0].root == root
+
+
+def test_a_lone_voter_and_a_note_of_roots(stage: Any) -> None:
+    """The leader of a group of one computes the root with the digest, and the note keeps both; a program that knows no roots reads it."""
+    one = rooted(stage, 2, GroupMembers(0, ("n1",)))
+    one.check(4)
+    found = {base: right(one, base) for base in (0, SIZE)}
+    assert {base: (seal.sha256, seal.root) for base, seal in one.machine.seals.items()} == found
+    asyncio.run(one.digest_exchange.stop())
+    noted = sealed_json.read(RealDisk(), f"{one.driver.group.store.state_directory}/{DIGESTS_FILE}")
+    assert noted["v"] == 1 and noted["roots"] == {str(base): root for base, (_, root) in found.items()}
+    again = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    assert again.roots == {base: root for base, (_, root) in found.items()}
+    again.want([0], {0: 5})
+    assert again._running is None
+    again.stop()
+
+
+def test_a_follower_reports_the_root_beside_the_digest(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = rooted(stage, 1)
+    monkeypatch.setattr(one.driver.group.group.leader, "serving", False)
+    asyncio.run(one.digest_exchange.check("g1"))
+    reply = asyncio.run(one.digest_exchange.answer(peer_pb2.StorageQuestion(broker_group="g1", bases=[0], digests_only=True)))
+    assert [(found.sha256, found.tree_root) for found in reply.digests] == [right(one, 0)]
+
+
+def test_a_file_with_damaged_entries_has_a_digest_and_no_root(stage: Any) -> None:
+    """It is computed once, not at every check."""
+    one = rooted(stage, 1)
+    file = one.driver.group.files.sealed_from(0)[0]
+    path = Path(f"{one.driver.group.store.log_directory}/data/{0:020d}")
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + bytes(4) + data[8:])
+    digests = Digests(RealDisk(), one.driver.group.store, 1 << 40, lambda failure: None)
+    for _ in range(2):
+        digests.want([0], {0: file.end_pos})
+        if digests._running is not None:
+            digests._running[1].result(20)
+    assert digests._running is None and digests.roots == {0: ""}
+    assert digests.known == {0: file_digest(RealDisk(), str(path), lambda length: None)}
+    digests.stop()

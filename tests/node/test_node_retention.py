@@ -78,6 +78,7 @@ class Peers:
 
     def __init__(self) -> None:
         self.digests: dict[str, dict[int, str]] = {}
+        self.roots: dict[str, dict[int, str]] = {}
         self.free: dict[str, int] = {}
         self.begin = 0
 
@@ -88,7 +89,8 @@ class Peers:
         reply = peer_pb2.StorageReply(disk_total_bytes=1000 << 20, disk_free_bytes=self.free.get(node, 900 << 20), begin_index=self.begin)
         for base in question.bases:
             if base in self.digests[node]:
-                reply.digests.add(base=base, sha256=self.digests[node][base])
+                root = self.roots.get(node, {}).get(base, "")
+                reply.digests.add(base=base, sha256=self.digests[node][base], tree_root=root)
         return [reply.SerializeToString()]
 
     async def submit(self, *_: Any) -> Sequence[bytes]:

@@ -203,7 +203,7 @@ def test_digests_come_one_after_the_other_and_survive_a_restart(tmp_path: Path, 
     digests.keep_from(1000)
     assert digests.known == {1000: known[1000]}
     digests.stop()
-    monkeypatch.setattr(digests_module, "file_digest", None)
+    monkeypatch.setattr(digests_module, "digest_and_root", None)
     again = make_digests(tmp_path)
     assert again.known == known
     again.stop()

@@ -30,8 +30,8 @@ CONSOLE = "client/console/"
 """It has an extra of its own; only its `commands.py` is imported without it, by `--help`."""
 TIERED = "storage/tiered/s3.py"
 """It has an extra of its own, and is imported only for `s3://…`."""
-OPTIONAL = {"pyarrow", "pyiceberg"}
-"""Modules that the client imports only when it converts to or from their types."""
+OPTIONAL = {"pyarrow", "pyiceberg", "cryptography"}
+"""Modules that the client imports only when it converts to or from their types, or signs and verifies."""
 BLOCK = """
 import sys
 sys.modules.update(dict.fromkeys({modules!r}))
@@ -73,7 +73,7 @@ def of_the_client(file: str) -> bool:
 
 
 def test_the_client_imports_what_its_package_requires() -> None:
-    """No file of the client imports a module of an extra at its start, and only pyarrow and pyiceberg later."""
+    """No file of the client imports a module of an extra at its start, and only a few later."""
     core = modules_of(PROJECT["dependencies"])
     wrong = [
         f"{file} imports {module}"

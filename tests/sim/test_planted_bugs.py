@@ -83,8 +83,9 @@ FOUND: dict[Bug, Found] = {
     Bug.ACK_BEFORE_TERM_START: Found(1, settings=ALONE, steps=1500),
     Bug.UNCONFIRMED_SHOWN: Found(1, settings=ALONE, steps=1500),
     Bug.EVICTED_WISHED_BACK: Found(1, ("move", "remove"), HA, 1500),
-    Bug.FINISH_ASKS_ONE_LESS: Found(2, ("upgrade", "upgrade", "kill", "join")),
+    Bug.FINISH_ASKS_ONE_LESS: Found(1, ("upgrade", "upgrade", "kill", "join"), steps=3000),
     Bug.LEVEL_NOT_RAISED: Found(1, ("upgrade", "upgrade", "kill", "join")),
+    Bug.DIGEST_AS_ROOT: Found(1, ("seal", "seal", "kill", "power-cut"), SMALL),
     Bug.LEASE_BY_MAJORITY: Found(1, ("usurper", "cut-from-quorum", "usurper"), HA, 1500),
 }
 BUGS = list(FOUND)

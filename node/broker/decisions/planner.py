@@ -409,7 +409,7 @@ class Planner:
             plan.deferred.append(call)
         elif retained.sealing(call.record) if isinstance(call, Seal) else retained.trimming(call.record):
             index = plan.next_index
-            plan.drafts.append(control.draft(call.record, plan.now_ms))
+            plan.drafts.append(control.draft(call.record, plan.now_ms, self._machine.level))
             self._uncommitted.mark_name(index, RETAINED)
             plan.awaited.append((index, call.token, Kept()))
         else:

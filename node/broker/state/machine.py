@@ -27,7 +27,7 @@ from ledgermq.node.broker.state.transactions import HALF_QUEUE, ORIGIN_KIND, New
 from ledgermq.proto import control
 from ledgermq.proto.group_config import group_fields, read_group
 from ledgermq.proto.layout import FEW_ENTRIES, HEADER_BYTES, Columns, record_columns
-from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX, snapshot_version
+from ledgermq.proto.levels import FIRST_LEVEL, LEVEL_MAX, TREE_LEVEL, snapshot_version
 from ledgermq.proto.message_record import Record, decode_record
 from ledgermq.proto.names import CONTROL_TOPICS, HALF_TOPIC, LITE_SEPARATOR, TIMER_TOPIC, lite_stored, parent_of, stored_name
 from ledgermq.proto.native_ids import Run, native_runs
@@ -225,6 +225,8 @@ class Machine(State):
         elif isinstance(record, control.LevelRecord):
             if record.level == self.level + 1:
                 self.level = record.level
+                if record.level == TREE_LEVEL:
+                    self.retained.begin_tree()
             return
         else:
             # Terms concern the replicator, markers the audit; records that take effect between messages were applied before.

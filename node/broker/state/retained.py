@@ -1,7 +1,8 @@
 """The log's own record of its files: where it begins, the digests of sealed files, and which files were trimmed and why.
 
 A pure function of the applied records, the same on every replica (invariant I8). Bounded: seals are kept for files that are still part of
-the log, trims for the last `TRIMS_KEPT`; a rolling digest covers all trims of the log's history. The host of the replica deletes the files.
+the log, trims for the last `TRIMS_KEPT`; a rolling digest covers all trims of the log's history. The log tree, which a group has from
+feature level 2 on, keeps 32 bytes of every file for ever. The host of the replica deletes the files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+from ledgermq.node.broker.state.file_tree import FileTree
 from ledgermq.proto.control import SealRecord, TrimRecord
 
 TRIMS_KEPT = 64
@@ -39,6 +41,8 @@ class Retained:
         """The last trims, oldest first."""
         self.trim_digest = ""
         """Hexadecimal SHA-256 over the previous digest (hexadecimal, at first empty) and the body of the trim record."""
+        self.tree: FileTree | None = None
+        """The log tree; None below its feature level."""
 
     @property
     def trim_index(self) -> int:
@@ -46,16 +50,23 @@ class Retained:
         return self.trims[-1].index if self.trims else -1
 
     def sealing(self, record: SealRecord) -> bool:
-        """Whether the record would add a seal. The first seal of a file stands."""
-        return record.base >= self.begin_pos and record.base not in self.seals
+        """Whether the record would add a seal. The first seal of a file stands. With a tree, a seal without a root changes nothing."""
+        return record.base >= self.begin_pos and record.base not in self.seals and (self.tree is None or bool(record.root))
 
     def trimming(self, record: TrimRecord) -> bool:
         """Whether the record would move the begin."""
         return record.begin_index > self.begin_index
 
+    def begin_tree(self) -> None:
+        """Begin the log tree, because the group reached its feature level: behind the last file that is sealed without a root."""
+        last = max(self.seals.values(), key=lambda seal: seal.last_index, default=None)
+        self.tree = FileTree(self.begin_index, self.begin_pos) if last is None else FileTree(last.last_index + 1, last.end_pos)
+
     def apply_seal(self, record: SealRecord) -> None:
         if self.sealing(record):
             self.seals = {**self.seals, record.base: record}
+            if self.tree is not None:
+                self.tree.grow(self.seals.values())
 
     def apply_trim(self, index: int, store_ms: int, record: TrimRecord) -> None:
         """Apply a trim record. One that moves nothing, because two leaders decided the same, has no effect."""
@@ -64,6 +75,9 @@ class Retained:
         self.begin_index, self.begin_pos = record.begin_index, record.begin_pos
         self.begin_term, self.begin_chain = record.begin_term, record.begin_chain
         self.seals = {base: seal for base, seal in self.seals.items() if base >= record.begin_pos}
+        if self.tree is not None:
+            self.tree.skip(record)
+            self.tree.grow(self.seals.values())
         self.trims = (*self.trims, Trimmed(index, store_ms, record))[-TRIMS_KEPT:]
         self.trim_digest = hashlib.sha256(self.trim_digest.encode() + record.encode()).hexdigest()
 
@@ -81,6 +95,7 @@ class Retained:
             "seals": [seal.fields() for _, seal in sorted(self.seals.items())],
             "trims": [[trim.index, trim.store_ms, trim.record.fields()] for trim in self.trims],
             "trim_digest": self.trim_digest,
+            **({} if self.tree is None else {"tree": self.tree.export()}),
         }
 
     def restore(self, exported: dict[str, Any]) -> None:
@@ -90,3 +105,4 @@ class Retained:
         self.seals = {fields["base"]: SealRecord.read(fields) for fields in exported["seals"]}
         self.trims = tuple([Trimmed(index, store_ms, TrimRecord.read(fields)) for index, store_ms, fields in exported["trims"]])
         self.trim_digest = exported["trim_digest"]
+        self.tree = FileTree.restored(exported["tree"]) if "tree" in exported else None

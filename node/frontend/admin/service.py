@@ -32,6 +32,8 @@ from ledgermq.node.frontend.admin.user_admin import UserAdmin
 from ledgermq.node.frontend.admin.waiting_admin import WaitingMessages
 from ledgermq.node.frontend.native.keys import ReceiptKeys
 from ledgermq.node.frontend.ports import ServerCall
+from ledgermq.node.frontend.proofs.checkpoints import METHOD as CHECKPOINT_METHOD
+from ledgermq.node.frontend.proofs.checkpoints import Checkpoints
 from ledgermq.node.frontend.security.admin_guard import caller
 from ledgermq.node.replica.hosting.engine import Engine
 from ledgermq.node.replica.hosting.ports import State
@@ -96,6 +98,7 @@ class AdminService:
         broker_groups: BrokerGroups,
         node_details: NodeDetails,
         upgrades: Upgrades,
+        checkpoints: Checkpoints,
     ) -> None:
         self._engine = engine
         self._controller = controller
@@ -114,6 +117,7 @@ class AdminService:
         self._broker_groups = broker_groups
         self._node_details = node_details
         self._upgrades = upgrades
+        self._checkpoints = checkpoints
 
     # -- status
 
@@ -426,6 +430,24 @@ class AdminService:
     async def FinishUpgrade(self, request: Any, context: ServerCall) -> admin_pb2.FinishUpgradeResponse:
         return await self._upgrades.finish(caller())
 
+    # -- checkpoints and proofs
+
+    @_answered
+    async def GetCheckpoint(self, request: Any, context: ServerCall) -> admin_pb2.GetCheckpointResponse:
+        return await self._checkpoints.checkpoint(request)
+
+    @_answered
+    async def ProveEntry(self, request: Any, context: ServerCall) -> admin_pb2.ProveEntryResponse:
+        return await self._checkpoints.prove(request)
+
+    @_answered
+    async def ProveConsistency(self, request: Any, context: ServerCall) -> admin_pb2.ProveConsistencyResponse:
+        return await self._checkpoints.prove_consistency(request)
+
+    @_answered
+    async def ListCheckpointKeys(self, request: Any, context: ServerCall) -> admin_pb2.ListCheckpointKeysResponse:
+        return await self._checkpoints.keys()
+
     @_answered
     async def ListClients(self, request: Any, context: ServerCall) -> admin_pb2.ListClientsResponse:
         return await self._clients.everywhere()
@@ -470,6 +492,9 @@ class AdminService:
             return [self._clients.here().SerializeToString()]
         if method == NODE_METHOD:
             return [self._node_details.here(admin_pb2.DescribeNodeRequest.FromString(request)).SerializeToString()]
+        if method == CHECKPOINT_METHOD:
+            asked = admin_pb2.GetCheckpointRequest.FromString(request)
+            return [(await self._checkpoints.answer(asked)).SerializeToString()]
         if method == STORAGE_METHOD:
             return [await self._storage.answer(request)]
         if method == WHY_METHOD:

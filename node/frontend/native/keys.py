@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection
 
-from ledgermq.node.controller.receipt_keys import Keys
+from ledgermq.node.controller import signing_keys
 from ledgermq.node.frontend.ports import Metadata
 from ledgermq.node.frontend.security.sealing import Sealer
 from ledgermq.node.runtime.logs import get_logger
@@ -33,7 +33,7 @@ class ReceiptKeys:
         self._quorum = quorum
         self._sealer = sealer
         self._now_ms = now_ms
-        self._known: Keys = ()
+        self._known: signing_keys.ReceiptKeys = ()
         self._opened: dict[str, bytes | None] = {}
 
     def __repr__(self) -> str:

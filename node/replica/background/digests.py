@@ -1,4 +1,5 @@
-"""Computes and stores digests of this node's sealed log files, one file at a time, on a low-priority thread.
+"""Computes and stores digests of this node's sealed log files, and the roots of their entries trees, one file at a time, on a low-priority
+thread.
 
 A caller that wants a digest asks again until it is known. Results are stored in `state/digests`, so that a restart need not read every file
 again; that file is a hint, and is valid only for the same log. This module compares nothing.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ from ledgermq.node.runtime.logs import get_logger
 from ledgermq.storage import sealed_json
 from ledgermq.storage.disk import Disk
 from ledgermq.storage.errors import Damaged, UnknownFormat, is_no_space, lacks_descriptors
-from ledgermq.storage.file_digest import file_digest
+from ledgermq.storage.file_digest import digest_and_root
 from ledgermq.storage.mapped_files import file_name
 from ledgermq.storage.store import GroupStore
 
@@ -47,18 +48,26 @@ class Digests:
         self._pace = Pace(bytes_per_s)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"digest-{self._group}")
         self._stopping = threading.Event()
-        self._running: tuple[int, Future[str]] | None = None
+        self._running: tuple[int, Future[tuple[str, str]], bool] | None = None
         self._failed: set[int] = set()
-        self.known: dict[int, str] = self._read_note()
+        self.known: dict[int, str] = {}
+        """Position of a file → its digest."""
+        self.roots: dict[int, str] = {}
+        """Position of a file → the root of its entries tree; empty if its bytes are no entries."""
+        self._read_note()
         self._noted = set(self.known)
         """Files whose digest an earlier run computed, and this run has not."""
 
-    def want(self, bases: list[int]) -> None:
-        """Begin to compute the first unknown digest of these files, unless one is being computed. The files must be sealed here."""
+    def want(self, bases: list[int], ends: Mapping[int, int] | None = None) -> None:
+        """Begin to compute what is unknown of the first of these files, unless one is being computed. The files must be sealed here. `ends`
+        names those whose root is wanted too, with the place in the file where the last entry ends."""
         self._collect()
-        missing = [base for base in bases if base not in self.known and base not in self._failed]
+        ends = ends or {}
+        unknown = [base for base in bases if base not in self.known or (base in ends and base not in self.roots)]
+        missing = [base for base in unknown if base not in self._failed]
         if self._running is None and missing and not self._stopping.is_set():
-            self._running = missing[0], self._worker.submit(self._compute, missing[0])
+            base = missing[0]
+            self._running = base, self._worker.submit(self._compute, base, ends.get(base)), base in ends
 
     async def settle(self, within_s: float) -> bool:
         """Wait at most `within_s` for the digest in progress; returns whether it was finished."""
@@ -75,6 +84,7 @@ class Digests:
             return False
         self._noted.discard(base)
         del self.known[base]
+        self.roots.pop(base, None)
         return True
 
     def keep_from(self, base: int) -> None:
@@ -82,6 +92,7 @@ class Digests:
         self._collect()
         for gone in [known for known in self.known if known < base]:
             del self.known[gone]
+            self.roots.pop(gone, None)
             self._noted.discard(gone)
         self._failed = {failed for failed in self._failed if failed >= base}
 
@@ -93,13 +104,15 @@ class Digests:
     def _collect(self) -> None:
         if self._running is None or not self._running[1].done():
             return
-        base, future = self._running
+        base, future, rooted = self._running
         self._running = None
         error = future.exception()
         if error is None:
-            self.known[base] = future.result()
+            self.known[base], root = future.result()
+            if rooted:
+                self.roots[base] = root
             if not self._stopping.is_set():
-                self._worker.submit(self._write_note, dict(self.known))
+                self._worker.submit(self._write_note, dict(self.known), dict(self.roots))
         elif isinstance(error, FileNotFoundError):
             # The file was trimmed while it was read.
             return
@@ -113,17 +126,20 @@ class Digests:
 
     # -- on the worker's thread
 
-    def _compute(self, base: int) -> str:
+    def _compute(self, base: int, end: int | None) -> tuple[str, str]:
         self._pace.begin()
-        return file_digest(self._disk, f"{self._data}/{file_name(base)}", self._pause)
+        return digest_and_root(self._disk, f"{self._data}/{file_name(base)}", end, self._pause)
 
     def _pause(self, length: int) -> None:
         if self._stopping.wait(self._pace.rest_s(length)):
             raise _Stopped
         self._pace.begin()
 
-    def _write_note(self, known: dict[int, str]) -> None:
-        value = {"v": NOTE_VERSION, "log_id": self._log_id, "digests": {str(base): digest for base, digest in sorted(known.items())}}
+    def _write_note(self, known: dict[int, str], roots: dict[int, str]) -> None:
+        value: dict[str, Any] = {"v": NOTE_VERSION, "log_id": self._log_id}
+        value["digests"] = {str(base): digest for base, digest in sorted(known.items())}
+        if roots:
+            value["roots"] = {str(base): root for base, root in sorted(roots.items())}
         try:
             sealed_json.write(self._disk, self._note, value)
         except OSError as error:
@@ -132,12 +148,12 @@ class Digests:
             # The file is only a hint; after the next digest it is written again.
             log.warning("digests not noted", group=self._group, reason=str(error))
 
-    def _read_note(self) -> dict[int, str]:
+    def _read_note(self) -> None:
         try:
             value: dict[str, Any] = sealed_json.read(self._disk, self._note) if self._disk.exists(self._note) else {}
         except (Damaged, UnknownFormat, OSError):
             # The digests are computed again.
-            return {}
-        if value.get("v") != NOTE_VERSION or value.get("log_id") != self._log_id:
-            return {}
-        return {int(base): digest for base, digest in value["digests"].items()}
+            return
+        if value.get("v") == NOTE_VERSION and value.get("log_id") == self._log_id:
+            self.known = {int(base): digest for base, digest in value["digests"].items()}
+            self.roots = {int(base): root for base, root in value.get("roots", {}).items()}

@@ -6,6 +6,10 @@ reads everything again (`scrubbing.py`). Every `agreement.check_ms`, per group, 
 leader asks the other voters for theirs and records the value that a majority reports. Every replica compares its own with the recorded
 ones. A difference is reported at once, in the log, as metrics and in the status. The scrub then reads that file, and names the damaged
 entry or says that there is none. This module repairs and cuts nothing.
+
+In a group with a log tree the same pass computes the root of the tree over the file's entries, and a seal needs a majority that reported
+the same digest and the same root. Hashing every entry costs more than hashing the file, so the leader leaves it to the others: it computes
+a root only if they cannot be a majority without it.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ STORAGE_METHOD = "ledgermq.v1.Admin/storage"
 PEER_WITHIN_S = 1.0
 ASKED_AT_ONCE = 64
 """Maximum number of files in one query."""
+LEADER_COMPUTES_AFTER_S = 10.0
+"""How long the leader waits for the roots of a majority of others before it computes its own."""
 
 log = get_logger()
 
@@ -54,6 +60,20 @@ class _Look:
     """Replaced as a whole, never modified."""
     sealed: list[LogFile]
     """The sealed files from the requested position on, in order."""
+    rooted: bool
+    """Whether a seal needs a root."""
+
+    @property
+    def majority(self) -> int:
+        return len(self.voters) // 2 + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a node computed of a file: its digest and, if it computed that, the root of its entries tree."""
+
+    sha256: str
+    root: str = ""
 
 
 @dataclass(slots=True)
@@ -72,6 +92,8 @@ class _Watch:
     """Files sealed here without a recorded digest, with the time when this was noticed."""
     asked_base: int = 0
     """Just behind the start of the last file that the other voters were asked about."""
+    own_roots: set[int] = field(default_factory=set)
+    """Files whose root this node computes although it leads."""
     differing: set[int] = field(default_factory=set)
     """Files whose digest here differs from the recorded one."""
     disputed: dict[int, dict[str, str]] = field(default_factory=dict)
@@ -161,7 +183,7 @@ class DigestExchange:
         watch = await self._watch(group)
         look: _Look = await self._engine.run(group, _looking_from(watch.next_base))
         self._take(watch, look)
-        await self._compute(watch)
+        await self._compute(watch, look)
         self._compare(group, watch, look)
         await self._settle(group, watch, look)
         metrics.DIGEST_MISMATCHES.labels(group).set(len(watch.differing))
@@ -194,13 +216,24 @@ class DigestExchange:
             base: seen for base, seen in watch.unrecorded.items() if base >= look.begin_pos and base not in look.seals
         }
         watch.disputed = {base: values for base, values in watch.disputed.items() if base in watch.unrecorded}
+        watch.own_roots &= watch.unrecorded.keys()
 
-    async def _compute(self, watch: _Watch) -> None:
+    @staticmethod
+    def _root_ends(watch: _Watch, look: _Look) -> dict[int, int]:
+        """The files whose root this node computes, each with the place where its last entry ends."""
+        if not look.rooted:
+            return {}
+        left_to_others = look.leads and len(look.voters) > look.majority
+        bases = watch.own_roots if left_to_others else watch.unrecorded.keys()
+        return {base: watch.unrecorded[base][0].end_pos - base for base in bases}
+
+    async def _compute(self, watch: _Watch, look: _Look) -> None:
         """Compute digests for the duration of one check; an unfinished one continues in the background."""
+        ends = self._root_ends(watch, look)
         deadline = time.monotonic() + self._config.agreement.check_ms / 1000
         while True:
             watch.unknown.difference_update(watch.digests.known)
-            watch.digests.want(sorted(watch.unknown))
+            watch.digests.want(sorted(watch.unknown | ends.keys()), ends)
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not await watch.digests.settle(left_s):
                 break
@@ -243,15 +276,24 @@ class DigestExchange:
             return
         watch.asked_base = bases[-1] + 1
         reports = await self._ask_all(group, [node for node in look.voters if node != self._config.node], bases)
+        waited_s = time.monotonic() - LEADER_COMPUTES_AFTER_S
         for base in bases:
+            if len(reports) < look.majority or watch.unrecorded[base][1] < waited_s:
+                watch.own_roots.add(base)
             told = {node: values[base] for node, values in reports.items() if base in values}
             if base in watch.digests.known:
-                told[self._config.node] = watch.digests.known[base]
+                told[self._config.node] = _Report(watch.digests.known[base], watch.digests.roots.get(base, ""))
             await self._decide(group, watch, look, base, told)
 
-    async def _decide(self, group: str, watch: _Watch, look: _Look, base: int, told: dict[str, str]) -> None:
+    async def _decide(self, group: str, watch: _Watch, look: _Look, base: int, reports: dict[str, _Report]) -> None:
         file, seen_s = watch.unrecorded[base]
-        found = agreed(told, look.voters)
+        told = {node: report.sha256 for node, report in reports.items()}
+        roots = {node: report.root for node, report in reports.items() if report.root}
+        if look.rooted:
+            both = agreed({node: f"{told[node]} {root}" for node, root in roots.items()}, look.voters)
+            found, root = (None, "") if both is None else ((both[0].split()[0], both[1]), both[0].split()[1])
+        else:
+            found, root = agreed(told, look.voters), ""
         if len(set(told.values())) > 1 and watch.disputed.get(base) != told:
             watch.disputed[base] = told
             log.error(
@@ -265,19 +307,20 @@ class DigestExchange:
             )
         if found is None:
             return
-        record = SealRecord(base, file.first_index, file.last_index, file.end_pos, *found)
+        record = SealRecord(base, file.first_index, file.last_index, file.end_pos, *found, root)
         outcome = await self._engine.call(group, Seal(self._engine.new_token(), record))
         if outcome == Kept():
-            del watch.unrecorded[base]
+            # The next check drops the file, unless the group got its log tree meanwhile: then the seal has no effect, and needs a root.
             watch.disputed.pop(base, None)
             seconds = time.monotonic() - seen_s
             metrics.AGREEMENT_SECONDS.labels(group).observe(seconds)
             log.info("log file sealed", group=group, base=base, sha256=found[0], replicas=list(found[1]), seconds=round(seconds, 3))
 
-    async def _ask_all(self, group: str, nodes: Sequence[str], bases: Sequence[int]) -> dict[str, dict[int, str]]:
+    async def _ask_all(self, group: str, nodes: Sequence[str], bases: Sequence[int]) -> dict[str, dict[int, _Report]]:
         request = peer_pb2.StorageQuestion(broker_group=group, bases=bases, digests_only=True).SerializeToString()
         replies = await asyncio.gather(*(self._ask(node, request) for node in nodes))
-        return {node: {d.base: d.sha256 for d in reply.digests} for node, reply in zip(nodes, replies, strict=True) if reply is not None}
+        answered = [(node, reply) for node, reply in zip(nodes, replies, strict=True) if reply is not None]
+        return {node: {d.base: _Report(d.sha256, d.tree_root) for d in reply.digests} for node, reply in answered}
 
     async def _ask(self, node: str, request: bytes) -> peer_pb2.StorageReply | None:
         deadline = asyncio.get_running_loop().time() + PEER_WITHIN_S
@@ -294,12 +337,12 @@ class DigestExchange:
         """Report the requested digests that this node has computed. Raises CallRefused while the group does not run here."""
         reply = peer_pb2.StorageReply()
         try:
-            known = await self.digests(question.broker_group)
+            found = (await self._watch(question.broker_group)).digests
         except LedgerError as error:
             raise CallRefused(Refused("not-leader", detail=error.message)) from error
         for base in question.bases:
-            if base in known:
-                reply.digests.add(base=base, sha256=known[base])
+            if base in found.known:
+                reply.digests.add(base=base, sha256=found.known[base], tree_root=found.roots.get(base, ""))
         return reply
 
 
@@ -309,6 +352,6 @@ def _looking_from(base: int) -> Callable[[OpenReplica], _Look]:
         voters = () if machine.members is None else machine.members.voters
         retained = machine.retained
         sealed = running.files.sealed_from(base)
-        return _Look(running.group.leader.serving, voters, retained.begin_pos, retained.seals, sealed)
+        return _Look(running.group.leader.serving, voters, retained.begin_pos, retained.seals, sealed, retained.tree is not None)
 
     return look
