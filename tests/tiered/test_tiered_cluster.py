@@ -15,7 +15,7 @@ from tests.cluster import create_topic, http, leader, log_file_bases, running, s
 from tests.e2e.command_line import CommandLine
 from tests.tiered.s3_servers import BUCKET, Server, program, serving, tiered_settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1800)]
 
 FILE_BYTES = 64 << 10
 LOCAL_BYTES = 4 * FILE_BYTES

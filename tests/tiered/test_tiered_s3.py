@@ -15,7 +15,7 @@ from ledgermq.storage.tiered.s3 import S3ObjectStore, S3Place
 from tests.tiered.s3_servers import Server, program, serving, write_credentials
 from tests.tiered.store_conformance import StoreConformance
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.verify, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
