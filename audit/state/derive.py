@@ -186,6 +186,8 @@ class State:
                 places[FLAWS_MAX:] = [Difference((key,), derived, stored)] if len(places) > FLAWS_MAX else []
                 found += [(each, part.touched(each.path)) for each in places]
         found += [(each, None) for each in differences(self.store_ms, snapshot.get("store_ms"), ("store_ms",))]
+        version = VERSIONS.get(self.level.now, snapshot.get("v"))
+        found += [(each, None) for each in differences(version, snapshot.get("v"), ("v",))]
         strange = sorted(snapshot.keys() - ENVELOPE - KEYS)
         found += [(Difference((key,), NOTHING, snapshot[key]), None) for key in strange]
         return found
@@ -260,9 +262,6 @@ def _snapshots(task: LogFile, report: StateReport) -> list[Snapshot]:
                 told = f"it says version {value['v']} and has {younger[0]}, as from version {_SINCE[younger[0]]} on"
                 report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), told))
             why = f"{file} has version {value.get('v')!r}, and only versions {', '.join(map(str, VERSIONS.values()))} are derived"
-        elif VERSIONS.get(value.get("level", 1), value["v"]) != value["v"]:
-            why = f"{file} has version {value['v']}, and snapshots of its level have version {VERSIONS[value.get('level', 1)]}"
-            report.flaws.append(Flaw("state.keys", f"{os.path.basename(task.root)}/{file}", None, *place(value, ("v",)), why))
         elif all(isinstance(value.get(key), int) for key in POINT) and value["applied_index"] >= -1:
             found.append(Snapshot(file, value))
         else:

@@ -144,6 +144,12 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 """By rule: a wrong value, and how the finding begins."""
 
 
+def test_the_version_of_a_snapshot_is_that_of_its_level(task: LogFile) -> None:
+    """A group of level 1 has no snapshot of version 7, whatever the snapshot says."""
+    change(task, lambda value: value.update(v=7))
+    assert told(check_state(task)) == [("state.keys", "v is 7, the log says 6")]
+
+
 def test_every_key_of_a_snapshot_has_a_rule() -> None:
     """A difference in a key without a rule would end the audit with an assertion instead of a finding."""
     assert {f"state.{key}" for key in KEYS} | {"state.keys"} == {rule for rule in RULES if rule.startswith("state.")}
@@ -289,7 +295,7 @@ def test_what_cannot_be_followed_is_said(task: LogFile) -> None:
     path = Path(task.root) / "state/snapshot"
     good = path.read_bytes()
     for edit, reason in (
-        (lambda value: value.update(v=3), "state/snapshot has version 3, and only version 6 is derived"),
+        (lambda value: value.update(v=3), "state/snapshot has version 3, and only versions 6, 7 are derived"),
         (lambda value: value.pop("chain_crc"), "state/snapshot does not say which entry it is of"),
         (lambda value: value.update(applied_index=-2), "state/snapshot does not say which entry it is of"),
         (lambda value: value.update(applied_index=-1), "state/snapshot has no entry, but its applied_term is that of one"),

@@ -26,7 +26,11 @@ impl Peaks {
     }
 
     fn add(&mut self, entry: &[u8]) -> Option<()> {
-        let mut hash: Hash = Sha256::new().chain_update([0]).chain_update(entry).finalize().into();
+        let mut hash: Hash = Sha256::new()
+            .chain_update([0])
+            .chain_update(entry)
+            .finalize()
+            .into();
         for _ in 0..self.count.trailing_ones() {
             let left = self.hashes.pop()?;
             let mut node = [1; 1 + 2 * HASH_BYTES];
@@ -46,7 +50,9 @@ impl Peaks {
         while let Some(head) = data[at..].first_chunk::<8>() {
             let [m0, m1, m2, m3, s0, s1, s2, s3] = *head;
             let size = usize::try_from(i32::from_be_bytes([s0, s1, s2, s3])).ok()?;
-            if [m0, m1, m2, m3] != ENTRY_MAGIC.to_be_bytes() || !(ENTRY_MIN_BYTES..=ENTRY_BYTES_MOST).contains(&size) {
+            if [m0, m1, m2, m3] != ENTRY_MAGIC.to_be_bytes()
+                || !(ENTRY_MIN_BYTES..=ENTRY_BYTES_MOST).contains(&size)
+            {
                 return None;
             }
             let Some(entry) = data[at..].get(..size) else {
