@@ -109,6 +109,7 @@ class Endpoints(Generic[C]):
         self._channels: dict[Address, C] = {}
         self._lock = threading.Lock()
         self._turn = 0
+        self._reopened = 0
 
     @property
     def options(self) -> dict[str, Any]:
@@ -148,7 +149,8 @@ class Endpoints(Generic[C]):
             if address not in self._channels:
                 # Each further worker gets a connection of its own: the kernel may hand a new connection to that worker.
                 own = () if is_first(address.node) else (("ledgermq.node", address.node),)
-                self._channels[address] = self._opened(address.place, [*OPTIONS, *own])
+                # Channels with equal options share one connection.
+                self._channels[address] = self._opened(address.place, [*OPTIONS, *own, ("ledgermq.reopened", self._reopened)])
             return self._channels[address]
 
     def _opened(self, place: str, options: Sequence[tuple[str, Any]]) -> C:
@@ -157,11 +159,15 @@ class Endpoints(Generic[C]):
     def _tls(self) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(self._ca, *self._own)
 
-    def fail_over(self, failed: Address) -> None:
-        """Switch to the next endpoint, unless another caller has already left `failed`: many calls that fail together switch only once."""
+    def fail_over(self, failed: Address, *, connected: bool = False) -> None:
+        """Switch to the next endpoint, unless another caller has already left `failed`: many calls that fail together switch only once.
+        `connected`: the node that failed keeps its connection. If there is no other endpoint, further calls then get a new connection,
+        because the name of a Service, or a load balancer, may lead to another node. Calls that wait on the former one go on."""
         with self._lock:
             if self.address.place == failed.place:
                 self._turn += 1
+                if connected and self.address.place == failed.place and self._channels.pop(failed, None) is not None:
+                    self._reopened += 1
 
     def guard_secret(self) -> None:
         """Refuse to send a secret unencrypted over a network. Raises BadArgument."""
@@ -181,10 +187,11 @@ class Endpoints(Generic[C]):
         last, hint, said, remedy = "", CHECK, "", CHECK
         share_s = max(1.0, self.timeout_s / 2)
         while (left := end - time.monotonic()) > 0:
-            address = self.address
+            address, connected = self.address, True
             try:
                 answer = yield Call(path, request, response, min(left, share_s))
             except grpc.RpcError as error:
+                connected = transport_code(error) != grpc.StatusCode.UNAVAILABLE
                 if transport_code(error) not in FAILOVER_CODES:
                     raise failure_of(address, error) from error
                 cut_short = left < share_s and transport_code(error) == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -200,7 +207,7 @@ class Endpoints(Generic[C]):
                 said = problem.what
                 if problem.remedy != UNKNOWN_REMEDY:
                     remedy = problem.remedy
-            self.fail_over(address)
+            self.fail_over(address, connected=connected)
             yield Pause(min(PAUSE_S, max(0.0, end - time.monotonic())))
         endpoints = ";".join(str(a) for a in self.addresses)
         # An answer from a node explains more than the transport error of the last try.

@@ -33,6 +33,8 @@ class FakeNode(grpc.GenericRpcHandler):
         self.requests: dict[str, list[Any]] = defaultdict(list)
         self.trailing: tuple[tuple[str, str], ...] = ()
         self.metadata: list[tuple[str, str]] = []
+        self.peer = ""
+        """The connection of the last request."""
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((self,))
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -58,6 +60,7 @@ class FakeNode(grpc.GenericRpcHandler):
 
     def _next(self, name: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.requests[name].append(request)
+        self.peer = context.peer()
         self.metadata = [(key, str(value)) for key, value in context.invocation_metadata()]
         script = self.scripts.get(name)
         if not script:

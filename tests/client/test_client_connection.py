@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 from collections.abc import Callable
+from threading import Event
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
 from ledgermq.client import connection as connections
+from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.admin_calls import AdminCalls
-from ledgermq.client.connection import Address, Connection, parse_endpoints
+from ledgermq.client.connection import Address, AsyncConnection, Connection, parse_endpoints
 from ledgermq.client.errors import BadArgument, Refused, Unreachable, refusal
 from ledgermq.client.talks import Pause
 from ledgermq.proto import admin_pb2
@@ -83,6 +88,61 @@ def test_a_retryable_status_is_asked_again_at_the_next_node() -> None:
         with Connection(endpoints(nodes)) as connection:
             AdminCalls(connection).list_topics()
         assert [len(node.requests["ListTopics"]) for node in nodes] == [2, 2]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_only_endpoint_is_asked_again_over_a_new_connection(asynchronous: bool) -> None:
+    """The name of a Service leads to several nodes, and each connection to one of them. A node that was removed from the cluster answers as
+    long as it runs, so the next try must not meet it again."""
+    with fake_nodes() as (node,):
+        first: list[str] = []
+
+        def answer(_: Any) -> admin_pb2.ListTopicsResponse:
+            first.append(node.peer)
+            return topics(50002, "removed") if node.peer == first[0] else topics()
+
+        node.answers("ListTopics", answer)
+        if asynchronous:
+
+            async def ask() -> None:
+                async with AsyncConnection(node.endpoint, timeout_s=5) as connection:
+                    await AsyncAdmin(connection).topics()
+
+            asyncio.run(ask())
+        else:
+            with Connection(node.endpoint, timeout_s=5) as connection:
+                AdminCalls(connection).list_topics()
+        assert len(first) == 2
+
+
+def test_a_call_that_waits_outlives_the_new_connection_of_another_one() -> None:
+    """One call is answered with a status that is retried over a new connection, while the first connection has another call."""
+    with fake_nodes() as (node,):
+        began, end = Event(), Event()
+
+        def held(_: Any) -> admin_pb2.ListGroupsResponse:
+            began.set()
+            assert end.wait(30)
+            return admin_pb2.ListGroupsResponse(status=admin_status())
+
+        node.answers("ListGroups", held)
+        node.answers("ListTopics", topics(50002, "no quorum"), topics())
+
+        async def ask() -> None:
+            async with AsyncConnection(node.endpoint, timeout_s=30) as connection:
+                admin = AsyncAdmin(connection)
+                waiting = asyncio.create_task(admin.groups())
+                assert await asyncio.to_thread(began.wait, 30)
+                await admin.topics()
+                gc.collect()
+                end.set()
+                assert await waiting == ()
+
+        try:
+            asyncio.run(ask())
+        finally:
+            end.set()
+        assert len(node.requests["ListGroups"]) == 1
 
 
 def test_a_refusal_is_final() -> None:

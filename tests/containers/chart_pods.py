@@ -1,7 +1,8 @@
 """The chart's pods as containers: names, addresses, users, secrets, probes and limits are those that the chart renders, and nothing of its
 texts is replaced.
 
-The network stands for that of the cluster: a container has the names of its pod and of the Service, and another address after every start.
+The network stands for that of the cluster: a container has the name of its pod, and another address after every start; the Service has one
+address, at which each connection leads to one of the pods that are ready.
 Clients outside use the addresses that the chart's value `external` advertises, which are ports of this machine.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, cast
 from tests.builds import Build
 from tests.containers.engine import DOCKER_S, docker
 from tests.mounted_secret import MountedSecret
-from tests.packaging.pods import NAME, Pods, Rendered
+from tests.packaging.pods import NAME, Pods, Rendered, Service
 
 DOMAIN = f"{NAME}-nodes.queues.svc.cluster.local"
 INJECTED = {
@@ -74,12 +75,14 @@ class ContainerPods(Pods):
     def all_running(self, count: int | None = None) -> Iterator[None]:
         docker("network", "create", "--subnet", f"{self._prefix}.0/24", self._name)
         try:
-            with super().all_running(count):
+            with Service(self, f"{self._prefix}.1", 8081), super().all_running(count):
                 yield
         finally:
             for kind, listed in (("container", ["ps", "-aq"]), ("volume", ["volume", "ls", "-q"])):
                 for found in docker(*listed, "--filter", f"label={self._name}").split():
                     docker(kind, "rm", "--force", found, check=False)
+            for tag in self._images.values():
+                docker("image", "rm", tag, check=False)
             docker("network", "rm", self._name, check=False)
 
     def start(self, ordinal: int) -> None:
@@ -87,8 +90,8 @@ class ContainerPods(Pods):
         pod, spec = f"{NAME}-{ordinal}", self.rendered.container
         self.addresses[ordinal] = f"{self._prefix}.{number + 9}"
         options = ["--ip", self.addresses[ordinal], "--hostname", pod, "--memory", spec["resources"]["limits"]["memory"].removesuffix("i")]
-        options += [part for alias in (f"{pod}.{DOMAIN}", NAME) for part in ("--network-alias", alias)]
-        options += ["--publish", f"{self.endpoint(ordinal)}:8081", "--volume", f"{self._volume(ordinal)}:/data"]
+        options += ["--network-alias", f"{pod}.{DOMAIN}", "--publish", f"{self.endpoint(ordinal)}:8081"]
+        options += ["--volume", f"{self._volume(ordinal)}:/data"]
         (command,) = spec["command"]
         with self._log(ordinal).open("ab") as log:
             arguments = [self.here(argument, ordinal) for argument in spec["args"]]
@@ -137,7 +140,8 @@ class ContainerPods(Pods):
         assert rights["readOnlyRootFilesystem"] and not rights["allowPrivilegeEscalation"] and rights["capabilities"]["drop"] == ["ALL"]
         name = f"{self._name}-{name}"
         words = ["docker", "run", "--rm", "--name", name, "--label", self._name, "--network", self._name, *options]
-        words += ["--user", f"{user['runAsUser']}:{user['runAsGroup']}", "--group-add", str(user["fsGroup"]), "--tmpfs", "/tmp"]
+        words += ["--user", f"{user['runAsUser']}:{user['runAsGroup']}", "--group-add", str(user["fsGroup"])]
+        words += ["--add-host", f"{NAME}:{self._prefix}.1", "--tmpfs", "/tmp"]
         words += ["--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--no-healthcheck"]
         variables = INJECTED | {found["name"]: self.environment(ordinal)[found["name"]] for found in spec.get("env", ())}
         words += [part for variable, value in variables.items() for part in ("--env", f"{variable}={value}")]

@@ -245,14 +245,16 @@ class Pods:
 
 
 class Service:
-    """The Service for clients, on a port of this machine: a new connection goes to the next pod that is ready, and ends with that pod.
+    """The Service for clients, at an address of this machine: a new connection goes to the next pod that is ready, and ends with that pod.
 
     A pod counts as ready as it does for Kubernetes: after one probe that succeeds, until the probe has failed as often as the chart says,
     the process ends, or the pod is to stop.
     """
 
-    def __init__(self, pods: Pods) -> None:
+    def __init__(self, pods: Pods, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`port` 0: a free one."""
         self._pods = pods
+        self._place = (host, port)
         self._probe = pods.rendered.container["readinessProbe"]
         self._failures: dict[int, int] = {}
         """Failed probes in a row of the processes that have been ready."""
@@ -274,7 +276,7 @@ class Service:
 
     async def _begin(self) -> str:
         self._probing = [asyncio.create_task(self._probe_often(ordinal)) for ordinal in range(self._pods.count)]
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connection, *self._place)
         return "{}:{}".format(*self._server.sockets[0].getsockname())
 
     async def _end(self) -> None:
