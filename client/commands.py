@@ -61,6 +61,8 @@ class Size(click.ParamType[int]):
 DURATION = Duration()
 SIZE = Size()
 _FILE = click.Path(path_type=Path)
+Files = tuple[Path | None, Path | None, Path | None]
+"""The PEM files of a connection: the CA, the client's certificate, and its key."""
 
 
 def context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -102,16 +104,18 @@ def cluster_command(command: Callable[..., Any]) -> Callable[..., Any]:
         certificate_key: Path | None,
         **options: Any,
     ) -> Any:
-        wire = wire_of(tls, ca, certificate, certificate_key)
+        files: Files = (ca, certificate, certificate_key)
+        wire = wire_of(tls, *files)
         credentials = credentials_of_environment()
         if (context := chosen_context(endpoints, context_name)) is not None:
             endpoints = context.endpoints
             if not tls:
-                wire = wire_of(context.tls, *(Path(text) if text else None for text in _files_of(context)))
+                files = files_of(context)
+                wire = wire_of(context.tls, *files)
             if credentials is None and context.access_key:
                 credentials = Credentials(context.access_key, context.secret_key)
         with Connection(endpoints or DEFAULT_ENDPOINTS, timeout_s=timeout_s, credentials=credentials, **wire) as connection:
-            click.get_current_context().ensure_object(dict)["quiet"] = quiet
+            click.get_current_context().ensure_object(dict).update(quiet=quiet, files=files)
             return command(connection, **options)
 
     return with_connection
@@ -145,8 +149,10 @@ def chosen_context(endpoints: str | None, name: str | None) -> contexts.Context 
     return found.get(found.current) if found.current else None
 
 
-def _files_of(context: contexts.Context) -> tuple[str, str, str]:
-    return context.ca, context.certificate, context.certificate_key
+def files_of(context: contexts.Context) -> Files:
+    """The PEM files of a context."""
+    ca, certificate, key = (Path(text) if text else None for text in (context.ca, context.certificate, context.certificate_key))
+    return ca, certificate, key
 
 
 def credentials_of_environment() -> Credentials | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ledgermq.client.native.connection import Located
 from ledgermq.client.native.positions import Place, Start
-from ledgermq.client.native.tasks import TaskConnection
+from ledgermq.client.native.tasks import TIMEOUT_S, TaskConnection
+from ledgermq.proto.names import stored_name
 from ledgermq.proto.signature import Credentials
 
 Places = dict[str, dict[str, int]]
@@ -32,12 +33,39 @@ class Target:
     secret_key: str = field(default="", repr=False)
     tls: bool = False
     ca_file: str = ""
+    certificate_file: str = ""
+    certificate_key_file: str = ""
 
-    def connect(self) -> TaskConnection:
+    @property
+    def stored_topic(self) -> str:
+        """The topic with its namespace, as the log names it."""
+        return stored_name(self.namespace, self.topic)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options that name it: the inverse of `target_of`."""
+        given = {
+            "endpoints": self.endpoints,
+            "topic": self.topic,
+            "namespace": self.namespace,
+            "consumerGroup": self.consumer_group,
+            "accessKey": self.access_key,
+            "secretKey": self.secret_key,
+            "tls": "true" if self.tls else "",
+            "caFile": self.ca_file,
+            "certificateFile": self.certificate_file,
+            "certificateKeyFile": self.certificate_key_file,
+        }
+        return {name: text for name, text in given.items() if text}
+
+    def connect(self, timeout_s: float = TIMEOUT_S) -> TaskConnection:
         """A new connection; the caller closes it."""
         credentials = Credentials(self.access_key, self.secret_key) if self.access_key else None
         ca = Path(self.ca_file).read_bytes() if self.ca_file else None
-        connection = TaskConnection(self.endpoints, credentials=credentials, tls=self.tls, ca=ca)
+        own = (self.certificate_key_file, self.certificate_file)
+        certificate = (Path(own[0]).read_bytes(), Path(own[1]).read_bytes()) if all(own) else None
+        wire = {"tls": self.tls, "ca": ca, "certificate": certificate}
+        connection = TaskConnection(self.endpoints, timeout_s=timeout_s, credentials=credentials, **wire)
         if credentials is not None:
             connection.guard_secret()
         return connection
@@ -61,6 +89,8 @@ def target_of(options: Mapping[str, str]) -> Target:
         secret_key=option(options, "secretKey"),
         tls=flag_of(options, "tls", False),
         ca_file=option(options, "caFile"),
+        certificate_file=option(options, "certificateFile"),
+        certificate_key_file=option(options, "certificateKeyFile"),
     )
 
 

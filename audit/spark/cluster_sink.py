@@ -24,7 +24,6 @@ from ledgermq.audit.spark.cluster_options import Target, option, target_of
 from ledgermq.client.native.connection import BrokerGroupQueues
 from ledgermq.client.native.numbered import Chunk
 from ledgermq.proto.frames import Compression
-from ledgermq.proto.names import stored_name
 
 COLUMNS = ("body", "tag", "keys", "properties", "queue_key", "born_time")
 CHUNK_BYTES = 256 << 10
@@ -58,7 +57,8 @@ class _Writing:
         self._target = target_of(options)
         self._compression = _compression(option(options, "compression", "none"))
         with self._target.connect() as connection:
-            self._groups = [group for group in connection.locate(self._target.topic, self._target.namespace).broker_groups if group.queues]
+            located = connection.locate(self._target.topic, self._target.namespace).broker_groups
+        self._groups = chosen([group for group in located if group.queues], option(options, "brokerGroups"))
 
     def store(self, write_id: str, batches: Iterator[pa.RecordBatch]) -> Written:
         context = TaskContext.get()
@@ -74,9 +74,21 @@ class _Writing:
             return Written(messages, producer.duplicates)
 
 
+def chosen(groups: list[BrokerGroupQueues], names: str) -> list[BrokerGroupQueues]:
+    """The broker groups of a write: those named, in this order, otherwise all."""
+    if not names:
+        return groups
+    known = {group.name: group for group in groups}
+    wanted = [name.strip() for name in names.split(",")]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise ValueError(f"option brokerGroups names {unknown[0]!r}, where the topic has no queue; it has some in {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
 def producer_name(target: Target, write_id: str, partition: int) -> str:
     """All producers of a name in a broker group share one sequence, whatever topic they send to, so the name contains the topic."""
-    return f"spark {stored_name(target.namespace, target.topic)} {write_id} {partition}"
+    return f"spark {target.stored_topic} {write_id} {partition}"
 
 
 def _compression(text: str) -> Compression:

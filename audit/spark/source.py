@@ -202,6 +202,10 @@ class WorkReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[WorkPartition]:
         return [WorkPartition(work) for work in self._works]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What Spark sends with every task: a task gets its own work as its partition, and not the list."""
+        return {**self.__dict__, "_works": []}
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if self._access is not None:
             use(self._access)

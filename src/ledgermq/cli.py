@@ -83,6 +83,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "why-not-delivered": ("ledgermq.client.explain_commands:why_not_delivered", "Explain why a consumer group has not received a message."),
     "why-leader-moved": ("ledgermq.client.leadership_commands:why_leader_moved", "Explain why the leader of a broker group changed."),
     "audit": ("ledgermq.audit.commands:audit", "Verify that the replicas are intact and agree, with Spark."),
+    "jobs": ("ledgermq.audit.batch.commands:jobs", "Count, check, compare and replay the messages of topics, with Spark."),
     "repair": ("ledgermq.repair_commands:repair", "Repair what an audit found damaged, from intact replicas."),
     "backup": ("ledgermq.storage.commands:backup", "Copy one node's data at a consistent point, and verify it."),
     "restore": ("ledgermq.storage.commands:restore", "Create a node directory from a backup, and verify it."),
@@ -106,7 +107,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("member", "upgrade", "broker-group", "move-replica", "rebalance"),
         *("transfer", "elect", "replication", "promote-observer", "why-leader-moved"),
     ),
-    "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "why-kept"),
+    "Data": ("audit", "repair", "backup", "restore", "import", "recover", "definitions", "sink", "jobs", "why-kept"),
     "Proof": ("prove", "verify-proof", "checkpoint", "witness"),
     "Tools": ("doctor", "bench", "sim"),
 }

@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 from ledgermq.audit.spark import standalone
+from ledgermq.audit.spark.source import VIEWS, WorkReader
+from ledgermq.audit.spark.views.view import struct_of
 from ledgermq.node.process.local import free_ports
 from tests.audit.damage_cases import NODES, flip, history, write_cluster
 
@@ -30,6 +33,18 @@ def test_a_role_is_what_spark_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_role_is_refused() -> None:
     done = subprocess.run([sys.executable, "-m", "ledgermq.audit.spark.standalone", "driver"], capture_output=True, text=True)
     assert done.returncode == 1 and "master|worker" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_task_is_sent_its_own_work_only() -> None:
+    """What every task of an audit receives does not grow with the number of tasks: else a large log costs the square of its files."""
+    columns = VIEWS["segments"].columns
+    works = [json.dumps({"n": number}) for number in range(10_000)]
+    sent = []
+    for count in (1, len(works)):
+        reader = WorkReader(struct_of(columns, list(columns)), works[:count])
+        assert [share.work for share in reader.partitions()] == works[:count]
+        sent.append(len(cloudpickle.dumps(reader.read)))
+    assert sent[1] < sent[0] + 100, sent
 
 
 @contextmanager
