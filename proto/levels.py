@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_LEVEL: Final = 1
-"""Everything up to and including 0.2.0."""
+"""Everything up to 0.1.0, and what 0.2.0 writes before its level is raised."""
 LEVEL_MAX: Final = 2
 """The highest level that this program reads."""
 TREE_LEVEL: Final = 2
