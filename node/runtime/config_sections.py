@@ -194,7 +194,8 @@ class Tiered(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Tiered:
-        if not self.url and self.model_fields_set:
+        # A configuration that was read and written again names every default.
+        if not self.url and vars(self) != vars(Tiered.model_construct()):
             raise ValueError("tiered needs url, the place in the object store, as s3://bucket/prefix")
         return self
 

@@ -20,8 +20,8 @@ from tests.client.fake_cluster import MODULES, SERVICES, FakeNode, fake_nodes
 SIZE, SPAN = 98_765_432, 98_765 * 3_600_000
 BODY = b"x" * 98_765
 RAW = re.compile(r"98.?765.?432|355.?554.?000|\b98.?765\b")
-FLOWING = ("bench", "consume", "definitions", "send", "sink")
-"""Commands whose output is of messages and of rates, or a file: a single made-up answer does not lead them to an end."""
+FLOWING = ("bench", "consume", "definitions", "jobs", "send", "sink")
+"""Commands whose output is of messages and of rates, a file, or the work of Spark: a single made-up answer does not lead them to an end."""
 EXACT = {"check", "client list", "dlq list", "group lag", "query", "status", "waiting list"}
 """Commands that show exact numbers with --bytes."""
 

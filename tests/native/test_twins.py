@@ -18,6 +18,7 @@ TWINS = {
     "entries.check_frame": ("ledgermq.proto.frame_reading", "tests.proto.test_proto_kernels"),
     "entries.build_frame": ("ledgermq.proto.frame_building", "tests.proto.test_proto_kernels"),
     "entries.read_entries": ("ledgermq.proto.entry_columns", "tests.proto.test_proto_kernels"),
+    "entries.grow_tree": ("ledgermq.proto.entries_tree", "tests.proto.test_entries_tree"),
     "audit_scan.scan": ("ledgermq.audit.checks.scan", "tests.audit.both_scans"),
     "audit_scan.find": ("ledgermq.audit.reading.walk", "tests.audit.both_scans"),
     "front.Front": ("ledgermq.node.process.client_port", "tests.node.test_node_call_servers"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ledgermq.node.broker.flush import FlushPolicy
+from ledgermq.node.broker.state.retained import Retained
 from ledgermq.proto.ranges import cut
 from ledgermq.proto.types import Range
 from ledgermq.sim.cluster import Station
@@ -22,6 +23,7 @@ from ledgermq.sim.network import MS
 from ledgermq.sim.node import CLUSTER_ID, CREATED_MS, Life
 from ledgermq.sim.plan import FaultEvent, Plan
 from ledgermq.sim.settings import SMALL_FILE_BYTES, Settings
+from ledgermq.sim.truth import Truth
 from ledgermq.sim.world import World
 from ledgermq.storage import identity
 from ledgermq.storage.checkpoints import StoreCheckpoint
@@ -33,6 +35,16 @@ Image = dict[str, bytes]
 KEY_SLOTS, KEY_UNITS = 64, 128
 READ_BYTES = 4 << 20
 FOR_EVER_NS = 3600 * 1000 * MS
+
+
+class _Unwatched(Truth):
+    """Notes nothing: for a replica that is opened only to be stopped."""
+
+    def applied(self, node: str, entries: Range) -> None:
+        pass
+
+    def grown(self, node: str, retained: Retained) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +162,7 @@ def stopped(world: World) -> Image:
         station.medium.crash(None)
         disk = station.medium.disk
         try:
-            life = station.medium.live(0, random.Random(0), station.lives + 1, lambda node, entries: None)
+            life = station.medium.live(0, random.Random(0), station.lives + 1, _Unwatched("", 0))
         except StorageError:
             # An installation was running; it stays unfinished.
             _introduce(world, station, disk)
