@@ -136,6 +136,7 @@ judging.judge([Path("real/product.py").resolve()], ["-c", "pytest.ini", "test_pr
 """
 
 
+@pytest.mark.verify
 def test_mutants_of_a_small_program_are_judged_by_its_tests(tmp_path: Path) -> None:
     """The product is imported through a link, as ours is. A property, a method, a loop that does not end, and a function without a test."""
     (tmp_path / "real").mkdir()

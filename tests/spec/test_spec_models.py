@@ -21,6 +21,7 @@ def explored(model: models.Model, *, short: bool) -> tlc.Checked:
         pytest.skip(str(reason))
 
 
+@pytest.mark.verify
 def test_three_nodes_in_one_term() -> None:
     """The smallest model, in every `make test`: one leader, one entry."""
     found = explored(models.ONE_TERM, short=True)
