@@ -214,6 +214,13 @@ async def _delete_user(watch: Watch, values: Values) -> str:
     return f"user {values['user']} was deleted"
 
 
+async def _run_audit(watch: Watch, _: Values) -> str:
+    # Needs the same permission as the audit. The refusal is shown here and now, not as an audit without a verdict.
+    await watch.admin.status()
+    watch.audits.start(watch.connection)
+    return "an audit was started"
+
+
 async def _send(watch: Watch, values: Values) -> str:
     namespace, topic = parse_stored(values["topic"])
     keys = values["keys"].split()
@@ -343,6 +350,16 @@ ACTIONS: dict[str, Action] = {
         _end_former_secret,
     ),
     "delete-user": Action("Delete user", "The user or role {user} is deleted. This cannot be undone.", "/users", (USER,), _delete_user),
+    "run-audit": Action(
+        *(
+            "Run an audit",
+            "The log of every broker group gets a marker, and an independent decoder reads every byte of every replica up to there, "
+            "through the nodes. The cluster keeps running. The verdict appears on the page.",
+            "/audit",
+        ),
+        (),
+        _run_audit,
+    ),
     "send": Action(
         *("Send a test message", "One message is stored in topic {topic} and delivered to its consumer groups.", "/messages"),
         (

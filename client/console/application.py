@@ -64,6 +64,7 @@ def make_application(cluster: Cluster, limits: Limits, names: tuple[str, ...], *
 
 
 async def _close(application: web.Application) -> None:
+    await application[SESSIONS].cluster.audits.close()
     await application[SESSIONS].close()
 
 

@@ -34,8 +34,8 @@ def console(
 ) -> None:
     """Serve pages to look at the cluster and to change it, in the foreground.
 
-    The console keeps no data. If the cluster has authentication, users sign in with their access key and secret, and the permissions of
-    each user apply. The keys of the environment and of a context are not used.
+    The console keeps nothing on disk. If the cluster has authentication, users sign in with their access key and secret, and the
+    permissions of each user apply. The keys of the environment and of a context are not used.
 
     \b
     Examples:
@@ -43,7 +43,8 @@ def console(
       ledgermq console --listen 127.0.0.1:8090 --endpoints '10.0.0.1:8081;10.0.0.2:8081' --tls --ca ca.pem
 
     \b
-    Prints `ready: console=URL` when the pages are served. Each change is one line of JSON on stderr: who, what, and the outcome.
+    Prints `ready: console=URL` when the pages are served. Each change, and the end of each audit, is one line of JSON on stderr: who,
+    what, and the outcome.
 
     Exit status: 0 after Ctrl-C or SIGTERM; 64 usage, or the address cannot be used.
     """
@@ -57,4 +58,8 @@ def console(
         what = f"{address.host} is not a loopback address: secrets would travel unencrypted"
         raise BadArgument(what, "give --serve-certificate and --serve-key, or --plain-http behind a proxy")
     place = serving.Place(address.host, 0 if listen.endswith(":0") else address.port, serve_certificate, serve_key, (address.host, *hosts))
-    serving.serve(connection, place, idle_s=idle_s, absolute_s=absolute_s)
+    files = click.get_current_context().obj["files"]
+    wire = ["--tls"] if connection.tls else []
+    for option, path in zip(("--ca", "--certificate", "--certificate-key"), files, strict=True):
+        wire += [] if path is None else [option, str(path)]
+    serving.serve(connection, place, wire, idle_s=idle_s, absolute_s=absolute_s)

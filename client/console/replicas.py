@@ -8,6 +8,7 @@ from typing import Any
 from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.console import digests
 from ledgermq.client.console.actions import step_words
+from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.rendering import merged
 from ledgermq.client.console.views import Page, View
 from ledgermq.client.console.watching import Judged
@@ -64,7 +65,20 @@ async def _audit(view: View) -> dict[str, Any]:
             return digests.Map(name, found, datetime.now(UTC))
 
         drawn = await view.get(("digests", name), "the digests of the replicas", asked)
-    return {"groups": groups, "name": name, "group": group, "map": drawn}
+    return {"groups": groups, "name": name, "group": group, "map": drawn, "audits": await _audits(view)}
+
+
+async def _audits(view: View) -> Audits | None:
+    """The audits of the console, for those who may audit: the state of the cluster needs the same permission."""
+    cell = await view.watch.status()
+    return None if cell.value is None or cell.code else view.watch.audits
+
+
+async def _verdict(view: View) -> dict[str, Any]:
+    await view.status()
+    audits = await _audits(view)
+    number = view.text("number")
+    return {"heading": f"Verdict {number}", "audits": audits, "run": None if audits is None else audits.find(number)}
 
 
 async def _why(view: View) -> dict[str, Any]:
@@ -94,5 +108,6 @@ PAGES = {
     "/broker-group": Page("Broker group", "broker_group.html", _group),
     "/rebalance": Page("Balance", "rebalance.html", _rebalance, still=True),
     "/audit": Page("Audit", "audit.html", _audit),
+    "/verdict": Page("Verdict", "verdict.html", _verdict, still=True),
     "/why": Page("Why", "why.html", _why, still=True),
 }

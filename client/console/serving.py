@@ -7,7 +7,7 @@ import json
 import signal
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from aiohttp import web
 
 from ledgermq.client.connection import AsyncConnection, Connection
 from ledgermq.client.console.application import make_application
+from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.sessions import Cluster, Limits
 from ledgermq.client.errors import BadArgument
 
@@ -53,13 +54,14 @@ def record(fields: Mapping[str, Any]) -> None:
     print(json.dumps({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **fields}), file=sys.stderr, flush=True)
 
 
-def serve(connection: Connection, place: Place, *, idle_s: float, absolute_s: float) -> None:
-    """Serve the pages in the foreground. Raises BadArgument if the address cannot be used."""
+def serve(connection: Connection, place: Place, wire: Sequence[str], *, idle_s: float, absolute_s: float) -> None:
+    """Serve the pages in the foreground. `wire`: the TLS options of the connection, for the processes of audits. Raises BadArgument if the
+    address cannot be used."""
 
     def connect(credentials: Any) -> AsyncConnection:
         return AsyncConnection(**{**connection.options, "credentials": credentials}, timeout_s=connection.timeout_s)
 
-    asyncio.run(_serve(Cluster(connect, record), place, Limits(idle_s, absolute_s)))
+    asyncio.run(_serve(Cluster(connect, record, Audits(record, wire)), place, Limits(idle_s, absolute_s)))
 
 
 async def _serve(cluster: Cluster, place: Place, limits: Limits) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.watching import Watch
 from ledgermq.client.errors import Refused
 from ledgermq.proto.signature import Credentials
@@ -40,10 +41,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster of the console. `connect` opens a connection that signs its calls with the keys; `record` writes a line of the log."""
+    """The cluster of the console. `connect` opens a connection that signs its calls with the keys; `record` writes a line of the log.
+    `audits`: those that its users run."""
 
     connect: Callable[[Credentials | None], AsyncConnection]
     record: Callable[[Mapping[str, Any]], None]
+    audits: Audits
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ class Sessions:
             if self._open is None:
                 if self._clock() - self._closed_at < ASKED_S:
                     return None
-                watch = Watch(self.cluster.connect(None))
+                watch = Watch(self.cluster.connect(None), self.cluster.audits)
                 cell = await watch.status()
                 if cell.code == Code.UNAUTHORIZED:
                     self._closed_at = self._clock()
@@ -125,7 +128,7 @@ class Sessions:
             await connection.close()
             raise
         self.cluster.record({"event": "sign-in", "user": access_key})
-        return await self._add(access_key, Watch(connection))
+        return await self._add(access_key, Watch(connection, self.cluster.audits))
 
     async def end(self, session: Session, event: str = "session ended") -> None:
         self._known.pop(session.id, None)

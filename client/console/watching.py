@@ -19,6 +19,7 @@ from typing import Any
 
 from ledgermq.client.admin import AsyncAdmin
 from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.console.auditing import Audits
 from ledgermq.client.console.history import History
 from ledgermq.client.errors import ClusterError, Refused
 from ledgermq.client.health import Finding, of_cluster
@@ -97,10 +98,13 @@ class Receivers:
 
 
 class Watch:
-    """The answers that one user sees, over a connection of its own."""
+    """The answers that one user sees, over a connection of its own. `audits`: those of all users of the console."""
 
-    def __init__(self, connection: AsyncConnection, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, connection: AsyncConnection, audits: Audits, *, every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.connection = connection
+        self.audits = audits
         self.admin = AsyncAdmin(connection)
         self.history = History()
         self._every_s = every_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from ledgermq.client.connection import AsyncConnection
+from ledgermq.client.console import auditing
 from ledgermq.client.console.application import COOKIE, make_application
 from ledgermq.client.console.sessions import Cluster, Limits
 from ledgermq.client.console.views import SESSIONS
@@ -64,6 +65,16 @@ class Browser:
         return self.client.server.app[SESSIONS]  # type: ignore[attr-defined]
 
     @property
+    def audits(self) -> auditing.Audits:
+        found: auditing.Audits = self.sessions.cluster.audits
+        return found
+
+    async def audit_ended(self) -> None:
+        """Wait for the end of the audit that runs."""
+        assert self.audits._task is not None
+        await self.audits._task
+
+    @property
     def session(self) -> Any:
         """The only session."""
         (found,) = self.sessions._known.values()
@@ -114,22 +125,32 @@ def script_cluster(node: FakeNode, topics: int = 2, groups: int = 2) -> None:
 
 
 @asynccontextmanager
-async def console(node: FakeNode, limits: Limits | None = None, timeout_s: float = 1.0) -> AsyncIterator[Browser]:
+async def console(
+    node: FakeNode,
+    limits: Limits | None = None,
+    timeout_s: float = 1.0,
+    audit: Sequence[str] = auditing.COMMAND,
+    longest_s: float = auditing.LONGEST_S,
+) -> AsyncIterator[Browser]:
+    """`audit`: the program that is run as an audit."""
     records: list[Any] = []
+    audits = auditing.Audits(records.append, command=audit, longest_s=longest_s)
 
     def connect(credentials: Any) -> AsyncConnection:
         return AsyncConnection(node.endpoint, credentials=credentials, timeout_s=timeout_s)
 
-    application = make_application(Cluster(connect, records.append), limits or Limits(), (), secure=False)
+    application = make_application(Cluster(connect, records.append, audits), limits or Limits(), (), secure=False)
     async with TestClient(Server(application)) as client:
         yield Browser(client, node, records)
 
 
-def browse(use: Callable[[Browser], Awaitable[None]], *, limits: Limits | None = None, topics: int = 2, groups: int = 2) -> None:
-    """Run `use` with a browser of a console of a healthy cluster."""
+def browse(
+    use: Callable[[Browser], Awaitable[None]], *, limits: Limits | None = None, topics: int = 2, groups: int = 2, **more: Any
+) -> None:
+    """Run `use` with a browser of a console of a healthy cluster. `more`: further arguments of the console."""
 
     async def run(node: FakeNode) -> None:
-        async with console(node, limits) as browser:
+        async with console(node, limits, **more) as browser:
             await use(browser)
 
     with fake_nodes() as (node,):

@@ -54,7 +54,7 @@ PAGES = (
     *("/", "/nodes", "/node?name=n1", "/broker-groups", "/broker-group?name=g1", "/rebalance"),
     *("/topics", "/topic?name=orders", "/messages?topic=orders"),
     *("/groups", "/group?name=billing", "/dead-letters", "/dead-letters?group=billing", "/waiting?topic=orders", "/clients", "/users"),
-    *("/why", "/audit?group=g1", "/form/create-topic", "/confirm/delete-topic?topic=orders"),
+    *("/why", "/audit?group=g1", "/verdict?number=1", "/confirm/run-audit", "/form/create-topic", "/confirm/delete-topic?topic=orders"),
     *("/form/move-replica?broker_group=g1&from=n1", "/confirm/rotate-user?user=alice"),
 )
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "images" / "console"
@@ -252,6 +252,7 @@ def test_the_map_shows_what_is_sealed_and_equal(surf: Surf, cluster: LocalCluste
     surf.sees("were never compared")
     assert surf.page.locator("svg.map rect.equal").count() >= len(cluster.nodes)
     assert surf.page.locator("svg.map rect.differs, svg.map rect.missing").count() == 0
+    surf.page.locator("svg.map").last.scroll_into_view_if_needed()
     picture(surf, "audit")
 
 
@@ -306,6 +307,27 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         member = archive.extractfile("package/axe.min.js")
         assert member is not None
         return member.read().decode()
+
+
+def test_an_audit_is_run_and_its_report_is_read(surf: Surf, axe: str) -> None:
+    """With the keyboard alone; the audit has the console's TLS settings and the keys of the user."""
+    surf.sign_in(ROOT)
+    surf.go("/audit?group=g1")
+    surf.sees("No audit has ended since this console was started.")
+    surf.page.get_by_role("link", name="Run an audit").press("Enter")
+    surf.sees("an independent decoder reads every byte")
+    surf.page.get_by_role("button", name="Run an audit").press("Enter")
+    surf.sees("an audit was started")
+    surf.sees("PASS")
+    surf.go("/audit?group=g1")
+    picture(surf, "verdicts")
+    colour = surf.page.locator("strong.verdict").evaluate("one => getComputedStyle(one).borderLeftColor")
+    assert colour == "rgb(46, 125, 50)"
+    surf.page.get_by_role("link", name="Report 1").press("Enter")
+    surf.sees("PASS 0 findings.")
+    surf.sees("every byte, both CRCs and the chain")
+    surf.page.evaluate(axe)
+    assert not surf.page.evaluate("axe.run().then(result => result.violations)")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
