@@ -58,7 +58,8 @@ import os, sys
 from ledgermq.audit.spark.java import java_home
 from pyspark.sql import SparkSession
 os.environ["JAVA_HOME"] = java_home()
-spark = SparkSession.builder.master("local[2]").getOrCreate()
+# The environment is not activated, so `python3` on the PATH is another one, without the package (docs/spark.md).
+spark = SparkSession.builder.master("local[2]").config("spark.pyspark.python", sys.executable).getOrCreate()
 print("entries:", spark.read.format("ledgermq").load(sys.argv[1]).where("index >= 10").count(), "of PySpark", spark.version)
 spark.stop()
 """
