@@ -57,9 +57,9 @@ SPARK = """
 import os, sys
 from ledgermq.audit.spark.java import java_home
 from pyspark.sql import SparkSession
-os.environ["JAVA_HOME"] = java_home()
 # The environment is not activated, so `python3` on the PATH is another one, without the package (docs/spark.md).
-spark = SparkSession.builder.master("local[2]").config("spark.pyspark.python", sys.executable).getOrCreate()
+os.environ["JAVA_HOME"], os.environ["PYSPARK_PYTHON"] = java_home(), sys.executable
+spark = SparkSession.builder.master("local[2]").getOrCreate()
 print("entries:", spark.read.format("ledgermq").load(sys.argv[1]).where("index >= 10").count(), "of PySpark", spark.version)
 spark.stop()
 """
