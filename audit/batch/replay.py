@@ -9,7 +9,6 @@ cluster stores only those that are missing.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ledgermq.audit.outputs import text, write_file
 from ledgermq.audit.spark.cluster_options import Places, Target, bounds, places_of, queues_of
+from ledgermq.client.aside import Aside
 from ledgermq.client.errors import BadArgument, Refused
 from ledgermq.client.native.connection import Located
 from ledgermq.client.native.positions import Place
@@ -89,14 +89,18 @@ def make_plan(plan_id: str, source: Opened, goal: Opened, limits: Mapping[str, s
 
 
 def write_new(plan: Plan, path: Path) -> None:
-    """Write the file of a new plan and sync it. Raises BadArgument if the file exists: of two commands that make a plan, one goes on."""
+    """Write the file of a new plan, durable with its name on return. Raises BadArgument if the file exists or cannot be written: of two
+    commands that make a plan, one goes on."""
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(_text(plan))
-            file.flush()
-            os.fsync(file.fileno())
-    except FileExistsError:
+        aside = Aside(path)
+    except (FileExistsError, BlockingIOError):
         raise BadArgument(f"another command has created the plan {path}", "see whether it still runs, then repeat this command") from None
+    try:
+        aside.file.write(_text(plan).encode())
+        aside.close()
+    except OSError as error:
+        aside.abandon()
+        raise BadArgument(f"the plan {path} cannot be written ({error.strerror})", "give another path, or make room") from None
 
 
 def write_done(plan: Plan, path: Path) -> None:

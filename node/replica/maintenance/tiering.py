@@ -322,6 +322,8 @@ class Tiering:
                 if str(error) != said:
                     log.warning("definitions not stored in the object store", reason=str(error))
                 said = str(error)
+            except Exception:  # one failed attempt must not end all later ones; it changed nothing on this disk
+                log.exception("definitions not stored in the object store")
             await asyncio.sleep(CONTROLLER_EVERY_S)
 
     def keep_controller(self) -> None:
